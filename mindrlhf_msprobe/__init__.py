@@ -1,0 +1,60 @@
+"""Record what every phase of a reinforcement-learning step computed, and find where two runs part.
+
+The public names load what they need when they are first used, so that importing this package
+costs next to nothing and a switched-off probe imports nothing at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Probe": "mindrlhf_msprobe.probe",
+    "ProbeConfig": "mindrlhf_msprobe.config",
+    "load_config": "mindrlhf_msprobe.config",
+    "open_run": "mindrlhf_msprobe.storage.reader",
+    "Run": "mindrlhf_msprobe.storage.reader",
+    "compare_runs": "mindrlhf_msprobe.comparison",
+    "Tolerance": "mindrlhf_msprobe.comparison",
+    "MsprobeError": "mindrlhf_msprobe.errors",
+    "ConfigError": "mindrlhf_msprobe.errors",
+    "UsageError": "mindrlhf_msprobe.errors",
+    "RunError": "mindrlhf_msprobe.errors",
+}
+
+__all__ = [
+    "ConfigError",
+    "MsprobeError",
+    "Probe",
+    "ProbeConfig",
+    "Run",
+    "RunError",
+    "Tolerance",
+    "UsageError",
+    "__version__",
+    "compare_runs",
+    "load_config",
+    "open_run",
+]
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+    from mindrlhf_msprobe.config import ProbeConfig, load_config
+    from mindrlhf_msprobe.errors import ConfigError, MsprobeError, RunError, UsageError
+    from mindrlhf_msprobe.probe import Probe
+    from mindrlhf_msprobe.storage.reader import Run, open_run
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,5 @@
+import sys
+
+from mindrlhf_msprobe.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Live network → records. The only core package that imports MindSpore, and only in eager.py."""

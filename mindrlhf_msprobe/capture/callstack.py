@@ -1,0 +1,57 @@
+"""The call stack of an entry: the user's and the model's frames, not the framework's."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import FrameType
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_DEMO = os.path.join(_PACKAGE, "demo") + os.sep
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INTERNAL_LIBRARY = ("contextlib.py", "runpy.py", "threading.py")
+
+
+class CallStacks:
+    """Formats the caller's stack; equal places are formatted once."""
+
+    def __init__(self, framework: str) -> None:
+        self._framework = os.path.join(os.path.dirname(os.path.abspath(framework)), "")
+        self._shown: dict[str, bool] = {}
+        self._texts: dict[tuple[str, int, str], str] = {}
+
+    def here(self) -> tuple[str, ...]:
+        """Return the frames around the hook that asks, innermost first, as msprobe writes them."""
+        frames = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if self._is_shown(code.co_filename):
+                place = (code.co_filename, frame.f_lineno, code.co_name)
+                frames.append(self._texts.get(place) or self._format(place))
+            frame = frame.f_back
+        return tuple(frames)
+
+    def _is_shown(self, file: str) -> bool:
+        shown = self._shown.get(file)
+        if shown is None:
+            shown = self._shown[file] = not self._is_internal(file)
+        return shown
+
+    def _is_internal(self, file: str) -> bool:
+        if file.startswith("<frozen"):
+            return True
+        path = os.path.abspath(file)
+        if path.startswith(self._framework):
+            return True
+        if path.startswith(_PACKAGE):
+            return not path.startswith(_DEMO)
+        return path.startswith(_LIBRARY) and os.path.basename(path) in _INTERNAL_LIBRARY
+
+    def _format(self, place: tuple[str, int, str]) -> str:
+        file, line, function = place
+        source = linecache.getline(file, line).strip()
+        text = f"File {file}, line {line}, in {function}, \n {source}"
+        self._texts[place] = text
+        return text

@@ -1,0 +1,83 @@
+"""What a trainer hands over by name → a JSON structure and the arrays beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.capture.summary import HostTensor, is_tensor, summarise, to_host
+from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.records import Leaf, is_leaf
+
+
+@dataclass
+class DescribedKeyData:
+    """One save, ready to be written.
+
+    Attributes:
+        structure: the JSON structure of described leaves.
+        arrays: file name → elements.
+        unsaved: path → why a value in it could not be saved.
+    """
+
+    structure: Any = None
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    unsaved: dict[str, str] = field(default_factory=dict)
+
+
+def describe_key_data(key: str, value: Any, *, fingerprint: bool) -> DescribedKeyData:
+    """Describe tensors, numpy arrays, Python numbers, texts, None, and structures of them.
+
+    A number becomes a 0-d array of int64, float64, bool or complex128; a text becomes its UTF-8
+    bytes as uint8, its text kept in the JSON; bfloat16 is stored as float32, exactly.
+    """
+    described = DescribedKeyData()
+
+    def save(leaf: Leaf, path: str, array: np.ndarray) -> Leaf:
+        name = layout.file_name(path)
+        described.arrays[name] = array
+        return replace(leaf, data_name=name)
+
+    def tensor(value: Any, path: str) -> Leaf:
+        try:
+            host = to_host(value)
+        except Exception as error:
+            described.unsaved[path] = f"{type(error).__name__}: {error}"
+            return Leaf(type(value).__name__, error=described.unsaved[path])
+        return save(summarise(host, fingerprint=fingerprint), path, host.values())
+
+    def text(value: str, path: str) -> Leaf:
+        array = np.frombuffer(value.encode("utf-8", errors="surrogatepass"), np.uint8)
+        leaf = summarise(HostTensor("str", "UInt8", array), fingerprint=fingerprint)
+        return save(replace(leaf, value=value), path, array)
+
+    describer = TreeDescriber(_is_array, tensor, text, Leaf.to_key_data_json)
+    described.structure = describer.describe(value, key)
+    _note_opaque(described.structure, key, described.unsaved)
+    return described
+
+
+def _is_array(value: Any) -> bool:
+    return is_tensor(value) or _fits_array(value)
+
+
+def _fits_array(value: Any) -> bool:
+    """Tell whether `value` is a Python number that numpy holds without loss."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, (bool, float, complex))
+
+
+def _note_opaque(structure: Any, path: str, unsaved: dict[str, str]) -> None:
+    if is_leaf(structure):
+        if structure.get("opaque"):
+            unsaved[path] = f"a value of type {structure['type']} cannot be saved"
+    elif isinstance(structure, dict):
+        for key, item in structure.items():
+            _note_opaque(item, f"{path}.{key}", unsaved)
+    elif isinstance(structure, list):
+        for index, item in enumerate(structure):
+            _note_opaque(item, f"{path}.{index}", unsaved)

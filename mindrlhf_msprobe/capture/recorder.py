@@ -1,0 +1,196 @@
+"""What a switched-on probe records: opens phases, saves key data, and never stops the training."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.capture.configurations import as_text, to_plain
+from mindrlhf_msprobe.capture.keydata import describe_key_data
+from mindrlhf_msprobe.capture.summary import is_tensor, summarise, to_host
+from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.records import Leaf
+from mindrlhf_msprobe.storage.writer import RunWriter
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
+
+
+class Recorder:
+    """Records one rank of one run.
+
+    Raises:
+        RunError: the dump_path holds another run, or cannot be written.
+    """
+
+    def __init__(self, config: ProbeConfig, rank: int) -> None:
+        self._config = config
+        self._writer = RunWriter(
+            Path(config.dump_path).absolute(),
+            rank=rank,
+            config=config.to_json(),
+            existing=config.existing,
+            task=config.task,
+        )
+        self.step = config.initial_step or self._writer.next_step()
+        self._sequence = itertools.count()
+        self._counters: dict[str, StepCounters] = {}
+        self._micro_steps: dict[str, int] = {}
+        self._configurations: dict[str, Any] = {}
+        self._lost: dict[str, int] = {}
+        self._silent_phases: set[str] = set()
+
+    def open_phase(self, phase: Phase, network: Any) -> EagerCapture | None:
+        """Register the hooks of a phase; None if that failed, which is counted, not raised."""
+        try:
+            from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
+
+            counters = self._counters.setdefault(phase.name, StepCounters())
+            capture = EagerCapture(
+                network,
+                counters=counters,
+                sequence=self._sequence,
+                describer=self._describer(phase.name),
+                is_recorded=self._config.records_cell,
+                records_token=self._config.records_token if phase.counts_tokens else None,
+                with_parameters=self._config.parameters,
+                sink=self._entry_sink(phase.name),
+                fault=self.fault,
+            )
+            capture.open()
+        except Exception as error:
+            self.fault(f"phase {phase.name}", error)
+            return None
+        return capture
+
+    def close_phase(self, phase: Phase, capture: EagerCapture) -> None:
+        """Remove the hooks of a phase; says once if no cell ran inside it."""
+        try:
+            capture.close()
+        except Exception as error:
+            self.fault(f"phase {phase.name}", error)
+        if not capture.cells_seen and phase.name not in self._silent_phases:
+            self._silent_phases.add(phase.name)
+            logger.warning(
+                "phase %s, step %d: no cell of the %s network that was watched ran inside it, so "
+                "nothing was recorded. Check that the phase is wrapped around the right call, that "
+                "the network that runs is the one given to watch(), that include and exclude leave "
+                "cells of it, and that it runs in PyNative mode.",
+                phase.name,
+                self.step,
+                phase.role,
+            )
+
+    def save_key_data(self, key: str, value: Any) -> None:
+        """Save one value under `key`, as the next micro-step of this step."""
+        micro_step = self._micro_steps.get(key, 0)
+        self._micro_steps[key] = micro_step + 1
+        try:
+            described = describe_key_data(key, value, fingerprint=self._config.fingerprint)
+            for path, reason in described.unsaved.items():
+                self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
+            content = {"seq": next(self._sequence), "data": described.structure}
+            self._writer.save_key_data(key, self.step, micro_step, content, described.arrays)
+        except Exception as error:
+            self.fault(f"key data {key}", error)
+
+    def save_configurations(self, configurations: Mapping[Any, Any]) -> None:
+        """Write configurations.json; what was saved under other names before stays in it."""
+
+        def note(path: str, value: Any) -> None:
+            logger.warning(
+                "configurations: %s is a %s, written as the text %.80s",
+                path,
+                type(value).__name__,
+                as_text(value),
+            )
+
+        try:
+            self._configurations.update(to_plain(configurations, note))
+            self._writer.save_configurations(self._configurations)
+        except Exception as error:
+            self.fault("configurations", error)
+
+    def end_step(self) -> None:
+        """Make everything recorded in this step readable and begin the next."""
+        try:
+            self._writer.end_step(self.step, self._lost)
+        except Exception as error:
+            self.fault(f"the end of step {self.step}", error)
+        self.step += 1
+        self._counters.clear()
+        self._micro_steps.clear()
+
+    def close(self, *, failed: bool) -> None:
+        """End the run; a step that was not ended stays readable and is marked unfinished."""
+        try:
+            self._writer.end_step(self.step, self._lost, complete=False)
+            self._writer.close(failed=failed)
+        except Exception as error:
+            self.fault("the end of the run", error)
+        if self._lost:
+            lost = ", ".join(f"{what}: {count}" for what, count in self._lost.items())
+            logger.warning("records lost while recording (see run.json): %s", lost)
+
+    def fault(self, what: str, error: BaseException) -> None:
+        """Count a fault while recording and log it once per kind; raise it in strict mode."""
+        kind = f"{what}: {type(error).__name__}"
+        first = kind not in self._lost
+        self._lost[kind] = self._lost.get(kind, 0) + 1
+        if self._config.strict:
+            raise error
+        if first:
+            logger.warning(
+                "could not record %s (step %d): %s: %s. Training goes on; further losses of this "
+                "kind are counted in run.json.",
+                what,
+                self.step,
+                type(error).__name__,
+                error,
+            )
+
+    def _entry_sink(self, phase: str) -> Any:
+        def sink(values: dict[str, Any], frames: tuple[str, ...]) -> None:
+            self._writer.append_entry(phase, self.step, values, frames)
+
+        return sink
+
+    def _describer(self, phase: str) -> TreeDescriber:
+        stores = self._config.task == "tensor"
+
+        def tensor(value: Any, record: str) -> Leaf:
+            try:
+                host = to_host(value)
+                leaf = summarise(host, fingerprint=True)
+                name = None
+                if stores:
+                    name = self._writer.save_tensor(
+                        phase, self.step, record, host.values(), leaf.fingerprint
+                    )
+                return leaf.stored(name, fingerprint=self._config.fingerprint)
+            except Exception as error:
+                self.fault("a tensor", error)
+                return Leaf(type(value).__name__, error=f"{type(error).__name__}: {error}")
+
+        return TreeDescriber(is_tensor, tensor)
+
+
+def current_rank(environment: Mapping[str, str]) -> int:
+    """Return this process's rank: RANK_ID, else MindSpore's if it has been initialised, else 0."""
+    for name in ("RANK_ID", "RANK"):
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    if "mindspore" in sys.modules:
+        try:
+            from mindspore.communication import get_rank
+
+            return int(get_rank())
+        except Exception:
+            return 0
+    return 0

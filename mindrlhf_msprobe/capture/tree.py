@@ -1,0 +1,106 @@
+"""Nested inputs and outputs → JSON structures of described leaves.
+
+Tuples, lists, dicts, named tuples, dataclasses and ModelOutputs are followed to any depth below
+`MAX_DEPTH`; None and Python scalars become leaves of their own; what cannot be looked into is
+named by its type and marked opaque, so that nobody takes it for compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.storage.records import Leaf, child_path
+
+MAX_DEPTH = 32
+
+_SCALARS = (bool, int, float, complex, str)
+_MAX_TEXT = 4096
+
+#: (tensor, record path) → its leaf
+DescribeTensor = Callable[[Any, str], Leaf]
+
+
+class TreeDescriber:
+    """Turns values into JSON structures, handing every tensor to one function.
+
+    Args:
+        is_tensor: tells which values are tensors.
+        describe_tensor: called with each tensor and its path; returns its leaf.
+        describe_text: the same for texts; without it a text is a scalar leaf.
+        to_json: how a leaf is written.
+    """
+
+    def __init__(
+        self,
+        is_tensor: Callable[[Any], bool],
+        describe_tensor: DescribeTensor,
+        describe_text: DescribeTensor | None = None,
+        to_json: Callable[[Leaf], dict[str, Any]] = Leaf.to_json,
+    ) -> None:
+        self._is_tensor = is_tensor
+        self._describe_tensor = describe_tensor
+        self._describe_text = describe_text
+        self._to_json = to_json
+
+    def describe(self, value: Any, path: str, depth: int = 0) -> Any:
+        """Return the JSON structure of `value`, whose record path is `path`."""
+        if self._is_tensor(value):
+            return self._to_json(self._describe_tensor(value, path))
+        if isinstance(value, str) and self._describe_text is not None:
+            return self._to_json(self._describe_text(value, path))
+        if value is None or isinstance(value, _SCALARS):
+            return self._to_json(_scalar(value))
+        if depth >= MAX_DEPTH:
+            return self._to_json(Leaf(_type_name(value), opaque=True))
+        if isinstance(value, (np.ndarray, np.generic)):  # texts or objects, no numbers
+            return self.describe(value.tolist(), path, depth + 1)
+        items = fields_of(value)
+        if items is not None:
+            return self._describe_items(items, path, depth)
+        if isinstance(value, (list, tuple)):
+            return [
+                self.describe(item, child_path(path, index), depth + 1)
+                for index, item in enumerate(value)
+            ]
+        return self._to_json(Leaf(_type_name(value), opaque=True))
+
+    def _describe_items(self, items: Iterable[tuple[Any, Any]], path: str, depth: int) -> Any:
+        described: dict[str, Any] = {}
+        for key, item in items:
+            name = str(key)
+            while name in described:  # 1 and "1" are two keys of a dict, but one of JSON
+                name += "~"
+            described[name] = self.describe(item, child_path(path, name), depth + 1)
+        return described
+
+
+def fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return the (name, item) pairs of a mapping-like value, or None if it is not one.
+
+    A ModelOutput is both a mapping and a dataclass: as a mapping it has only what was set.
+    """
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value))
+    return None
+
+
+def _scalar(value: Any) -> Leaf:
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        digest = hashlib.sha1(value.encode("utf-8", errors="surrogatepass")).hexdigest()
+        value = f"{value[:_MAX_TEXT]}… ({len(value)} characters, sha1 {digest})"
+    return Leaf(type(value).__name__, value=value)
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return module + kind.__qualname__

@@ -1,0 +1,146 @@
+"""mindrlhf-msprobe: the command line.
+
+Results go to stdout, messages to stderr. Exit codes: 0 the same, 1 diverged, 2 could not decide.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+from mindrlhf_msprobe import __version__
+from mindrlhf_msprobe.errors import MsprobeError
+
+SAME = 0
+DIVERGED = 1
+UNDECIDED = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except MsprobeError as error:
+        print(f"mindrlhf-msprobe {arguments.command}: {error}", file=sys.stderr)
+        return UNDECIDED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return UNDECIDED
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors say what to do; argparse already exits with 2."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.exit(UNDECIDED, f"{self.prog}: {message}. See {self.prog} --help.\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="mindrlhf-msprobe",
+        description="Find where two trainings on MindSpore first part, and why.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_compare(commands)
+    _add_demo(commands)
+    return parser
+
+
+def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="compare two runs and say where they first part",
+        description="Compare two runs, write tables and verdict.json, and name the first "
+        "divergence and its cause. Exit codes: 0 the same, 1 diverged, 2 could not decide.",
+    )
+    compare.add_argument("runs", nargs="*", metavar="A B", help="the dump_path of two runs")
+    compare.add_argument("-tp", "--target_path", metavar="A", help="run A, as msprobe calls it")
+    compare.add_argument("-gp", "--golden_path", metavar="B", help="run B, as msprobe calls it")
+    compare.add_argument(
+        "-o",
+        "--output_path",
+        metavar="OUT",
+        default="./msprobe_compare_output",
+        help="directory for tables and verdict.json (default: %(default)s)",
+    )
+    compare.add_argument("--rtol", type=float, default=0.0, help="relative tolerance (default: 0)")
+    compare.add_argument("--atol", type=float, default=0.0, help="absolute tolerance (default: 0)")
+    compare.add_argument("--json", action="store_true", help="print verdict.json instead of text")
+    compare.set_defaults(run=_compare)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.findings import Outcome
+    from mindrlhf_msprobe.report.console import render
+    from mindrlhf_msprobe.report.progress import progress_bar
+
+    runs = [*arguments.runs, arguments.target_path, arguments.golden_path]
+    runs = [run for run in runs if run is not None]
+    if len(runs) != 2:
+        raise UsageError(f"expected two runs to compare, got {len(runs)}: {' '.join(runs)}")
+    try:
+        tolerance = Tolerance(arguments.rtol, arguments.atol)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    began = time.perf_counter()
+    with progress_bar("Comparing") as advance:
+        result = compare_runs(
+            *runs, output_path=arguments.output_path, tolerance=tolerance, progress=advance
+        )
+    if arguments.json:
+        print(json.dumps(result.verdict.to_json(list(result.tables)), ensure_ascii=False, indent=1))
+    else:
+        print(render(result, time.perf_counter() - began))
+    if result.verdict.status is Outcome.INCOMPARABLE:
+        return UNDECIDED
+    return SAME if result else DIVERGED
+
+
+def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="run a real PPO training twice, plant a fault in the second, and find it",
+        description="Run a small PPO training on CPU twice, with a small error planted in one cell "
+        "of the second run, compare the two and name the cell. Exit codes: 0 the verdict is what "
+        "was planted, 1 it is not, 2 could not decide.",
+    )
+    demo.add_argument(
+        "--output", metavar="DIR", required=True, help="directory for runs and tables"
+    )
+    demo.add_argument("--steps", type=int, default=3, help="training steps (default: %(default)s)")
+    demo.add_argument("--seed", type=int, default=1234, help="seed (default: %(default)s)")
+    fault = demo.add_mutually_exclusive_group()
+    fault.add_argument(
+        "--fault",
+        metavar="PHASE:CELL",
+        help="where the error is planted, e.g. actor_update:lm_head (default: one linear layer of "
+        "the reference's second block)",
+    )
+    fault.add_argument("--no-fault", action="store_true", help="plant nothing: both runs agree")
+    demo.add_argument(
+        "--fault-step",
+        type=int,
+        metavar="N",
+        help="the step from which on the error is there (default: 1, or 0 with --steps 1)",
+    )
+    demo.add_argument(
+        "--config", metavar="FILE", help="the trainer's YAML (default: yaml_examples/ppo_demo.yaml)"
+    )
+    demo.set_defaults(run=_demo)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.demo.command import run_demo
+
+    return run_demo(arguments)

@@ -1,0 +1,54 @@
+"""What a run was configured not to record: absent by choice, not by divergence."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.records import Entry
+
+
+def why_no_key_data(config: ProbeConfig | None, rank: int) -> str | None:
+    """Return why a run holds no key data, or None if it should."""
+    if config is None:
+        return None
+    if not config.key_data_dump:
+        return "key data not recorded (key_data_dump: false)"
+    return _why_not_rank(config, rank)
+
+
+def why_no_entry(config: ProbeConfig | None, entry: Entry) -> str | None:
+    """Return why a run does not hold `entry`, or None if it should."""
+    if config is None:
+        return None
+    phase = config.phase_table().get(entry.phase)
+    if phase is None:
+        return None
+    if not config.records_phase(phase):
+        return f"{phase.name} not recorded ({phase.switch}: false)"
+    if not config.records_step(entry.step):
+        return (
+            f"step {entry.step} lies outside step_start {config.step_start} … step_end "
+            f"{config.step_end}"
+        )
+    if phase.counts_tokens and entry.token is not None and not config.records_token(entry.token):
+        return (
+            f"token {entry.token} lies outside token_range_start {config.token_range_start} … "
+            f"token_range_end {config.token_range_end}"
+        )
+    if not config.records_cell(entry.cell):
+        return "cells left out by include/exclude"
+    if entry.direction == "backward" and "backward" not in config.directions:
+        return "backward not recorded (directions)"
+    return _why_not_rank(config, entry.rank)
+
+
+def why_no_parameters(config: ProbeConfig | None) -> str | None:
+    """Return why a run holds no parameters, or None if it should."""
+    if config is not None and not config.parameters:
+        return "parameters not recorded (parameters: false)"
+    return None
+
+
+def _why_not_rank(config: ProbeConfig, rank: int) -> str | None:
+    if config.records_rank(rank):
+        return None
+    return f"rank {rank} not recorded (ranks: {list(config.ranks)})"

@@ -1,0 +1,203 @@
+"""One pair of records → its status.
+
+The order of the statuses is the design's: where several would fit, the first one counts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mindrlhf_msprobe.comparison.metrics import Tolerance, compare_arrays
+from mindrlhf_msprobe.findings import Metrics, Side, Status
+from mindrlhf_msprobe.storage.arrays import ArrayFileError
+from mindrlhf_msprobe.storage.records import Leaf, Record
+
+_CONTEXT = 20  # characters shown before and after the first difference of two texts
+_STATISTICS = ("max", "min", "mean", "norm")
+
+#: (status, metrics, note)
+Judgement = tuple[Status, "Metrics | None", str]
+
+
+def side_of(record: Record | None) -> Side:
+    """Return what a table shows of a record."""
+    if record is None:
+        return Side()
+    leaf = record.leaf
+    dtype = leaf.dtype if leaf.is_tensor else leaf.type
+    return Side(
+        name=record.name,
+        dtype=dtype,
+        shape=leaf.shape,
+        max=leaf.max,
+        min=leaf.min,
+        mean=leaf.mean,
+        norm=leaf.norm,
+        value=leaf.value,
+        fingerprint=leaf.fingerprint,
+        data_name=leaf.data_name,
+    )
+
+
+def judge(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
+    """Compare two records and return status, metrics (with the tensors at hand) and a note."""
+    for record, side in ((a, "A"), (b, "B")):
+        if record.leaf.error is not None:
+            return Status.UNREADABLE, None, f"{side}: {record.leaf.error}"
+    if a.leaf.type == b.leaf.type == "str" and a.leaf.is_tensor and b.leaf.is_tensor:
+        return _judge_texts(a, b, tolerance)
+    if not (a.leaf.is_tensor and b.leaf.is_tensor):
+        return _judge_scalars(a.leaf, b.leaf, tolerance)
+    by_value = not tolerance.bitwise
+    if a.leaf.dtype != b.leaf.dtype and not by_value:
+        return Status.DTYPE_MISMATCH, None, f"{a.leaf.dtype} against {b.leaf.dtype}"
+    if a.leaf.shape != b.leaf.shape:
+        return Status.SHAPE_MISMATCH, None, f"{_shape(a)} against {_shape(b)}"
+    if a.file is not None and b.file is not None:
+        return _judge_arrays(a, b, tolerance)
+    return _judge_statistics(a.leaf, b.leaf, tolerance)
+
+
+def _judge_texts(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
+    """Compare key data that were saved as text; texts of unlike length are simply different."""
+    if a.leaf.shape == b.leaf.shape and a.file is not None and b.file is not None:
+        status, metrics, note = _judge_arrays(a, b, Tolerance())
+    else:
+        same = a.leaf.value == b.leaf.value
+        status, metrics, note = Status.IDENTICAL if same else Status.DIFFERENT, None, ""
+    if status is Status.DIFFERENT:
+        note = text_difference(str(a.leaf.value), str(b.leaf.value))
+    return status, metrics, note
+
+
+def text_difference(a: str, b: str) -> str:
+    """Return where two texts first differ, with both sides around that place."""
+    pairs = enumerate(zip(a, b))
+    first = next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+    start = max(0, first - _CONTEXT)
+
+    def around(text: str) -> str:
+        shown = text[start : first + _CONTEXT]
+        return ("…" if start else "") + shown + ("…" if first + _CONTEXT < len(text) else "")
+
+    return f"from character {first} on: {around(a)!r} against {around(b)!r}"
+
+
+def _shape(record: Record) -> str:
+    return str(list(record.leaf.shape or ()))
+
+
+def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
+    if a.is_tensor != b.is_tensor or (a.type != b.type and tolerance.bitwise):
+        kinds = [leaf.dtype if leaf.is_tensor else leaf.type for leaf in (a, b)]
+        return Status.DTYPE_MISMATCH, None, f"{kinds[0]} against {kinds[1]}"
+    if a.value == b.value or (_is_nan(a.value) and _is_nan(b.value)):
+        return Status.IDENTICAL, None, ""
+    note = f"{a.value!r} against {b.value!r}"
+    if not (_is_number(a.value) and _is_number(b.value)):
+        return Status.DIFFERENT, None, note
+    if math.isfinite(a.value) != math.isfinite(b.value):
+        return Status.NON_FINITE, None, note
+    if _within(a.value, b.value, tolerance):
+        return Status.WITHIN_TOLERANCE, None, note
+    return Status.DIFFERENT, None, note
+
+
+def _judge_arrays(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
+    arrays = []
+    for record, side in ((a, "A"), (b, "B")):
+        try:
+            arrays.append(record.array())
+        except ArrayFileError as error:
+            name = record.file.name if record.file else record.name
+            return Status.UNREADABLE, None, f"{side}: {name} {error}"
+    if _same_fingerprint(a.leaf, b.leaf):
+        return Status.IDENTICAL, None, ""
+    try:
+        compared = compare_arrays(arrays[0], arrays[1], tolerance)
+    except (OSError, TypeError, ValueError) as error:
+        return Status.UNREADABLE, None, str(error)
+    if compared.equal:
+        return Status.IDENTICAL, compared.metrics, _same_value_note(a.leaf, b.leaf)
+    if compared.one_sided:
+        return Status.NON_FINITE, compared.metrics, "NaN or infinity on one side only"
+    if compared.within and not tolerance.bitwise:
+        return Status.WITHIN_TOLERANCE, compared.metrics, ""
+    return Status.DIFFERENT, compared.metrics, ""
+
+
+def _same_value_note(a: Leaf, b: Leaf) -> str:
+    if a.dtype != b.dtype:
+        return f"same values, as {a.dtype} and as {b.dtype}"
+    return ""
+
+
+def _same_fingerprint(a: Leaf, b: Leaf) -> bool:
+    return a.fingerprint is not None and a.fingerprint == b.fingerprint
+
+
+def _comparable_fingerprints(a: Leaf, b: Leaf) -> bool:
+    if a.fingerprint is None or b.fingerprint is None:
+        return False
+    return a.fingerprint.partition(":")[0] == b.fingerprint.partition(":")[0]
+
+
+def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
+    """Compare what was recorded without the elements: fingerprints, else statistics."""
+    if _same_fingerprint(a, b) and a.dtype == b.dtype:
+        return Status.IDENTICAL, None, ""
+    non_finite_a, non_finite_b = _non_finite(a, b)
+    if non_finite_a != non_finite_b:
+        note = f"{non_finite_a} against {non_finite_b} NaN or infinite elements"
+        return Status.NON_FINITE, None, note
+    proven_different = _comparable_fingerprints(a, b) and a.dtype == b.dtype
+    pairs = [(getattr(a, name), getattr(b, name)) for name in _STATISTICS]
+    known = [(x, y) for x, y in pairs if x is not None and y is not None]
+    equal = all(_equal(x, y) for x, y in known) and len(known) == sum(
+        x is not None or y is not None for x, y in pairs
+    )
+    if proven_different:
+        if not tolerance.bitwise and all(_within(x, y, tolerance) for x, y in known):
+            return Status.WITHIN_TOLERANCE, None, "by statistics only: the bytes differ"
+        note = "the fingerprints differ"
+        return Status.DIFFERENT, None, f"{note}, the statistics are equal" if equal else note
+    if math.prod(a.shape or ()) == 0 and a.dtype == b.dtype:
+        return Status.IDENTICAL, None, "no elements"
+    if not known:
+        return Status.UNREADABLE, None, "neither statistics nor comparable fingerprints"
+    if equal or (not tolerance.bitwise and all(_within(x, y, tolerance) for x, y in known)):
+        return Status.WITHIN_TOLERANCE, None, "by statistics only: they never prove identity"
+    return Status.DIFFERENT, None, "by statistics only"
+
+
+def _non_finite(a: Leaf, b: Leaf) -> tuple[int, int]:
+    """Return how many elements are not finite; 0 or 1 where only the statistics can tell."""
+    if None in (a.nan_count, a.inf_count, b.nan_count, b.inf_count):
+        return _seems_non_finite(a), _seems_non_finite(b)
+    return (a.nan_count or 0) + (a.inf_count or 0), (b.nan_count or 0) + (b.inf_count or 0)
+
+
+def _seems_non_finite(leaf: Leaf) -> int:
+    values = (leaf.max, leaf.min, leaf.mean)
+    return int(any(_is_number(v) and not math.isfinite(v) for v in values))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(a == b) or (_is_nan(a) and _is_nan(b))
+
+
+def _within(a: Any, b: Any, tolerance: Tolerance) -> bool:
+    if _equal(a, b):
+        return True
+    if not (_is_number(a) and _is_number(b)):
+        return False
+    return bool(abs(a - b) <= tolerance.atol + tolerance.rtol * max(abs(a), abs(b)))

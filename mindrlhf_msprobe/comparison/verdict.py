@@ -1,0 +1,272 @@
+"""Findings in causal order → the first divergence and its cause."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
+from mindrlhf_msprobe.comparison.timeline import DATA, END
+from mindrlhf_msprobe.findings import (
+    Cause,
+    CoverageGap,
+    Divergence,
+    Finding,
+    Outcome,
+    Status,
+    Verdict,
+)
+from mindrlhf_msprobe.phases import INPUT_KEYS, phase_table
+from mindrlhf_msprobe.storage.reader import Run
+from mindrlhf_msprobe.storage.records import cell_name
+
+_NAMED_CAUSES = {
+    Status.UNREADABLE: Cause.UNREADABLE,
+    Status.ONLY_IN_A: Cause.MISSING,
+    Status.ONLY_IN_B: Cause.MISSING,
+    Status.DTYPE_MISMATCH: Cause.DTYPE,
+    Status.SHAPE_MISMATCH: Cause.SHAPE,
+    Status.NON_FINITE: Cause.NON_FINITE,
+}
+
+
+@dataclass(frozen=True)
+class JudgedStep:
+    """The pairs of one step and rank in causal order, each with its finding.
+
+    A pair without a finding was not recorded by choice on one side, or cannot be compared.
+    """
+
+    plan: StepPlan
+    judged: tuple[tuple[Pair, Finding | None], ...]
+
+
+def conclude(steps: Sequence[JudgedStep], runs: tuple[Run, Run]) -> Verdict:
+    """Return the verdict over all steps and ranks.
+
+    Among ranks, whose clocks cannot be compared, the one that parts after the fewest entry events
+    of its step comes first; of equal ones the lowest.
+    """
+    findings = [f for step in steps for _, f in step.judged if f is not None]
+    counts = Counter(str(finding.status) for finding in findings)
+    candidates = [place for step in steps if (place := _first_divergence(step)) is not None]
+    first = None
+    if candidates:
+        step, index = min(candidates, key=_causal_order)
+        first = _explain(step, index, runs)
+    return Verdict(
+        status=_outcome(findings),
+        counts={str(status): counts.get(str(status), 0) for status in Status},
+        first_divergence=first if _compared_something(findings) else None,
+        coverage=_coverage(steps),
+        steps=len({step.plan.step for step in steps}),
+        ranks=len({step.plan.rank for step in steps}),
+        phases=tuple(dict.fromkeys(f.phase for f in findings if f.phase and f.entry)),
+    )
+
+
+def _outcome(findings: Sequence[Finding]) -> Outcome:
+    if not _compared_something(findings):
+        return Outcome.INCOMPARABLE
+    if not all(finding.status.agrees for finding in findings):
+        return Outcome.DIVERGED
+    if all(finding.status is Status.IDENTICAL for finding in findings):
+        return Outcome.IDENTICAL
+    return Outcome.WITHIN_TOLERANCE
+
+
+def _compared_something(findings: Sequence[Finding]) -> bool:
+    one_sided = (Status.ONLY_IN_A, Status.ONLY_IN_B)
+    return any(finding.status not in one_sided for finding in findings)
+
+
+def _coverage(steps: Sequence[JudgedStep]) -> tuple[CoverageGap, ...]:
+    gaps: Counter[tuple[str, str]] = Counter()
+    for step in steps:
+        for pair, finding in step.judged:
+            if finding is None:
+                only_in = "both" if pair.a and pair.b else "A" if pair.a else "B"
+                reason = pair.gap or f"values of type {pair.record.leaf.type} cannot be compared"
+                gaps[reason, only_in] += 1
+    return tuple(CoverageGap(reason, only_in, n) for (reason, only_in), n in gaps.items())
+
+
+def _first_divergence(step: JudgedStep) -> tuple[JudgedStep, int] | None:
+    for index, (_, finding) in enumerate(step.judged):
+        if finding is not None and not finding.status.agrees:
+            return step, index
+    return None
+
+
+def _causal_order(place: tuple[JudgedStep, int]) -> tuple[int, int, int]:
+    step, index = place
+    events = {pair.event for pair, _ in step.judged[:index] if pair.event.kind != DATA}
+    return step.plan.step, len(events - {step.judged[index][0].event}), step.plan.rank
+
+
+def _explain(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> Divergence:
+    pair, finding = step.judged[index]
+    assert finding is not None
+    before = sum(1 for _, f in step.judged[:index] if f is not None)
+    if pair.event.kind == DATA:
+        cause, origin, why = _explain_data(step, index)
+    elif pair.event.kind == END:
+        cause, origin, why = _explain_output(pair, finding)
+    else:
+        cause, origin, why = _explain_begin(step, index, runs)
+    cause = _NAMED_CAUSES.get(finding.status, cause)
+    metrics = finding.metrics
+    return Divergence(
+        step=finding.step,
+        rank=finding.rank,
+        phase=finding.phase,
+        record=finding.record,
+        entry=origin,
+        cause=cause,
+        max_abs_err=metrics.max_abs_err if metrics else None,
+        max_rel_err=metrics.max_rel_err if metrics else None,
+        explanation=_sentence(finding, why),
+        agreed_before=before,
+        next_step=_next_step(pair, finding, origin, runs),
+    )
+
+
+_WHAT_HAPPENED = {
+    Status.UNREADABLE: "cannot be read",
+    Status.ONLY_IN_A: "was recorded in A only",
+    Status.ONLY_IN_B: "was recorded in B only",
+    Status.DTYPE_MISMATCH: "has another dtype",
+    Status.SHAPE_MISMATCH: "has another shape",
+    Status.NON_FINITE: "is NaN or infinite on one side only",
+    Status.DIFFERENT: "differs",
+}
+
+
+def _sentence(finding: Finding, why: str) -> str:
+    note = f" ({finding.note})" if finding.note else ""
+    return f"{finding.record} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
+
+
+def _explain_output(pair: Pair, finding: Finding) -> tuple[Cause, str, str]:
+    assert pair.entry is not None
+    name = pair.entry.name
+    if finding.status in (Status.ONLY_IN_A, Status.ONLY_IN_B):
+        return Cause.MISSING, name, "What it was given agrees; it ended in one run only."
+    parameters = any(record.io == "parameters" for record in pair.entry.records)
+    given = "Its inputs and its parameters agree" if parameters else "Its inputs agree"
+    return (
+        Cause.COMPUTATION,
+        name,
+        f"{given}, and so does everything that ran inside it: this cell computed something else.",
+    )
+
+
+def _explain_begin(
+    step: JudgedStep, index: int, runs: tuple[Run, Run]
+) -> tuple[Cause, str | None, str]:
+    pair, finding = step.judged[index]
+    assert finding is not None
+    if pair.entry is None:
+        return Cause.UNREADABLE, None, "Nothing of this phase can be compared."
+    name, phase = pair.entry.name, pair.entry.phase
+    one_sided = finding.status in (Status.ONLY_IN_A, Status.ONLY_IN_B)
+    if finding.io == "parameters":
+        return (
+            Cause.PARAMETER,
+            name,
+            "Everything before it agrees, but the cell already holds another parameter: look at "
+            "loading, at weight synchronisation or at the previous update.",
+        )
+    parent = step.plan.parents.get((phase, name))
+    if one_sided and _whole_entry_missing(step, index):
+        around = f" inside {parent}" if parent else ""
+        return Cause.MISSING, name, f"The cell ran{around} in one run only."
+    if parent is not None:
+        skipped = _filtered(runs)
+        doubt = (
+            f" Cells were left out by {skipped}, so one of those may be to blame."
+            if skipped
+            else ""
+        )
+        return (
+            Cause.COMPUTATION,
+            parent,
+            f"{parent} was given the same and handed this cell something else: the code of the "
+            f"container itself, outside its cells, is the origin.{doubt}",
+        )
+    earlier = [
+        p for p, f in step.judged[:index] if f is not None and p.entry and p.entry.phase == phase
+    ]
+    if earlier:
+        return (
+            Cause.INPUT,
+            name,
+            f"All {len(earlier)} records of {phase} before it agree; what entered this cell was "
+            f"made outside the recorded cells.",
+        )
+    return (
+        Cause.INPUT,
+        name,
+        f"What entered {phase} differs already: look at what the trainer handed to it.",
+    )
+
+
+def _whole_entry_missing(step: JudgedStep, index: int) -> bool:
+    pair = step.judged[index][0]
+    same = [p for p, _ in step.judged if p.event == pair.event]
+    return all(p.a is None for p in same) or all(p.b is None for p in same)
+
+
+def _explain_data(step: JudgedStep, index: int) -> tuple[Cause, None, str]:
+    pair, _ = step.judged[index]
+    key, home = pair.event.name, pair.event.phase
+    cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
+    if key in INPUT_KEYS and home not in cells:
+        return Cause.INPUT, None, "What enters the phases of this step differs already."
+    if home in cells:
+        why = f"Every recorded cell of {home} agrees: the trainer's own arithmetic made it differ."
+    elif home is not None:
+        why = f"The cells of {home}, which it comes from, were not recorded in both runs."
+    elif cells:
+        why = "Every recorded cell before it agrees: the trainer's own arithmetic made it differ."
+    else:
+        why = "No cell before it was recorded in both runs; all key data before it agree."
+    return Cause.DATA, None, why
+
+
+def _filtered(runs: tuple[Run, Run]) -> str:
+    configs = [config for run in runs if (config := run.config()) is not None]
+    return "include/exclude" if any(c.include or c.exclude for c in configs) else ""
+
+
+def _next_step(
+    pair: Pair, finding: Finding, origin: str | None, runs: tuple[Run, Run]
+) -> dict[str, Any] | None:
+    """Return the msprobe_config section that records the place of the divergence more closely."""
+    config = runs[0].config(finding.rank)
+    table = config.phase_table() if config else phase_table({})
+    phase = table.get(finding.phase or "")
+    if phase is None:
+        return None
+    section: dict[str, Any] = {"msprobe": True}
+    if phase.switch is not None:
+        section[phase.switch] = True
+    section.update(step_start=finding.step, step_end=finding.step)
+    if phase.counts_tokens:
+        token = pair.entry.token if pair.entry else None
+        if token is None and finding.metrics:
+            section["token_range_end"] = finding.metrics.first_mismatch or 0
+        elif token:
+            section.update(token_range_start=token, token_range_end=token)
+    if pair.entry is None:
+        return section
+    if finding.metrics is not None:
+        return None  # the elements are at hand already
+    section["task"] = "tensor"
+    cell = cell_name(origin) if origin else pair.entry.cell
+    if cell != "root":
+        section["include"] = [f"^{re.escape(cell)}(\\.|$)"]
+    return section

@@ -1,0 +1,329 @@
+"""The `msprobe_config` section as a frozen, checked value.
+
+The twelve documented keys and the extensions; every value is checked when the configuration is
+read, so that a training never starts with a setting that means something else than it says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.errors import ConfigError, nearest
+from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
+
+SECTION = "msprobe_config"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED_PHASES = {"data"}
+_SKIPPED = object()
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    """What to record, when and where; see docs/en/configuration.md for every key.
+
+    Ranges are inclusive. Step and token ranges limit layer data, not key data.
+
+    Raises:
+        ConfigError: a value has the wrong type or a range is inverted.
+    """
+
+    msprobe: bool = False
+    dump_path: str = "./msprobe_dump"
+    key_data_dump: bool = False
+    configurations_dump: bool = False
+    actor_infer_dump: bool = False
+    actor_train_dump: bool = False
+    reference_dump: bool = False
+    critic_train_dump: bool = False
+    token_range_start: int = 0
+    token_range_end: int = 0
+    step_start: int = 0
+    step_end: int = 0
+    # extensions
+    task: str = "statistics"
+    fingerprint: bool = True
+    parameters: bool = True
+    ranks: Sequence[int] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    directions: Sequence[str] = ("forward", "backward")
+    existing: str = "refuse"
+    strict: bool = False
+    initial_step: int = 0
+    buffer_mb: int = 512
+    phases: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+        _check_range("token_range_start", "token_range_end", self)
+        _check_range("step_start", "step_end", self)
+
+    def phase_table(self) -> dict[str, Phase]:
+        """Return every phase a trainer may open, by name."""
+        return phase_table(self.phases)
+
+    def records_phase(self, phase: Phase) -> bool:
+        """Tell whether the layer data of `phase` are switched on."""
+        if not self.msprobe:
+            return False
+        return phase.switch is None or bool(getattr(self, phase.switch))
+
+    def records_step(self, step: int) -> bool:
+        """Tell whether `step` lies in the step window of layer data."""
+        return self.step_start <= step <= self.step_end
+
+    def records_token(self, token: int) -> bool:
+        """Tell whether `token` lies in the token range of the generate phase."""
+        return self.token_range_start <= token <= self.token_range_end
+
+    def records_rank(self, rank: int) -> bool:
+        """Tell whether `rank` records at all."""
+        return not self.ranks or rank in self.ranks
+
+    def records_cell(self, name: str) -> bool:
+        """Tell whether the cell called `name` passes `include` and `exclude`."""
+        if self.include and not any(re.search(pattern, name) for pattern in self.include):
+            return False
+        return not any(re.search(pattern, name) for pattern in self.exclude)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the configuration as plain JSON values."""
+        values = dataclasses.asdict(self)
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+def load_config(source: Any) -> ProbeConfig:
+    """Read the configuration from a YAML path, a mapping, a dataclass or an attribute object.
+
+    If `source` holds a section or attribute `msprobe_config`, that section is taken; otherwise
+    `source` is the section itself. An empty section means the defaults: switched off.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is wrong. The message names the
+            key, the value, what was expected and, for an unknown key, the nearest known one.
+    """
+    if isinstance(source, ProbeConfig):
+        return source
+    where = ""
+    if isinstance(source, (str, Path)):
+        where = f"{source}: "
+        source = read_yaml(Path(source))
+        if SECTION not in source and not _KEYS & set(source):
+            raise ConfigError(
+                f"{where}there is no section {SECTION!r} in this file. Add\n"
+                f"{SECTION}:\n  msprobe: true\n  dump_path: ./msprobe_dump\n  key_data_dump: true"
+            )
+    section = _section(source)
+    try:
+        return ProbeConfig(**_known_items(section))
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+
+
+def read_yaml(path: Path) -> Mapping[str, Any]:
+    """Read a YAML file whose top is a mapping.
+
+    Raises:
+        ConfigError: it is missing, unreadable, not YAML, or not a mapping.
+    """
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: there is no such file. Give the path of the trainer's YAML file."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not valid YAML: {error}") from None
+    if not isinstance(content, Mapping):
+        kind = "empty" if content is None else f"a {type(content).__name__}"
+        raise ConfigError(
+            f"{path}: expected a mapping of settings at the top of the file, found {kind}."
+        )
+    return content
+
+
+def _section(source: Any) -> Any:
+    """Return the `msprobe_config` part of `source`, or `source` itself."""
+    if isinstance(source, Mapping):
+        section = source.get(SECTION, source)
+    else:
+        section = getattr(source, SECTION, source)
+    return {} if section is None else section
+
+
+def _known_items(section: Any) -> dict[str, Any]:
+    items = _as_items(section)
+    for key in items:
+        if key not in _KEYS:
+            raise ConfigError(
+                f"unknown key {key!r} (value {items[key]!r}) in {SECTION}."
+                f"{nearest(str(key), sorted(_KEYS))} Valid keys: {', '.join(_ORDER)}."
+            )
+    return items
+
+
+def _as_items(section: Any) -> dict[Any, Any]:
+    """Return a section's keys and values, whatever kind of object carries them."""
+    if isinstance(section, Mapping):
+        return dict(section)
+    if isinstance(section, (str, bytes, numbers.Number, list, tuple, set)):
+        raise ConfigError(
+            f"{SECTION} must be a mapping or an object with the settings as attributes, "
+            f"got {section!r} ({type(section).__name__})."
+        )
+    if dataclasses.is_dataclass(section) and not isinstance(section, type):
+        return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
+    names = set(vars(section)) if hasattr(section, "__dict__") else set()
+    if isinstance(section, type) or not names:
+        names |= set(vars(section if isinstance(section, type) else type(section)))
+    names |= {key for key in _KEYS if hasattr(section, key)}
+    items = {n: getattr(section, n, _SKIPPED) for n in names if not n.startswith("_")}
+    return {
+        n: v
+        for n, v in items.items()
+        if n in _KEYS or not (v is _SKIPPED or callable(v) or isinstance(v, property))
+    }
+
+
+def _fail(name: str, value: Any, expected: str) -> ConfigError:
+    return ConfigError(
+        f"{SECTION}.{name} is {value!r} ({type(value).__name__}); expected {expected}."
+    )
+
+
+def _bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _fail(name, value, "true or false")
+    return value
+
+
+def _whole_number(minimum: int) -> Callable[[str, Any], int]:
+    def check(name: str, value: Any) -> int:
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if not whole or value < minimum:
+            raise _fail(name, value, f"a whole number, {minimum} or larger")
+        return int(value)
+
+    return check
+
+
+def _path(name: str, value: Any) -> str:
+    if not isinstance(value, (str, Path)) or not str(value).strip() or "\0" in str(value):
+        raise _fail(name, value, "the path of a directory")
+    return str(value)
+
+
+def _choice(*choices: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in choices:
+            hint = nearest(value, choices) if isinstance(value, str) else ""
+            raise ConfigError(f"{_fail(name, value, 'one of ' + ', '.join(choices))}{hint}")
+        return value
+
+    return check
+
+
+def _items(name: str, value: Any, expected: str) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise _fail(name, value, expected)
+    return tuple(value)
+
+
+def _ranks(name: str, value: Any) -> tuple[int, ...]:
+    check = _whole_number(0)
+    ranks = _items(name, value, "a list of ranks, [] for all")
+    return tuple(check(f"{name}[{i}]", rank) for i, rank in enumerate(ranks))
+
+
+def _patterns(name: str, value: Any) -> tuple[str, ...]:
+    expected = "a list of regular expressions on cell names"
+    patterns = _items(name, value, expected)
+    for i, pattern in enumerate(patterns):
+        if not isinstance(pattern, str):
+            raise _fail(f"{name}[{i}]", pattern, "a regular expression on cell names")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"{_fail(f'{name}[{i}]', pattern, 'a regular expression on cell names')} "
+                f"It does not compile: {error}."
+            ) from None
+    return patterns
+
+
+def _directions(name: str, value: Any) -> tuple[str, ...]:
+    check = _choice("forward", "backward")
+    directions = _items(name, value, "a list of forward, backward")
+    return tuple(check(f"{name}[{i}]", direction) for i, direction in enumerate(directions))
+
+
+def _own_phases(name: str, value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _fail(name, value, "a mapping of phase name to role, e.g. {reward_compute: reward}")
+    standard = {phase.name for phase in PHASES}
+    for phase, role in value.items():
+        if not isinstance(phase, str) or not _NAME.fullmatch(phase):
+            raise _fail(name, phase, "phase names of letters, digits and underscores")
+        if phase in standard or phase in _RESERVED_PHASES:
+            raise _fail(name, phase, "a name that is not already taken")
+        if not isinstance(role, str) or not _NAME.fullmatch(role):
+            raise _fail(f"{name}.{phase}", role, "the name of a role")
+    return dict(value)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "msprobe": _bool,
+    "dump_path": _path,
+    "key_data_dump": _bool,
+    "configurations_dump": _bool,
+    "actor_infer_dump": _bool,
+    "actor_train_dump": _bool,
+    "reference_dump": _bool,
+    "critic_train_dump": _bool,
+    "token_range_start": _whole_number(0),
+    "token_range_end": _whole_number(0),
+    "step_start": _whole_number(0),
+    "step_end": _whole_number(0),
+    "task": _choice("statistics", "tensor"),
+    "fingerprint": _bool,
+    "parameters": _bool,
+    "ranks": _ranks,
+    "include": _patterns,
+    "exclude": _patterns,
+    "directions": _directions,
+    "existing": _choice("refuse", "resume", "overwrite"),
+    "strict": _bool,
+    "initial_step": _whole_number(0),
+    "buffer_mb": _whole_number(1),
+    "phases": _own_phases,
+}
+_ORDER = tuple(_CHECKS)
+_KEYS = frozenset(_ORDER)
+
+
+def _check_range(start_name: str, end_name: str, config: ProbeConfig) -> None:
+    start, end = getattr(config, start_name), getattr(config, end_name)
+    if end < start:
+        raise ConfigError(
+            f"{SECTION}.{end_name} is {end}, before {start_name} {start}; ranges are inclusive, "
+            f"so expected {end_name} of at least {start} (for that one alone: "
+            f"{start_name}: {start}, {end_name}: {start})."
+        )

@@ -1,0 +1,301 @@
+"""mindrlhf-msprobe demo: train twice, plant an error in the second run, find it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config, read_yaml
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest
+from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
+from mindrlhf_msprobe.phases import Phase, phase_table
+from mindrlhf_msprobe.probe import Probe
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.records import cell_name
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.demo.fault import Fault
+
+DEFAULT_CELL = ("reference_compute_log_prob", "model.layers.1.feed_forward.w2")
+EXAMPLE = "ppo_demo.yaml"
+
+AS_PLANTED = 0
+OTHERWISE = 1
+
+
+def run_demo(arguments: argparse.Namespace) -> int:
+    """Run the demo as the command line asked for; return its exit code.
+
+    Raises:
+        ConfigError, RunError, UsageError: it could not be decided whether the verdict is right.
+    """
+    plan = DemoPlan.of(arguments)
+    _require_frameworks()
+    from mindrlhf_msprobe.demo.quiet import quiet_frameworks
+
+    quiet_frameworks(plan.output / "log")
+    from mindrlhf_msprobe.report.console import render
+    from mindrlhf_msprobe.report.progress import progress_bar
+
+    fault = plan.fault()
+    with progress_bar("Training run A") as advance:
+        _train(plan, plan.run_a, None, lambda done: advance(done, 2 * plan.steps))
+        began = plan.steps
+        _train(plan, plan.run_b, fault, lambda done: advance(began + done, 2 * plan.steps))
+    from mindrlhf_msprobe.comparison import compare_runs
+
+    start = time.perf_counter()
+    result = compare_runs(plan.run_a, plan.run_b, output_path=plan.comparison)
+    print(render(result, time.perf_counter() - start))
+    print()
+    right, words = _judge(result, fault, plan.probe_config)
+    print(words)
+    print(_what_next(plan, result))
+    return AS_PLANTED if right else OTHERWISE
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """What the command line asked for, checked before anything heavy is loaded."""
+
+    output: Path
+    steps: int
+    seed: int
+    phase: Phase | None
+    cell: str
+    from_step: int
+    trainer_config: Mapping[str, Any]
+    probe_config: ProbeConfig
+
+    @property
+    def run_a(self) -> Path:
+        """The run without a fault."""
+        return self.output / "run_a"
+
+    @property
+    def run_b(self) -> Path:
+        """The run with it."""
+        return self.output / "run_b"
+
+    @property
+    def comparison(self) -> Path:
+        """The tables and verdict.json."""
+        return self.output / "comparison"
+
+    def fault(self) -> Fault | None:
+        """Return the fault to plant; imports the framework."""
+        from mindrlhf_msprobe.demo.fault import Fault
+
+        return None if self.phase is None else Fault(self.phase.name, self.cell, self.from_step)
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> DemoPlan:
+        """Check the arguments.
+
+        Raises:
+            ConfigError, RunError, UsageError: one of them cannot be used.
+        """
+        if arguments.steps < 1:
+            raise UsageError(f"--steps is {arguments.steps}; expected 1 or more.")
+        if not 0 <= arguments.seed < 2**32:
+            raise UsageError(f"--seed is {arguments.seed}; expected 0 … {2**32 - 1}.")
+        from_step = arguments.fault_step
+        if from_step is None:
+            from_step = min(1, arguments.steps - 1)
+        if not 0 <= from_step < arguments.steps:
+            raise UsageError(
+                f"--fault-step is {from_step}; expected 0 … {arguments.steps - 1}, a step of the "
+                f"training (--steps {arguments.steps})."
+            )
+        phase, cell = (None, "") if arguments.no_fault else _parse_fault(arguments.fault)
+        trainer_config, probe_config = _read_config(arguments.config)
+        plan = cls(
+            output=Path(arguments.output),
+            steps=arguments.steps,
+            seed=arguments.seed,
+            phase=phase,
+            cell=cell,
+            from_step=from_step,
+            trainer_config=trainer_config,
+            probe_config=probe_config,
+        )
+        plan._refuse_other_runs()
+        return plan
+
+    def _refuse_other_runs(self) -> None:
+        if self.probe_config.existing == "overwrite":
+            return
+        for run in (self.run_a, self.run_b):
+            if run.exists() and (layout.manifests(run) or layout.has_dumps(run)):
+                raise RunError(
+                    f"{run} already holds a run. Give another --output, or remove {self.output}."
+                )
+
+
+def _parse_fault(text: str | None) -> tuple[Phase, str]:
+    phases = phase_table({})
+    if text is None:
+        return phases[DEFAULT_CELL[0]], DEFAULT_CELL[1]
+    name, _, cell = (part.strip() for part in text.partition(":"))
+    if not name or not cell:
+        raise UsageError(
+            f"--fault is {text!r}; expected PHASE:CELL, for example {':'.join(DEFAULT_CELL)}."
+        )
+    if name not in phases:
+        raise UsageError(
+            f"--fault names the phase {name!r}, which is not known.{nearest(name, phases)} "
+            f"Phases: {', '.join(phases)}."
+        )
+    return phases[name], cell
+
+
+def _read_config(path: str | None) -> tuple[Mapping[str, Any], ProbeConfig]:
+    """Return the trainer's and the probe's configuration; what a file lacks is the example's."""
+    example = read_yaml(example_path(EXAMPLE))
+    given = read_yaml(Path(path)) if path is not None else {}
+    config = {
+        section: {**example[section], **(given.get(section) or {})}
+        for section in example
+        if section != SECTION
+    }
+    source = path if path is not None and SECTION in given else example
+    probe_config = load_config(source)
+    if not probe_config.msprobe:
+        raise UsageError(
+            f"{path}: {SECTION}.msprobe is false, so nothing would be recorded; expected true."
+        )
+    return config, probe_config
+
+
+def example_path(name: str) -> Path:
+    """Return the path of a file of yaml_examples, installed or in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "yaml_examples", package.parent / "yaml_examples"):
+        if (folder / name).is_file():
+            return folder / name
+    raise RunError(f"the example {name} is missing from this installation; install it again.")
+
+
+def _require_frameworks() -> None:
+    import importlib.util
+
+    missing = [n for n in ("mindspore", "mindformers") if importlib.util.find_spec(n) is None]
+    if missing:
+        raise UsageError(
+            f"the demo trains for real and needs {' and '.join(missing)}: install the package with "
+            f'its demo extra, pip install ".[demo]" in a checkout.'
+        )
+
+
+class _PhaseNote:
+    """The probe as the trainer sees it, noting which phase is open: when the fault is active."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self.open_phase: str | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        with self._probe.phase(name):
+            self.open_phase = name
+            try:
+                yield
+            finally:
+                self.open_phase = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._probe, name)
+
+
+def _train(
+    plan: DemoPlan, dump_path: Path, fault: Fault | None, on_step: Callable[[int], None]
+) -> None:
+    """Train once, recorded into `dump_path`, with the fault planted if there is one."""
+    from mindrlhf_msprobe.demo.fault import find_cell
+    from mindrlhf_msprobe.demo.trainer import PPOTrainer
+
+    with Probe(replace(plan.probe_config, dump_path=str(dump_path))) as probe:
+        note = _PhaseNote(probe)
+        try:
+            trainer = PPOTrainer(plan.trainer_config, note, plan.seed)  # type: ignore[arg-type]
+            if plan.phase is not None:
+                find_cell(trainer.networks[plan.phase.role], plan.cell)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"the training cannot be built: {error}") from error
+        planted = None
+        if fault is not None and plan.phase is not None:
+            planted = fault.plant(
+                trainer.networks[plan.phase.role],
+                lambda: note.open_phase == fault.phase and trainer.global_step >= fault.from_step,
+            )
+        trainer.train(plan.steps, lambda step, _: on_step(step + 1))
+    if planted is not None and not planted.calls:
+        raise UsageError(_never_ran(plan, dump_path))
+
+
+def _never_ran(plan: DemoPlan, dump_path: Path) -> str:
+    assert plan.phase is not None
+    cells = {entry.cell for entry in open_run(dump_path).entries(plan.phase.name)}
+    ran = f" Cells that ran in it: {', '.join(sorted(cells))}." if cells else ""
+    return f"the cell {plan.cell!r} never runs in {plan.phase.name}, so no fault was planted.{ran}"
+
+
+def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, str]:
+    """Tell whether the verdict is what was planted, and say so."""
+    status, first = result.verdict.status, result.verdict.first_divergence
+    if fault is None:
+        if status is Outcome.IDENTICAL:
+            return True, "No fault was planted, and both runs agree bit for bit. As it should be."
+        return False, f"No fault was planted, but the verdict is {status}."
+    planted = f"Planted: {fault.phase}:{fault.cell_name} from step {fault.from_step} on."
+    if first is None:
+        return False, f"{planted} The verdict is {status}: what was recorded does not show it."
+    found = f"Found: {first.phase}:{cell_of(first) or first.record} at step {first.step}."
+    if _names(first, fault):
+        return True, f"{planted} {found} The verdict is what was planted."
+    if not _recorded(fault, config) and first.phase == fault.phase:
+        return True, (
+            f"{planted} {found} This configuration does not record the planted cell at that step; "
+            f"the verdict points to its phase, and the section above records its layers."
+        )
+    return False, f"{planted} {found} The verdict is not what was planted."
+
+
+def _names(first: Divergence, fault: Fault) -> bool:
+    place = (first.phase, cell_of(first), first.step)
+    return place == (fault.phase, fault.cell_name, fault.from_step)
+
+
+def cell_of(first: Divergence) -> str | None:
+    """Return the name of the cell a verdict blames, None if it blames none."""
+    return None if first.entry is None else cell_name(first.entry)
+
+
+def _recorded(fault: Fault, config: ProbeConfig) -> bool:
+    phase = config.phase_table()[fault.phase]
+    return (
+        config.records_phase(phase)
+        and config.records_step(fault.from_step)
+        and config.records_cell(fault.cell_name)
+    )
+
+
+def _what_next(plan: DemoPlan, result: Comparison) -> str:
+    lines = ["What to do next:"]
+    first = result.verdict.first_divergence
+    if first is not None:
+        table = next((t for t in result.tables if first.phase and first.phase in t), None)
+        if table is not None:
+            lines.append(f"  open {plan.comparison / table}: every record in the order it was made")
+    lines += [
+        f"  look at what was recorded: {plan.run_a}",
+        f"  compare again: mindrlhf-msprobe compare {plan.run_a} {plan.run_b} -o OUT",
+        f"  see how a trainer uses the probe: {Path(__file__).with_name('trainer.py')}",
+    ]
+    return "\n".join(lines)

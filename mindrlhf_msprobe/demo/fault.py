@@ -1,0 +1,150 @@
+"""A small numerical error in one cell: the demo's wrong kernel."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from mindrlhf_msprobe.errors import nearest
+
+RELATIVE_ERROR = 1e-3
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A cell that computes slightly wrong values in one phase, from one training step on.
+
+    Args:
+        phase: the name of the phase.
+        cell_name: the cell as `cells_and_names()` of the phase's network names it; "root" is the
+            network itself.
+        from_step: the first training step in which it is wrong.
+    """
+
+    phase: str
+    cell_name: str
+    from_step: int
+
+    @classmethod
+    def parse(cls, text: str, from_step: int) -> "Fault":
+        """Read "PHASE:CELL", such as "actor_update:model.layers.1.attention.wo".
+
+        Raises:
+            ValueError: if there is no phase or no cell in `text`.
+        """
+        phase, _, cell_name = (part.strip() for part in text.partition(":"))
+        if not phase or not cell_name:
+            raise ValueError(
+                f"a fault is written PHASE:CELL, for example "
+                f"reference_compute_log_prob:model.layers.1.attention.wo, but this is {text!r}"
+            )
+        return cls(phase, cell_name, from_step)
+
+    def plant(self, network: nn.Cell, is_active: Callable[[], bool]) -> "PlantedFault":
+        """Make the cell of `network` return wrong values whenever `is_active()` is true.
+
+        The cell's own `construct` is replaced, so that whoever watches the cell from outside sees
+        right inputs, right parameters and a wrong output, now or later; gradients flow as before.
+
+        Raises:
+            ValueError: if the network has no such cell.
+        """
+        return PlantedFault(find_cell(network, self.cell_name), is_active)
+
+
+class PlantedFault:
+    """A cell whose `construct` is replaced, until `remove()`.
+
+    Attributes:
+        calls: how often the cell has returned wrong values.
+    """
+
+    def __init__(self, cell: nn.Cell, is_active: Callable[[], bool]) -> None:
+        self._cell = cell
+        self.calls = 0
+        right_construct = cell.construct
+
+        def construct(*args: Any, **kwargs: Any) -> Any:
+            output = right_construct(*args, **kwargs)
+            if not is_active():
+                return output
+            self.calls += 1
+            return disturb(output)
+
+        cell.construct = construct
+
+    def remove(self) -> None:
+        """Let the cell compute right values again."""
+        del self._cell.construct
+
+
+def find_cell(network: nn.Cell, name: str) -> nn.Cell:
+    """Return the cell of that name, "root" being the network itself.
+
+    Raises:
+        ValueError: if the network has no such cell.
+    """
+    cells = dict(network.cells_and_names())
+    cells["root"] = network
+    if name not in cells:
+        known = [cell for cell in cells if cell]
+        raise ValueError(
+            f"{type(network).__name__} has no cell {name!r}.{nearest(name, known)} It has "
+            f"{', '.join(known)}."
+        )
+    return cells[name]
+
+
+def disturb(output: Any) -> Any:
+    """Return a cell's output with an error in its first floating tensor, else in its first tensor.
+
+    Tuples, lists and dicts are searched in order; everything but that tensor stays the same object.
+
+    Raises:
+        TypeError: if there is no tensor in the output.
+    """
+    tensors = list(tensors_of(output))
+    if not tensors:
+        raise TypeError(f"there is no tensor to disturb in an output of {type(output).__name__}")
+    chosen = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
+    return replace(output, chosen, disturb_tensor(chosen))
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_of(item)
+    elif isinstance(value, dict):
+        yield from tensors_of(list(value.values()))
+
+
+def replace(value: Any, old: Tensor, new: Tensor) -> Any:
+    """Return nested tuples, lists and dicts with `new` wherever the object `old` was."""
+    if value is old:
+        return new
+    if isinstance(value, (tuple, list)):
+        return type(value)([replace(item, old, new) for item in value])
+    if isinstance(value, dict):
+        return {key: replace(item, old, new) for key, item in value.items()}
+    return value
+
+
+def disturb_tensor(tensor: Tensor) -> Tensor:
+    """Return the tensor with an error in channel 0, the first place of its last axis.
+
+    There a floating value x becomes x * (1 + RELATIVE_ERROR), but 0 becomes RELATIVE_ERROR;
+    integers grow by 1, booleans flip. The gradient is that of the identity.
+    """
+    values = tensor.asnumpy()
+    channel = np.zeros_like(values, bool)
+    np.atleast_1d(channel)[..., :1] = True
+    if not tensor.is_floating_point():
+        wrong = values ^ channel if values.dtype == bool else values + channel
+        return Tensor(wrong.astype(values.dtype))
+    error = RELATIVE_ERROR * np.where(values == 0, 1, values)
+    return tensor + Tensor(np.where(channel, error, 0), tensor.dtype)

@@ -1,0 +1,29 @@
+"""The errors this package raises on purpose. Each message says what was wrong, the value, what
+was expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MsprobeError(Exception):
+    """Base of every error raised on purpose; the command line turns it into exit code 2."""
+
+
+class ConfigError(MsprobeError, ValueError):
+    """A configuration that cannot be used: unknown key, wrong type, inverted range, bad file."""
+
+
+class UsageError(MsprobeError, RuntimeError):
+    """A call that does not fit the interface: unknown phase, phase before watch, a bad key."""
+
+
+class RunError(MsprobeError):
+    """A directory that cannot be used as a run: not a run, another job's run, not writable."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the known name closest to `name`, or an empty string."""
+    matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

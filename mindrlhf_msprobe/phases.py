@@ -1,0 +1,102 @@
+"""The phases of a reinforcement-learning step, and where each kind of key data belongs.
+
+A new phase is one line in `PHASES`; everything else reads this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of the step.
+
+    Attributes:
+        name: the phase, and the directory its records lie in.
+        role: the network that runs in it (actor, reference, critic, or a trainer's own).
+        switch: the configuration key that turns it on; None for a trainer's own phase, which is
+            on because it was declared.
+        counts_tokens: whether each pass through the network is one generated token.
+    """
+
+    name: str
+    role: str
+    switch: str | None
+    counts_tokens: bool = False
+
+
+#: In the order in which a step usually runs them.
+PHASES: tuple[Phase, ...] = (
+    Phase("actor_generate_sequences", "actor", "actor_infer_dump", counts_tokens=True),
+    Phase("actor_compute_log_prob", "actor", "actor_train_dump"),
+    Phase("reference_compute_log_prob", "reference", "reference_dump"),
+    Phase("critic_compute_values", "critic", "critic_train_dump"),
+    Phase("actor_update", "actor", "actor_train_dump"),
+    Phase("critic_update", "critic", "critic_train_dump"),
+)
+
+UPDATE_PHASES = ("actor_update", "critic_update")
+ROLES = tuple(dict.fromkeys(phase.role for phase in PHASES))
+
+
+def phase_table(own: Mapping[str, str]) -> dict[str, Phase]:
+    """Return every phase by name: the standard ones and a trainer's own (name → role)."""
+    table = {phase.name: phase for phase in PHASES}
+    table.update({name: Phase(name, role, None) for name, role in own.items()})
+    return table
+
+
+def phase_order(name: str) -> int:
+    """Return a phase's usual position in a step; phases that are not standard come last."""
+    for position, phase in enumerate(PHASES):
+        if phase.name == name:
+            return position
+    return len(PHASES)
+
+
+@dataclass(frozen=True)
+class KeyDataHome:
+    """Where a key's data stand in a step: after a phase, or before the first update."""
+
+    phase: str | None
+    before_update: bool = False
+
+
+_AFTER = {
+    "prompts": "actor_generate_sequences",
+    "prompt": "actor_generate_sequences",
+    "responses": "actor_generate_sequences",
+    "response": "actor_generate_sequences",
+    "old_log_prob": "actor_compute_log_prob",
+    "ref_log_prob": "reference_compute_log_prob",
+    "values": "critic_compute_values",
+    "rewards": None,
+    "reward": None,
+    "advantages": None,
+    "returns": None,
+    "log_prob": "actor_update",
+    "kl_loss": "actor_update",
+    "actor_loss": "actor_update",
+    "loss": "actor_update",
+    "value_loss": "critic_update",
+    "critic_loss": "critic_update",
+}
+_KEY_ORDER = {key: position for position, key in enumerate(_AFTER)}
+
+#: Keys that enter the step from outside its computation.
+INPUT_KEYS = frozenset({"prompts", "prompt", "responses", "response"})
+
+
+def key_data_home(key: str) -> KeyDataHome | None:
+    """Return where data saved under `key` belong in a step, or None for an unknown key."""
+    if key not in _AFTER:
+        return None
+    phase = _AFTER[key]
+    return KeyDataHome(phase, before_update=phase is None)
+
+
+def key_order(key: str) -> int:
+    """Return a key's position among the keys of the same place; unknown keys come last."""
+    return _KEY_ORDER.get(key, len(_KEY_ORDER))

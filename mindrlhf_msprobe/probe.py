@@ -1,0 +1,351 @@
+"""The probe: what a trainer calls."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mindrlhf_msprobe.config import ProbeConfig, load_config
+from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.phases import ROLES, Phase
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.recorder import Recorder
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_MISSING: Any = object()
+
+
+class Probe:
+    """Records what each phase of a reinforcement-learning step computed.
+
+        probe = Probe.from_config("ppo.yaml")
+        probe.watch(actor=actor, reference=reference, critic=critic)
+        with probe.phase("actor_update"):
+            loss = train_step(batch)
+        probe.save_data(loss=loss)
+        probe.step()
+
+    A probe that is switched off accepts every call and does nothing. Misuse (a phase that is not
+    known, `phase` before `watch`, `step()` inside a phase) raises UsageError at once; faults while
+    recording never raise, unless the configuration says `strict: true`.
+
+    Args:
+        config: what to record; see `from_config` for other sources.
+
+    Raises:
+        RunError: the dump_path already holds another run, or cannot be written.
+    """
+
+    def __init__(self, config: ProbeConfig | None = None) -> None:
+        self._config = config or ProbeConfig()
+        self._phases = self._config.phase_table()
+        self._networks: dict[str, Any] = {}
+        self._open: str | None = None
+        self._closed = False
+        self._recorder: Recorder | None = None
+        if self._config.msprobe:
+            self._recorder = self._start()
+
+    @classmethod
+    def from_config(cls, source: Any) -> Probe:
+        """Make a probe from a YAML path, a mapping, a dataclass or an object with attributes.
+
+        Takes the section `msprobe_config` of the source if there is one.
+
+        Raises:
+            ConfigError: the configuration is wrong; the message names key, value and expectation.
+            RunError: the dump_path already holds another run, or cannot be written.
+        """
+        return cls(load_config(source))
+
+    def _start(self) -> Recorder | None:
+        from mindrlhf_msprobe import log
+        from mindrlhf_msprobe.capture.recorder import Recorder, current_rank
+
+        rank = current_rank(os.environ)
+        log.configure(rank)
+        if not self._config.records_rank(rank):
+            return None
+        recorder = Recorder(self._config, rank)
+        atexit.register(self.close)
+        return recorder
+
+    @property
+    def enabled(self) -> bool:
+        """Whether this process records anything."""
+        return self._recorder is not None
+
+    @property
+    def config(self) -> ProbeConfig:
+        """What is recorded."""
+        return self._config
+
+    @property
+    def current_step(self) -> int:
+        """The number of the training step that is running."""
+        return self._recorder.step if self._recorder else self._config.initial_step
+
+    def watch(self, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
+        """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
+
+        May be called again; a role given again replaces its network. A role whose network is None
+        does not exist in this training, and its phases record nothing. `optimizers` (role →
+        optimizer) are needed only where gradients can be had no other way, in graph mode.
+
+        Raises:
+            UsageError: a role is not known, or what is given is not a mindspore.nn.Cell.
+        """
+        if self._recorder is None:
+            return
+        self._refuse_if_closed("watch")
+        roles = [*ROLES, *(phase.role for phase in self._phases.values())]
+        for role in (*networks, *(optimizers or {})):
+            if role not in roles:
+                raise UsageError(
+                    f"watch() got the role {role!r}; expected one of "
+                    f"{', '.join(dict.fromkeys(roles))}.{nearest(role, roles)} A role of your own "
+                    f"is declared in msprobe_config.phases."
+                )
+        for role, network in networks.items():
+            self._networks[role] = None if network is None else _checked(role, network)
+
+    def phase(self, name: str, model: Any = None) -> PhaseContext | _NoPhase:
+        """Return a context manager, also usable as a decorator, around one phase of the step.
+
+        Args:
+            name: the phase, e.g. `actor_update`.
+            model: the network that runs in it, instead of the one watched for the phase's role.
+
+        Raises:
+            UsageError: the phase is not known; on entry, no network was watched for its role, or
+                another phase is still open.
+        """
+        if self._recorder is None:
+            return _NO_PHASE
+        phase = self._phases.get(name)
+        if phase is None:
+            raise UsageError(
+                f"phase({name!r}) is not known.{nearest(str(name), self._phases)} Phases: "
+                f"{', '.join(self._phases)}. A phase of your own is declared in "
+                f"msprobe_config.phases."
+            )
+        if model is not None:
+            model = _checked(phase.role, model)
+        return PhaseContext(self, self._recorder, phase, model)
+
+    def save_data(self, name: Any = None, data: Any = _MISSING, /, **named: Any) -> None:
+        """Save key data by name.
+
+        `save_data("loss", loss)`, `save_data({"loss": loss})` or `save_data(loss=loss)`. Takes
+        tensors, numpy arrays, Python numbers, texts, None, and lists, tuples and dicts of them.
+        The n-th save of a key in a step is its micro-step n.
+
+        Raises:
+            UsageError: a key cannot name a directory; the other keys of the call are saved.
+        """
+        if self._recorder is None or not self._config.key_data_dump:
+            return
+        from mindrlhf_msprobe.storage.layout import check_key
+
+        self._refuse_if_closed("save_data")
+        refused: UsageError | None = None
+        for key, value in _key_data_items(name, data, named):
+            try:
+                check_key(key)
+            except UsageError as error:
+                refused = refused or error
+            else:
+                self._recorder.save_key_data(key, value)
+        if refused is not None:
+            raise refused
+
+    def save_configs(self, configurations: Any) -> None:
+        """Write the trainer's configurations to configurations.json.
+
+        Args:
+            configurations: name → configuration (mappings, dataclasses, enums, paths, dtypes, …);
+                what was saved under other names before stays.
+
+        Raises:
+            UsageError: it is not a mapping, a dataclass or a namespace.
+        """
+        if self._recorder is None or not self._config.configurations_dump:
+            return
+        self._refuse_if_closed("save_configs")
+        if not isinstance(configurations, Mapping):
+            from mindrlhf_msprobe.capture.tree import fields_of
+
+            items = fields_of(configurations)
+            if items is None and not hasattr(configurations, "__dict__"):
+                raise UsageError(
+                    f"save_configs() got {configurations!r} ({type(configurations).__name__}); "
+                    f"expected a mapping of name to configuration."
+                )
+            configurations = dict(vars(configurations) if items is None else items)
+        self._recorder.save_configurations(configurations)
+
+    def step(self) -> None:
+        """End the training step: when this returns, all it recorded is readable on disk.
+
+        Raises:
+            UsageError: a phase is still open.
+        """
+        if self._recorder is None:
+            return
+        self._refuse_if_closed("step")
+        if self._open is not None:
+            raise UsageError(
+                f"step() inside the phase {self._open!r}: a step ends after its phases. Move the "
+                f"call behind the `with probe.phase({self._open!r})` block."
+            )
+        self._recorder.end_step()
+
+    def close(self) -> None:
+        """End the run. Called again, or at exit, it does nothing more."""
+        self._close(failed=False)
+
+    def _close(self, *, failed: bool) -> None:
+        if self._recorder is None or self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._recorder.close(failed=failed)
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(failed=error is not None)
+
+    def _refuse_if_closed(self, call: str) -> None:
+        if self._closed:
+            raise UsageError(
+                f"{call}() after close(): this run has ended. Make a new probe with another "
+                f"dump_path."
+            )
+
+    def _enter_phase(self, phase: Phase, model: Any) -> Any:
+        """Mark the phase open and return the network to record, or None if nothing is."""
+        self._refuse_if_closed("phase")
+        if self._open is not None:
+            raise UsageError(
+                f"phase({phase.name!r}) while the phase {self._open!r} is still open: phases do "
+                f"not nest. Leave {self._open!r} first."
+            )
+        network = None
+        if self._config.records_phase(phase):
+            if model is None and phase.role not in self._networks:
+                raise UsageError(
+                    f"phase({phase.name!r}) before a network was watched for its role: call "
+                    f"probe.watch({phase.role}=cell) first, or give phase({phase.name!r}, "
+                    f"model=cell)."
+                )
+            network = model if model is not None else self._networks[phase.role]
+        self._open = phase.name
+        assert self._recorder is not None
+        return network if self._config.records_step(self._recorder.step) else None
+
+    def _leave_phase(self) -> None:
+        self._open = None
+
+
+class PhaseContext:
+    """One phase of the step: `with probe.phase(…):` or `@probe.phase(…)`.
+
+    Exceptions inside pass through; the phase is closed all the same.
+    """
+
+    def __init__(self, probe: Probe, recorder: Recorder, phase: Phase, model: Any) -> None:
+        self._probe = probe
+        self._recorder = recorder
+        self._phase = phase
+        self._model = model
+        self._capture: Any = None
+
+    def __enter__(self) -> PhaseContext:
+        network = self._probe._enter_phase(self._phase, self._model)
+        if network is not None:
+            try:
+                self._capture = self._recorder.open_phase(self._phase, network)
+            except BaseException:
+                self._probe._leave_phase()
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        capture, self._capture = self._capture, None
+        try:
+            if capture is not None:
+                self._recorder.close_phase(self._phase, capture)
+        finally:
+            self._probe._leave_phase()
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return `function` wrapped so that each call of it is this phase."""
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise UsageError(
+                f"phase({self._phase.name!r}) cannot decorate {function.__qualname__}, whose body "
+                f"runs after it returned; use `with probe.phase(…)` inside it."
+            )
+        probe, phase, model = self._probe, self._phase, self._model
+
+        @functools.wraps(function)
+        def in_phase(*args: Any, **kwargs: Any) -> Any:
+            with probe.phase(phase.name, model=model):
+                return function(*args, **kwargs)
+
+        return in_phase  # type: ignore[return-value]
+
+
+class _NoPhase:
+    """The phase of a probe that is switched off: costs nothing, changes nothing."""
+
+    def __enter__(self) -> _NoPhase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return `function` as it is."""
+        return function
+
+
+_NO_PHASE = _NoPhase()
+
+
+def _checked(role: str, network: Any) -> Any:
+    from mindrlhf_msprobe.capture.eager import check_cell
+
+    return check_cell(role, network)
+
+
+def _key_data_items(name: Any, data: Any, named: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Return the keys and values of one of the three forms of `save_data`."""
+    items = list(named.items())
+    if data is not _MISSING:
+        return [(name, data), *items]
+    if isinstance(name, Mapping):
+        return [*name.items(), *items]
+    if name is not None or not named:
+        raise UsageError(
+            f"save_data() got {name!r} without data; expected save_data('loss', loss), "
+            f"save_data({{'loss': loss}}) or save_data(loss=loss)."
+        )
+    return items

@@ -1,0 +1,31 @@
+"""Findings → tables, verdict.json and the console. Knows findings only; opens no dump."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.findings import Comparison
+from mindrlhf_msprobe.storage.atomic import write_json
+
+VERDICT_FILE = "verdict.json"
+
+
+def write_report(comparison: Comparison, output: Path) -> list[str]:
+    """Write all tables and verdict.json into `output`; return the tables' names.
+
+    Raises:
+        RunError: the directory cannot be written.
+    """
+    from mindrlhf_msprobe.report.workbook import write_tables
+
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        tables = write_tables(comparison.findings, output)
+        write_json(output / VERDICT_FILE, comparison.verdict.to_json(tables))
+    except OSError as error:
+        raise RunError(
+            f"the output directory {output} cannot be written: {error.strerror or error}. Give "
+            f"another one with -o."
+        ) from None
+    return tables

@@ -1,0 +1,106 @@
+"""msprobe's dump.json and construct.json as journal lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.storage import layout
+
+_PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
+
+
+def read_dump(directory: Path, position: int) -> list[dict[str, Any]]:
+    """Return a dump's entries as journal lines, with the places in time msprobe does not record.
+
+    construct.json names each entry's container and lists entries as they began; what it lacks
+    (parameters_grad) stands where dump.json has it.
+
+    Args:
+        directory: holds dump.json.
+        position: the phase's usual position in a step, because phases carry no time either.
+
+    Raises:
+        OSError, ValueError: dump.json cannot be read or is not one.
+    """
+    data = _read_object(directory / layout.DUMP_FILE).get("data")
+    if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
+        raise ValueError(f"{layout.DUMP_FILE} has no entries under 'data'")
+    try:
+        construct = _read_object(directory / layout.CONSTRUCT_FILE)
+    except (OSError, ValueError):
+        construct = {}
+    parents = {
+        name: parent if isinstance(parent, str) and parent in data else None
+        for name, raw in construct.items()
+        if name in data
+        for parent in [raw[0] if isinstance(raw, list) and raw else raw]
+    }
+    start, end = _places(list(data), parents)
+    base = position * _PHASE_SPAN
+    stacks = _stacks(directory)
+    return [
+        {
+            **values,
+            "entry": name,
+            "seq": base + start[name],
+            "end": base + end[name],
+            "parent": parents.get(name),
+            "frames": stacks.get(name, []),
+        }
+        for name, values in data.items()
+    ]
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return content
+
+
+def _stacks(directory: Path) -> dict[str, list[str]]:
+    try:
+        content = _read_object(directory / layout.STACK_FILE)
+        return {name: list(frames) for names, frames in content.values() for name in names}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _places(
+    names: list[str], parents: dict[str, str | None]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return when each entry began and ended: a container around its children."""
+    children: dict[str | None, list[str]] = {}
+    for name, parent in parents.items():
+        children.setdefault(parent, []).append(name)
+    events: list[tuple[str, bool]] = []
+    seen: set[str] = set()
+
+    def visit(root: str) -> None:
+        pending = [(root, True)]
+        while pending:
+            name, begins = pending.pop()
+            events.append((name, begins))
+            if begins:
+                seen.add(name)
+                pending.append((name, False))
+                pending += [(c, True) for c in reversed(children.get(name, [])) if c not in seen]
+
+    for root in children.get(None, []):
+        visit(root)
+    after = {name: place for place, (name, begins) in enumerate(events) if not begins}
+    late: dict[int, list[str]] = {}
+    place = -1
+    for name in names:
+        place = after.get(name, place)
+        if name not in seen:
+            late.setdefault(place, []).append(name)
+    ordered = [(name, begins) for name in late.get(-1, []) for begins in (True, False)]
+    for place, event in enumerate(events):
+        ordered.append(event)
+        ordered += [(name, begins) for name in late.get(place, []) for begins in (True, False)]
+    start = {name: place for place, (name, begins) in enumerate(ordered) if begins}
+    end = {name: place for place, (name, begins) in enumerate(ordered) if not begins}
+    return start, end

@@ -1,0 +1,133 @@
+"""One save of key data, read back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
+from mindrlhf_msprobe.storage.records import (
+    Leaf,
+    Record,
+    child_path,
+    is_leaf,
+    leaves,
+    locate,
+)
+
+
+@dataclass(frozen=True)
+class KeyDatum:
+    """What was saved under one key, at one step, rank and micro-step.
+
+    Attributes:
+        seq: its place in the process's time, or None (msprobe's files).
+        records: its elements; `record.path` is "" for a single tensor, else the place in the
+            structure (`0`, `1`, `mask`, …).
+        structure: the JSON structure it was saved in.
+    """
+
+    key: str
+    step: int
+    rank: int
+    micro_step: int
+    seq: int | None
+    records: tuple[Record, ...]
+    structure: Any = field(default=None, repr=False)
+
+    @property
+    def value(self) -> Any:
+        """What was saved: arrays, texts, numbers and None, in lists and dicts as they were.
+
+        bfloat16 comes as float32. Raises ArrayFileError if a file cannot be used.
+        """
+        by_path = {record.path: record for record in self.records}
+        if self.structure is None:
+            return [_value(record) for record in self.records]
+        return _rebuild(self.structure, "", by_path)
+
+
+def _rebuild(content: Any, path: str, by_path: Mapping[str, Record]) -> Any:
+    if content is None or is_leaf(content):
+        return _value(by_path[path])
+    if isinstance(content, list):
+        return [_rebuild(item, child_path(path, i), by_path) for i, item in enumerate(content)]
+    return {key: _rebuild(item, child_path(path, key), by_path) for key, item in content.items()}
+
+
+def _value(record: Record) -> Any:
+    if record.leaf.type == "str" or not record.leaf.is_tensor:
+        return record.leaf.value
+    array = record.array()
+    return array if array.ndim else np.array(array)
+
+
+def read_key_datum(
+    root: Path, directory: Path, key: str, step: int, rank: int, micro_step: int, *, ours: bool
+) -> KeyDatum | None:
+    """Read one micro-step's directory; None if it holds nothing that was ended.
+
+    Args:
+        root: the run's directory, which no file may leave.
+        ours: whether this package wrote it: then the JSON comes last, and without it the save
+            was cut off.
+    """
+    structure: Any = None
+    seq: int | None = None
+    problem: str | None = None
+    described = directory / layout.file_name(key, ".json")
+    if not layout.inside(root, directory):
+        problem = "a symbolic link leaves the run's directory"
+        leaf = Leaf("unreadable", error=problem)
+        return KeyDatum(key, step, rank, micro_step, None, (Record(key, "data", "", leaf),))
+    try:
+        content = json.loads(described.read_text(encoding="utf-8"))
+        structure = content["data"]
+        seq = content.get("seq") if isinstance(content.get("seq"), int) else None
+        found = dict(leaves(structure))
+    except FileNotFoundError:
+        if ours:
+            return None
+        found = {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        problem, structure, found = f"{described.name}: {error}", None, {}
+    files = {} if ours and problem is None else _array_files(directory, key)
+    records = []
+    for path in dict.fromkeys([*found, *files]):
+        leaf = found.get(path, Leaf("numpy.ndarray"))
+        leaf, file = locate(root, directory, leaf, leaf.data_name or files.get(path))
+        if file is not None and leaf.dtype is None:
+            leaf = _with_dtype(leaf, file)
+        records.append(Record(f"{key}.{path}" if path else key, "data", path, leaf, file))
+    if problem is not None:
+        records.append(Record(key, "data", "", Leaf("unreadable", error=problem)))
+    elif not records and structure is None:
+        return None
+    return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure)
+
+
+def _with_dtype(leaf: Leaf, file: Path) -> Leaf:
+    """Complete a leaf of msprobe's, whose JSON does not say the dtype, from its file."""
+    try:
+        array = open_npy(file)
+    except ArrayFileError as error:
+        return replace(leaf, error=f"{file.name} {error}")
+    return replace(leaf, dtype=dtype_name(array.dtype), shape=leaf.shape or array.shape)
+
+
+def _array_files(directory: Path, key: str) -> dict[str, str]:
+    """Return msprobe's array files of a key by path: <key>.npy, <key>.<path>.npy, <key><i>.npy."""
+    pattern = re.compile(re.escape(key) + r"(?:\.(?P<path>.+)|(?P<index>\d+))?\.npy")
+    found = {}
+    for file in directory.iterdir():
+        match = pattern.fullmatch(file.name)
+        if match:
+            found[match["path"] or match["index"] or ""] = file.name
+    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))

@@ -1,0 +1,290 @@
+"""A run as an object: what was recorded, read when it is asked for.
+
+Reads this package's runs, also those of a killed job, and msprobe's dumps: rank directories
+`rank`, `rank<N>`, `proc<pid>`; key data with or without micro-steps; seed-style `<key>0.npy`.
+What cannot be read is listed in `Run.problems`, never silently left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.phases import PHASES, phase_order
+from mindrlhf_msprobe.storage import foreign, layout
+from mindrlhf_msprobe.storage.journal import read_journal
+from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
+from mindrlhf_msprobe.storage.manifest import FINISHED, read_manifest
+from mindrlhf_msprobe.storage.records import Entry, Record, entry_records, locate
+
+#: The phase of dumps that lie in no phase's directory (msprobe's PrecisionDebugger).
+UNNAMED_PHASE = "dump"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something of a run that could not be read."""
+
+    path: Path
+    message: str
+    phase: str | None = None
+    step: int | None = None
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run's directory, or one phase's or one step's directory inside it.
+
+    Raises:
+        RunError: there is no such directory, or it holds no run.
+    """
+    return Run(Path(path))
+
+
+class Run:
+    """What one training job recorded.
+
+    Attributes:
+        path: its directory.
+        manifests: the content of run.json and of the other ranks' manifests; empty for msprobe's.
+        problems: what could not be read so far; reading entries or key data may add to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        if not path.is_dir():
+            what = "is not a directory" if path.exists() else "does not exist"
+            raise RunError(f"{path} {what}. Give the dump_path of a run.")
+        self.manifests = list(self._read_manifests())
+        self._layer_dirs = dict(_layer_directories(path))
+        self._key_dirs = dict(_key_data_directories(path))
+        if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
+            empty = " It is empty." if not any(path.iterdir()) else ""
+            raise RunError(
+                f"{path} is not a run: it holds neither {layout.RUN_FILE} nor layer data "
+                f"(<phase>/step<N>/rank<N>) nor key data ({layout.KEY_DATA_DIR}/<key>/step<N>)."
+                f"{empty}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def finished(self) -> bool:
+        """Whether every rank closed its run; an unfinished one was killed or still runs."""
+        return all(manifest.get("state") == FINISHED for manifest in self.manifests)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of which anything was recorded."""
+        steps = {step for _, step, _ in self._layer_dirs}
+        return sorted(steps | {step for _, step, _, _ in self._key_dirs})
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases of which layer data were recorded, in the order in which a step runs them."""
+        names = {phase for phase, _, _ in self._layer_dirs}
+        return sorted(names, key=lambda name: (phase_order(name), name))
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that recorded anything."""
+        ranks = {rank for _, _, rank in self._layer_dirs}
+        return sorted(ranks | {rank for _, _, rank, _ in self._key_dirs})
+
+    @property
+    def keys(self) -> list[str]:
+        """The names under which key data were saved."""
+        return sorted({key for key, _, _, _ in self._key_dirs})
+
+    @property
+    def places(self) -> set[tuple[int, int]]:
+        """Every (step, rank) of which anything was recorded."""
+        layer = {(step, rank) for _, step, rank in self._layer_dirs}
+        return layer | {(step, rank) for _, step, rank, _ in self._key_dirs}
+
+    def config(self, rank: int = 0) -> ProbeConfig | None:
+        """Return what the run was configured to record, or None where that is not known."""
+        for manifest in self.manifests:
+            world = manifest.get("world")
+            if len(self.manifests) == 1 or (isinstance(world, dict) and world.get("rank") == rank):
+                try:
+                    return ProbeConfig(**manifest["config"])
+                except (ConfigError, KeyError, TypeError):
+                    return None
+        return None
+
+    def completed(self, step: int, rank: int = 0) -> bool:
+        """Tell whether `step` was ended by `Probe.step()`; msprobe's runs do not say."""
+        for manifest in self.manifests:
+            if len(self.manifests) > 1 and manifest.get("world", {}).get("rank") != rank:
+                continue
+            attempts = manifest.get("attempts")
+            for attempt in attempts if isinstance(attempts, list) else []:
+                first, last = attempt.get("first_step"), attempt.get("last_completed_step")
+                if isinstance(first, int) and isinstance(last, int) and first <= step <= last:
+                    return True
+        return not self.manifests
+
+    def configurations(self) -> dict[str, Any] | None:
+        """Return the content of configurations.json, or None if there is none."""
+        path = self.path / layout.CONFIGURATIONS_FILE
+        if not path.is_file():
+            return None
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            self.problems.append(Problem(path, f"is not valid JSON: {error}"))
+            return None
+        return content if isinstance(content, dict) else {"": content}
+
+    def entries(
+        self, phase: str | None = None, step: int | None = None, rank: int | None = None
+    ) -> list[Entry]:
+        """Return the entries of a phase, step and rank (None: of all), as they began in time."""
+        found: list[Entry] = []
+        for place in sorted(self._layer_dirs, key=lambda p: (p[1], p[2], phase_order(p[0]), p[0])):
+            if _wanted(place[0], phase) and _wanted(place[1], step) and _wanted(place[2], rank):
+                found += self._read_entries(*place)
+        return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
+
+    def key_data(
+        self, name: str | None = None, step: int | None = None, rank: int | None = None
+    ) -> list[KeyDatum]:
+        """Return what was saved under `name` (None: all), by step, rank and micro-step."""
+        found = []
+        for key, at_step, at_rank, micro_step in sorted(self._key_dirs):
+            if _wanted(key, name) and _wanted(at_step, step) and _wanted(at_rank, rank):
+                path = self._key_dirs[key, at_step, at_rank, micro_step]
+                datum = read_key_datum(
+                    self.path, path, key, at_step, at_rank, micro_step, ours=bool(self.manifests)
+                )
+                if datum is not None:
+                    found.append(datum)
+        return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
+
+    def _read_manifests(self) -> Iterator[dict[str, Any]]:
+        for path in layout.manifests(self.path):
+            try:
+                yield read_manifest(path)
+            except RunError as error:
+                self.problems.append(Problem(path, str(error)))
+
+    def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
+        directory = self._layer_dirs[phase, step, rank]
+        journal = directory / layout.JOURNAL_FILE
+        try:
+            for linked in (directory, directory / layout.TENSOR_DIR):
+                if not layout.inside(self.path, linked):
+                    raise ValueError("a symbolic link leaves the run's directory")
+            if journal.is_file():
+                content = read_journal(journal)
+                lines = content.lines
+                if content.damaged and self.completed(step, rank):
+                    message = f"{content.damaged} damaged line(s) in the journal"
+                    self._problem(journal, message, phase, step, rank)
+            else:
+                lines = foreign.read_dump(directory, phase_order(phase))
+        except (OSError, ValueError, RecursionError) as error:
+            self._problem(directory, str(error), phase, step, rank)
+            return []
+        entries = []
+        for line in lines:
+            try:
+                entries.append(self._entry(line, directory, phase, step, rank))
+            except (ValueError, TypeError, AttributeError) as error:
+                self._problem(directory, f"{line['entry']}: {error}", phase, step, rank)
+        return entries
+
+    def _problem(self, path: Path, message: str, phase: str, step: int, rank: int) -> None:
+        problem = Problem(path, message, phase, step, rank)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def _entry(
+        self, line: dict[str, Any], directory: Path, phase: str, step: int, rank: int
+    ) -> Entry:
+        name = line["entry"]
+        tensors = directory / layout.TENSOR_DIR
+        records = tuple(
+            Record(record, io, path, *locate(self.path, tensors, leaf, leaf.data_name))
+            for record, io, path, leaf in entry_records(name, line)
+        )
+        end = line.get("end")
+        return Entry(
+            name=name,
+            phase=phase,
+            step=step,
+            rank=rank,
+            seq=line["seq"],
+            end=end if isinstance(end, int) else None,
+            parent=line.get("parent"),
+            opening=int(line.get("opening", 0)),
+            token=line.get("token"),
+            stack=tuple(line.get("frames", ())),
+            records=records,
+        )
+
+
+def _wanted(value: Any, choice: Any) -> bool:
+    return choice is None or value == choice
+
+
+def _layer_directories(root: Path) -> Iterator[tuple[tuple[str, int, int], Path]]:
+    """Yield ((phase, step, rank), directory) for layer data at, or below, `root`."""
+    own_step = layout.step_number(root.name)
+    if own_step is not None and layout.rank_directories(root):
+        yield from _ranks_of(root, _phase_name(root.parent), own_step)
+        return
+    for step_dir in layout.step_directories(root):
+        phase_dir = step_dir.parent
+        if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
+            continue
+        step = layout.step_number(step_dir.name)
+        assert step is not None
+        if phase_dir == root:
+            yield from _ranks_of(step_dir, _phase_name(root), step)
+        elif phase_dir.parent == root:
+            yield from _ranks_of(step_dir, phase_dir.name, step)
+
+
+def _phase_name(directory: Path) -> str:
+    known = {phase.name for phase in PHASES}
+    return directory.name if directory.name in known else UNNAMED_PHASE
+
+
+def _ranks_of(step_dir: Path, phase: str, step: int) -> Iterator[tuple[tuple[str, int, int], Path]]:
+    for rank, path in layout.rank_directories(step_dir).items():
+        if (path / layout.JOURNAL_FILE).is_file() or (path / layout.DUMP_FILE).is_file():
+            yield (phase, step, rank), path
+
+
+def _key_data_directories(root: Path) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
+    """Yield ((key, step, rank, micro-step), directory) for key data below `root`."""
+    data = root / layout.KEY_DATA_DIR
+    if not data.is_dir() or data.is_symlink():
+        return
+    for step_dir in layout.step_directories(root):
+        if step_dir.parent.parent != data:
+            continue
+        key, step = step_dir.parent.name, layout.step_number(step_dir.name)
+        assert step is not None
+        for rank, path in layout.rank_directories(step_dir).items():
+            micro_steps = {
+                number: child
+                for child in sorted(path.iterdir())
+                if (number := layout.micro_step_number(child.name)) is not None
+                and child.is_dir()
+                and not child.is_symlink()
+            }
+            for number, child in sorted((micro_steps or {0: path}).items()):
+                yield (key, step, rank, number), child
