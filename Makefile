@@ -1,0 +1,23 @@
+PYTHON ?= .venv/bin/python
+
+.PHONY: venv test lint format demo
+
+venv:
+	python3.11 -m venv .venv
+	.venv/bin/pip install -e ".[test,lint]"
+
+test:
+	$(PYTHON) -m pytest
+
+lint:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+format:
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+demo:
+	rm -rf demo_out
+	$(PYTHON) -m mindrlhf_msprobe demo --output demo_out
