@@ -7,6 +7,7 @@ read, so that a training never starts with a setting that means something else t
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,9 @@ from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
 SECTION = "msprobe_config"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED_PHASES = {"data"}
+# A phase names a directory beside data/, and neither a step's nor a rank's.
+_RESERVED_PHASE = re.compile(r"data|(step|rank|proc)\d*")
+_RESERVED_ROLE = "optimizers"  # a keyword of Probe.watch
 _SKIPPED = object()
 
 
@@ -116,7 +119,8 @@ def load_config(source: Any) -> ProbeConfig:
     if isinstance(source, (str, Path)):
         where = f"{source}: "
         source = read_yaml(Path(source))
-        if SECTION not in source and not _KEYS & set(source):
+        # Extensions have everyday names (task, parameters), which a trainer's file may use too.
+        if SECTION not in source and not set(_ORDER[:_DOCUMENTED]) & set(source):
             raise ConfigError(
                 f"{where}there is no section {SECTION!r} in this file. Add\n"
                 f"{SECTION}:\n  msprobe: true\n  dump_path: ./msprobe_dump\n  key_data_dump: true"
@@ -142,11 +146,11 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         raise ConfigError(
             f"{path}: there is no such file. Give the path of the trainer's YAML file."
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL in it
         raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from None
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2024-13-45
         raise ConfigError(f"{path}: is not valid YAML: {error}") from None
     if not isinstance(content, Mapping):
         kind = "empty" if content is None else f"a {type(content).__name__}"
@@ -180,7 +184,9 @@ def _as_items(section: Any) -> dict[Any, Any]:
     """Return a section's keys and values, whatever kind of object carries them."""
     if isinstance(section, Mapping):
         return dict(section)
-    if isinstance(section, (str, bytes, numbers.Number, list, tuple, set)):
+    if inspect.isroutine(section) or isinstance(
+        section, (str, bytes, numbers.Number, list, tuple, set)
+    ):
         raise ConfigError(
             f"{SECTION} must be a mapping or an object with the settings as attributes, "
             f"got {section!r} ({type(section).__name__})."
@@ -189,7 +195,8 @@ def _as_items(section: Any) -> dict[Any, Any]:
         return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
     names = set(vars(section)) if hasattr(section, "__dict__") else set()
     if isinstance(section, type) or not names:
-        names |= set(vars(section if isinstance(section, type) else type(section)))
+        kind = section if isinstance(section, type) else type(section)
+        names |= {name for base in kind.__mro__ for name in vars(base)}
     names |= {key for key in _KEYS if hasattr(section, key)}
     items = {n: getattr(section, n, _SKIPPED) for n in names if not n.startswith("_")}
     return {
@@ -240,7 +247,7 @@ def _choice(*choices: str) -> Callable[[str, Any], str]:
 def _items(name: str, value: Any, expected: str) -> tuple[Any, ...]:
     if value is None:
         return ()
-    if not isinstance(value, (list, tuple)):
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise _fail(name, value, expected)
     return tuple(value)
 
@@ -282,9 +289,9 @@ def _own_phases(name: str, value: Any) -> dict[str, str]:
     for phase, role in value.items():
         if not isinstance(phase, str) or not _NAME.fullmatch(phase):
             raise _fail(name, phase, "phase names of letters, digits and underscores")
-        if phase in standard or phase in _RESERVED_PHASES:
+        if phase in standard or _RESERVED_PHASE.fullmatch(phase):
             raise _fail(name, phase, "a name that is not already taken")
-        if not isinstance(role, str) or not _NAME.fullmatch(role):
+        if not isinstance(role, str) or not _NAME.fullmatch(role) or role == _RESERVED_ROLE:
             raise _fail(f"{name}.{phase}", role, "the name of a role")
     return dict(value)
 
@@ -316,6 +323,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "phases": _own_phases,
 }
 _ORDER = tuple(_CHECKS)
+_DOCUMENTED = _ORDER.index("task")  # the keys before it are the documented ones
 _KEYS = frozenset(_ORDER)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from mindrlhf_msprobe.storage.atomic import number_to_json
+
 SCHEMA = 1
 
 
@@ -170,8 +172,8 @@ class Divergence:
             "record": self.record,
             "entry": self.entry,
             "cause": self.cause.value,
-            "max_abs_err": self.max_abs_err,
-            "max_rel_err": self.max_rel_err,
+            "max_abs_err": number_to_json(self.max_abs_err),
+            "max_rel_err": number_to_json(self.max_rel_err),
             "explanation": self.explanation,
             "agreed_before": self.agreed_before,
             "next_step": self.next_step,

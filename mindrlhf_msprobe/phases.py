@@ -97,6 +97,16 @@ def key_data_home(key: str) -> KeyDataHome | None:
     return KeyDataHome(phase, before_update=phase is None)
 
 
+def usual_place(key: str) -> float:
+    """Return where in a step data saved under `key` belong, as a position among the phases."""
+    home = key_data_home(key)
+    if home is None:
+        return float(len(PHASES))
+    if home.phase is None:
+        return phase_order(UPDATE_PHASES[0]) - 0.5
+    return float(phase_order(home.phase))
+
+
 def key_order(key: str) -> int:
     """Return a key's position among the keys of the same place; unknown keys come last."""
     return _KEY_ORDER.get(key, len(_KEY_ORDER))

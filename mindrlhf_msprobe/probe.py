@@ -6,6 +6,7 @@ import atexit
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MISSING: Any = object()
+_RUN_LATER = (
+    inspect.isgeneratorfunction,
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+)
 
 
 class Probe:
@@ -46,8 +52,9 @@ class Probe:
         self._config = config or ProbeConfig()
         self._phases = self._config.phase_table()
         self._networks: dict[str, Any] = {}
-        self._open: str | None = None
+        self._open: PhaseContext | None = None
         self._closed = False
+        self._process = os.getpid()
         self._recorder: Recorder | None = None
         if self._config.msprobe:
             self._recorder = self._start()
@@ -73,7 +80,7 @@ class Probe:
         if not self._config.records_rank(rank):
             return None
         recorder = Recorder(self._config, rank)
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
         return recorder
 
     @property
@@ -91,7 +98,7 @@ class Probe:
         """The number of the training step that is running."""
         return self._recorder.step if self._recorder else self._config.initial_step
 
-    def watch(self, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
+    def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
         """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
 
         May be called again; a role given again replaces its network. A role whose network is None
@@ -112,8 +119,10 @@ class Probe:
                     f"{', '.join(dict.fromkeys(roles))}.{nearest(role, roles)} A role of your own "
                     f"is declared in msprobe_config.phases."
                 )
-        for role, network in networks.items():
-            self._networks[role] = None if network is None else _checked(role, network)
+        self._networks |= {
+            role: None if network is None else _checked(role, network)
+            for role, network in networks.items()
+        }
 
     def phase(self, name: str, model: Any = None) -> PhaseContext | _NoPhase:
         """Return a context manager, also usable as a decorator, around one phase of the step.
@@ -128,7 +137,7 @@ class Probe:
         """
         if self._recorder is None:
             return _NO_PHASE
-        phase = self._phases.get(name)
+        phase = self._phases.get(name) if isinstance(name, str) else None
         if phase is None:
             raise UsageError(
                 f"phase({name!r}) is not known.{nearest(str(name), self._phases)} Phases: "
@@ -201,21 +210,33 @@ class Probe:
         self._refuse_if_closed("step")
         if self._open is not None:
             raise UsageError(
-                f"step() inside the phase {self._open!r}: a step ends after its phases. Move the "
-                f"call behind the `with probe.phase({self._open!r})` block."
+                f"step() inside the phase {self._open.name!r}: a step ends after its phases. Move "
+                f"the call behind the `with probe.phase({self._open.name!r})` block."
             )
         self._recorder.end_step()
 
     def close(self) -> None:
-        """End the run. Called again, or at exit, it does nothing more."""
+        """End the run; a phase that is still open ends with it.
+
+        Called again, or at exit, it does nothing more.
+        """
         self._close(failed=False)
+
+    def _close_at_exit(self) -> None:
+        # A forked child leaves the run to the process that started it.
+        if os.getpid() == self._process:
+            self._close(failed=getattr(sys, "last_value", None) is not None)
 
     def _close(self, *, failed: bool) -> None:
         if self._recorder is None or self._closed:
             return
         self._closed = True
-        atexit.unregister(self.close)
-        self._recorder.close(failed=failed)
+        atexit.unregister(self._close_at_exit)
+        try:
+            if self._open is not None:
+                self._open.end()
+        finally:
+            self._recorder.close(failed=failed)
 
     def __enter__(self) -> Probe:
         return self
@@ -235,13 +256,14 @@ class Probe:
                 f"dump_path."
             )
 
-    def _enter_phase(self, phase: Phase, model: Any) -> Any:
+    def _enter_phase(self, context: PhaseContext, phase: Phase, model: Any) -> Any:
         """Mark the phase open and return the network to record, or None if nothing is."""
         self._refuse_if_closed("phase")
         if self._open is not None:
             raise UsageError(
-                f"phase({phase.name!r}) while the phase {self._open!r} is still open: phases do "
-                f"not nest. Leave {self._open!r} first."
+                f"phase({phase.name!r}) while the phase {self._open.name!r} is still open: phases "
+                f"do not nest, and a decorated function does not call itself. Leave "
+                f"{self._open.name!r} first."
             )
         network = None
         if self._config.records_phase(phase):
@@ -252,12 +274,13 @@ class Probe:
                     f"model=cell)."
                 )
             network = model if model is not None else self._networks[phase.role]
-        self._open = phase.name
+        self._open = context
         assert self._recorder is not None
         return network if self._config.records_step(self._recorder.step) else None
 
-    def _leave_phase(self) -> None:
-        self._open = None
+    def _leave_phase(self, context: PhaseContext) -> None:
+        if self._open is context:
+            self._open = None
 
 
 class PhaseContext:
@@ -273,13 +296,18 @@ class PhaseContext:
         self._model = model
         self._capture: Any = None
 
+    @property
+    def name(self) -> str:
+        """The phase's name."""
+        return self._phase.name
+
     def __enter__(self) -> PhaseContext:
-        network = self._probe._enter_phase(self._phase, self._model)
+        network = self._probe._enter_phase(self, self._phase, self._model)
         if network is not None:
             try:
                 self._capture = self._recorder.open_phase(self._phase, network)
             except BaseException:
-                self._probe._leave_phase()
+                self._probe._leave_phase(self)
                 raise
         return self
 
@@ -289,19 +317,35 @@ class PhaseContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            self.end()
+        except Exception:
+            if error is None:  # strict mode never hides the training's own exception
+                raise
+
+    def end(self) -> None:
+        """Remove the hooks; does nothing where the phase has ended already."""
         capture, self._capture = self._capture, None
         try:
             if capture is not None:
                 self._recorder.close_phase(self._phase, capture)
         finally:
-            self._probe._leave_phase()
+            self._probe._leave_phase(self)
 
     def __call__(self, function: _Function) -> _Function:
-        """Return `function` wrapped so that each call of it is this phase."""
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        """Return `function` wrapped so that each call of it is this phase.
+
+        Raises:
+            UsageError: it is not a function, or one whose body runs after it returned.
+        """
+        if not callable(function):
             raise UsageError(
-                f"phase({self._phase.name!r}) cannot decorate {function.__qualname__}, whose body "
-                f"runs after it returned; use `with probe.phase(…)` inside it."
+                f"phase({self.name!r}) cannot decorate {function!r}; expected a function."
+            )
+        if any(kind(function) for kind in _RUN_LATER):
+            raise UsageError(
+                f"phase({self.name!r}) cannot decorate {function.__qualname__}, whose body runs "
+                f"after it returned; use `with probe.phase(…)` inside it."
             )
         probe, phase, model = self._probe, self._phase, self._model
 
@@ -331,8 +375,13 @@ _NO_PHASE = _NoPhase()
 
 
 def _checked(role: str, network: Any) -> Any:
-    from mindrlhf_msprobe.capture.eager import check_cell
-
+    try:
+        from mindrlhf_msprobe.capture.eager import check_cell
+    except ImportError as error:
+        raise UsageError(
+            f"watch({role}=…) got {type(network).__name__}, which is not a cell here: MindSpore "
+            f"cannot be imported ({error})."
+        ) from None
     return check_cell(role, network)
 
 

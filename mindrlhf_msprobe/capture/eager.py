@@ -6,14 +6,18 @@ sees, and a fault inside one never reaches the training.
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import mindspore
 from mindspore import nn
+from mindspore.common import hook_handle
 
 from mindrlhf_msprobe.capture.callstack import CallStacks
 from mindrlhf_msprobe.capture.summary import fingerprint_of, to_host
@@ -46,12 +50,23 @@ def check_cell(role: str, cell: object) -> nn.Cell:
 
 def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
     """Return every cell below `root` by name, each cell once, `root` itself as "root"."""
+    # The same names in the same order as Cell.cells_and_names, which leaves out cells that are
+    # false or equal to another one (a cell may define len or ==).
     cells: dict[str, nn.Cell] = {}
-    for name, cell in root.cells_and_names():
-        name = name or ROOT_NAME
+    seen: set[int] = set()
+    pending: list[tuple[str, nn.Cell]] = [("", root)]
+    while pending:
+        path, cell = pending.pop()
+        if id(cell) in seen:
+            continue
+        seen.add(id(cell))
+        name = path or ROOT_NAME
         while name in cells:  # a child that is itself called root
             name += "~"
         cells[name] = cell
+        prefix = f"{path}." if path else ""
+        children = [(prefix + key, c) for key, c in cell._cells.items() if c is not None]
+        pending += reversed(children)
     return cells
 
 
@@ -80,9 +95,10 @@ class _Slot:
 
 @dataclass
 class _Frame:
-    """A cell that is running now."""
+    """A cell that is running now; `runs` is MindSpore's Python frame that runs it."""
 
     cell: int
+    runs: FrameType | None
     entry: str
     recorded: bool
     values: dict[str, Any]
@@ -134,6 +150,10 @@ class EagerCapture:
         self._handles: list[Any] = []
         self._slots: dict[int, _Slot] = {}
         self._running = threading.local()
+        self._threads: list[list[_Frame]] = []
+        # Held for moments only, never while a tensor is brought to the host.
+        self._lock = threading.Lock()
+        self._closed = False
         self._stacks = CallStacks(mindspore.__file__)
         self.cells_seen = 0
 
@@ -141,41 +161,68 @@ class EagerCapture:
         """Register the hooks."""
 
         # MindSpore takes plain functions only, and passes what they return on to the training.
-        def before(cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            with self._guard("the inputs of a cell"):
-                self._enter(cell, args, kwargs)
+        # It also compiles them into what `ms.jit` compiles while they are registered, where they
+        # are called without kwargs and must do nothing.
+        def before(cell: nn.Cell, args: Any, kwargs: Any = None) -> None:
+            if not _COMPILING():
+                self._before(cell, args, kwargs)
 
-        def after(
-            cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> None:
-            with self._guard("the output of a cell"):
-                self._leave(cell, output)
+        def after(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
+            if not _COMPILING():
+                self._after(cell, output)
 
-        for name, cell in named_cells(self._root).items():
-            recorded = self._is_recorded(name)
-            # Tokens are counted by the outermost cells, recorded or not.
-            if recorded or self._records_token is not None:
-                call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
-                self._slots[id(cell)] = _Slot(call_name, recorded)
-                self._handles.append(cell.register_forward_pre_hook(before, with_kwargs=True))
-                self._handles.append(_register_forward_hook(cell, after))
+        try:
+            with _without_recompiling():
+                for name, cell in named_cells(self._root).items():
+                    recorded = self._is_recorded(name)
+                    # Tokens are counted by the outermost cells, recorded or not.
+                    if recorded or self._records_token is not None:
+                        call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
+                        self._slots[id(cell)] = _Slot(call_name, recorded)
+                        handle = cell.register_forward_pre_hook(before, with_kwargs=True)
+                        self._handles.append(handle)
+                        if cell.has_bprop:
+                            self._handles.append(_OutputWatch(cell, self._after))
+                        else:
+                            handle = cell.register_forward_hook(after, with_kwargs=True)
+                            self._handles.append(handle)
+        except BaseException:
+            self._remove_hooks()
+            raise
 
     def close(self) -> None:
         """Remove the hooks and hand over what never returned."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        with self._guard("the cells that did not return"):
-            for frame in reversed(self._frames()):
+        self._remove_hooks()
+        with self._lock:
+            self._closed = True
+            left = [frame for frames in self._threads for frame in reversed(frames)]
+            self._threads.clear()
+        for frame in left:
+            with self._guard("a cell that did not return"):
                 self._emit_unfinished(frame)
-            self._frames().clear()
+
+    def _remove_hooks(self) -> None:
+        with _without_recompiling():
+            for handle in self._handles:
+                handle.remove()
+        self._handles.clear()
 
     def _frames(self) -> list[_Frame]:
         """Return the cells running in this thread, the outermost first."""
         frames: list[_Frame] | None = getattr(self._running, "frames", None)
         if frames is None:
             frames = self._running.frames = []
+            with self._lock:
+                self._threads.append(frames)
         return frames
+
+    def _before(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self._guard("the inputs of a cell"):
+            self._enter(cell, args, kwargs)
+
+    def _after(self, cell: nn.Cell, output: Any) -> None:
+        with self._guard("the output of a cell"):
+            self._leave(cell, output)
 
     @contextmanager
     def _guard(self, what: str) -> Iterator[None]:
@@ -185,15 +232,21 @@ class EagerCapture:
             self._fault(what, error)
 
     def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.cells_seen += 1
-        slot = self._slots[id(cell)]
+        slot = self._slots.get(id(cell))
+        if slot is None or self._closed:  # a copy of a hooked cell has its hooks too
+            return
+        runs = _running_frame()
         frames = self._frames()
-        token = self._count_token(id(cell), outermost=not frames)
-        call = self._counters.calls.get(slot.call_name, 0)
-        self._counters.calls[slot.call_name] = call + 1
-        in_range = self._records_token is None or self._records_token(self._token)
+        while frames and not _encloses(frames[-1].runs, runs):
+            self._emit_unfinished(frames.pop())  # it raised, and somebody caught that
+        with self._lock:
+            self.cells_seen += slot.recorded
+            token = self._count_token(id(cell), outermost=not frames)
+            call = self._counters.calls.get(slot.call_name, 0)
+            self._counters.calls[slot.call_name] = call + 1
+        in_range = self._records_token is None or self._records_token(token or 0)
         entry = f"{slot.call_name}.{call}"
-        frame = _Frame(id(cell), entry, slot.recorded and in_range, {})
+        frame = _Frame(id(cell), runs, entry, slot.recorded and in_range, {})
         parent = next((f.entry for f in reversed(frames) if f.recorded), None)
         frames.append(frame)
         if not frame.recorded:
@@ -236,7 +289,7 @@ class EagerCapture:
 
     def _leave(self, cell: nn.Cell, output: Any) -> None:
         frames = self._frames()
-        if not any(frame.cell == id(cell) for frame in frames):
+        if self._closed or not any(frame.cell == id(cell) for frame in frames):
             return  # it was entered before the phase opened
         while True:
             frame = frames.pop()
@@ -249,23 +302,81 @@ class EagerCapture:
         results = list(output) if plain else [output]
         frame.values["output"] = self._describer.describe(results, f"{frame.entry}.output")
         frame.values["end"] = next(self._sequence)
-        self._sink(frame.values, frame.stack)
+        if not self._closed:
+            self._sink(frame.values, frame.stack)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
         if frame.recorded:
-            frame.values["output"] = []
-            self._sink(frame.values, frame.stack)
+            self._sink({**frame.values, "output": []}, frame.stack)
 
 
-def _register_forward_hook(cell: nn.Cell, hook: Callable[..., None]) -> Any:
-    """Register a forward hook; also on a cell with its own bprop.
+def _running_frame() -> FrameType | None:
+    """Return the Python frame of MindSpore that runs the cell whose hook asks, if it is known."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name not in ("_run_construct", "__call__"):
+        frame = frame.f_back
+    return frame
 
-    `Cell.register_forward_hook` silently ignores such a cell, although its forward hooks run like
-    any other's. The hook changes no output, so its gradient stays what its bprop says.
+
+def _encloses(outer: FrameType | None, inner: FrameType | None) -> bool:
+    """Tell whether `outer` is still running around `inner`; where that is not known, it is."""
+    if outer is None or inner is None:
+        return True
+    frame: FrameType | None = inner
+    while frame is not None and frame is not outer:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _yes() -> bool:
+    return True
+
+
+class _Compiling(mindspore.constexpr(_yes, get_instance=False)):  # type: ignore[misc]
+    """True where MindSpore compiles the function that asks, False where Python runs it."""
+
+    def __call__(self) -> bool:
+        return False
+
+
+_COMPILING = _Compiling()
+
+
+@contextmanager
+def _without_recompiling() -> Iterator[None]:
+    """Keep what `ms.jit` has compiled (MindSpore's optimizers, for instance).
+
+    MindSpore counts every hook that comes or goes, and compiles all jitted functions again when
+    the count has changed. Ours change nothing in them.
     """
-    has_bprop = cell.has_bprop
+    version = getattr(hook_handle, "_HOOK_VERSION", None)
     try:
-        cell.has_bprop = False
-        return cell.register_forward_hook(hook, with_kwargs=True)
+        yield
     finally:
-        cell.has_bprop = has_bprop
+        if version is not None:
+            hook_handle._HOOK_VERSION = version
+
+
+class _OutputWatch:
+    """What a forward hook is, on a cell with its own bprop.
+
+    `Cell.register_forward_hook` silently ignores such a cell, and a hook put on it nevertheless
+    makes `ms.jit` fail to compile its gradient. Watching the method that runs the cell in PyNative
+    mode does neither, and its gradient stays what its bprop says.
+    """
+
+    def __init__(self, cell: nn.Cell, after: Callable[[nn.Cell, Any], None]) -> None:
+        run = cell._run_construct
+
+        @functools.wraps(run)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            output = run(*args, **kwargs)
+            after(cell, output)
+            return output
+
+        self._cell = cell
+        vars(cell)["_run_construct"] = watched
+
+    def remove(self) -> None:
+        """Give the cell its own method back."""
+        vars(self._cell).pop("_run_construct", None)

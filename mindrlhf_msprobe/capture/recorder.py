@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ class Recorder:
         self._configurations: dict[str, Any] = {}
         self._lost: dict[str, int] = {}
         self._silent_phases: set[str] = set()
+        # Cells run in any thread. Held while files are written, never while a tensor is fetched.
+        self._lock = threading.RLock()
 
     def open_phase(self, phase: Phase, network: Any) -> EagerCapture | None:
         """Register the hooks of a phase; None if that failed, which is counted, not raised."""
@@ -89,14 +92,16 @@ class Recorder:
 
     def save_key_data(self, key: str, value: Any) -> None:
         """Save one value under `key`, as the next micro-step of this step."""
-        micro_step = self._micro_steps.get(key, 0)
-        self._micro_steps[key] = micro_step + 1
+        with self._lock:
+            micro_step = self._micro_steps.get(key, 0)
+            self._micro_steps[key] = micro_step + 1
         try:
             described = describe_key_data(key, value, fingerprint=self._config.fingerprint)
             for path, reason in described.unsaved.items():
                 self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
             content = {"seq": next(self._sequence), "data": described.structure}
-            self._writer.save_key_data(key, self.step, micro_step, content, described.arrays)
+            with self._lock:
+                self._writer.save_key_data(key, self.step, micro_step, content, described.arrays)
         except Exception as error:
             self.fault(f"key data {key}", error)
 
@@ -112,15 +117,17 @@ class Recorder:
             )
 
         try:
-            self._configurations.update(to_plain(configurations, note))
-            self._writer.save_configurations(self._configurations)
+            with self._lock:
+                self._configurations.update(to_plain(configurations, note))
+                self._writer.save_configurations(self._configurations)
         except Exception as error:
             self.fault("configurations", error)
 
     def end_step(self) -> None:
         """Make everything recorded in this step readable and begin the next."""
         try:
-            self._writer.end_step(self.step, self._lost)
+            with self._lock:
+                self._writer.end_step(self.step, self._lost)
         except Exception as error:
             self.fault(f"the end of step {self.step}", error)
         self.step += 1
@@ -130,8 +137,9 @@ class Recorder:
     def close(self, *, failed: bool) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""
         try:
-            self._writer.end_step(self.step, self._lost, complete=False)
-            self._writer.close(failed=failed)
+            with self._lock:
+                self._writer.end_step(self.step, self._lost, complete=False)
+                self._writer.close(failed=failed)
         except Exception as error:
             self.fault("the end of the run", error)
         if self._lost:
@@ -141,8 +149,9 @@ class Recorder:
     def fault(self, what: str, error: BaseException) -> None:
         """Count a fault while recording and log it once per kind; raise it in strict mode."""
         kind = f"{what}: {type(error).__name__}"
-        first = kind not in self._lost
-        self._lost[kind] = self._lost.get(kind, 0) + 1
+        with self._lock:
+            first = kind not in self._lost
+            self._lost[kind] = self._lost.get(kind, 0) + 1
         if self._config.strict:
             raise error
         if first:
@@ -157,7 +166,8 @@ class Recorder:
 
     def _entry_sink(self, phase: str) -> Any:
         def sink(values: dict[str, Any], frames: tuple[str, ...]) -> None:
-            self._writer.append_entry(phase, self.step, values, frames)
+            with self._lock:
+                self._writer.append_entry(phase, self.step, values, frames)
 
         return sink
 
@@ -170,9 +180,11 @@ class Recorder:
                 leaf = summarise(host, fingerprint=True)
                 name = None
                 if stores:
-                    name = self._writer.save_tensor(
-                        phase, self.step, record, host.values(), leaf.fingerprint
-                    )
+                    array = host.values()
+                    with self._lock:
+                        name = self._writer.save_tensor(
+                            phase, self.step, record, array, leaf.fingerprint
+                        )
                 return leaf.stored(name, fingerprint=self._config.fingerprint)
             except Exception as error:
                 self.fault("a tensor", error)

@@ -1,7 +1,7 @@
 """Nested inputs and outputs → JSON structures of described leaves.
 
 Tuples, lists, dicts, named tuples, dataclasses and ModelOutputs are followed to any depth below
-`MAX_DEPTH`; None and Python scalars become leaves of their own; what cannot be looked into is
+`MAX_DEPTH`, one that holds itself once; None and Python scalars become leaves of their own; what cannot be looked into is
 named by its type and marked opaque, so that nobody takes it for compared.
 """
 
@@ -20,6 +20,7 @@ MAX_DEPTH = 32
 
 _SCALARS = (bool, int, float, complex, str)
 _MAX_TEXT = 4096
+_MAX_INTEGER_BITS = 4096
 
 #: (tensor, record path) → its leaf
 DescribeTensor = Callable[[Any, str], Leaf]
@@ -47,35 +48,42 @@ class TreeDescriber:
         self._describe_text = describe_text
         self._to_json = to_json
 
-    def describe(self, value: Any, path: str, depth: int = 0) -> Any:
-        """Return the JSON structure of `value`, whose record path is `path`."""
+    def describe(self, value: Any, path: str, around: tuple[int, ...] = ()) -> Any:
+        """Return the JSON structure of `value`, whose record path is `path`.
+
+        Args:
+            around: the ids of the structures it lies in, so that one which holds itself ends.
+        """
         if self._is_tensor(value):
             return self._to_json(self._describe_tensor(value, path))
         if isinstance(value, str) and self._describe_text is not None:
             return self._to_json(self._describe_text(value, path))
         if value is None or isinstance(value, _SCALARS):
             return self._to_json(_scalar(value))
-        if depth >= MAX_DEPTH:
+        if len(around) >= MAX_DEPTH or id(value) in around:
             return self._to_json(Leaf(_type_name(value), opaque=True))
+        around = (*around, id(value))
         if isinstance(value, (np.ndarray, np.generic)):  # texts or objects, no numbers
-            return self.describe(value.tolist(), path, depth + 1)
+            return self.describe(value.tolist(), path, around)
         items = fields_of(value)
         if items is not None:
-            return self._describe_items(items, path, depth)
+            return self._describe_items(items, path, around)
         if isinstance(value, (list, tuple)):
             return [
-                self.describe(item, child_path(path, index), depth + 1)
+                self.describe(item, child_path(path, index), around)
                 for index, item in enumerate(value)
             ]
         return self._to_json(Leaf(_type_name(value), opaque=True))
 
-    def _describe_items(self, items: Iterable[tuple[Any, Any]], path: str, depth: int) -> Any:
+    def _describe_items(
+        self, items: Iterable[tuple[Any, Any]], path: str, around: tuple[int, ...]
+    ) -> Any:
         described: dict[str, Any] = {}
         for key, item in items:
             name = str(key)
             while name in described:  # 1 and "1" are two keys of a dict, but one of JSON
                 name += "~"
-            described[name] = self.describe(item, child_path(path, name), depth + 1)
+            described[name] = self.describe(item, child_path(path, name), around)
         return described
 
 
@@ -97,6 +105,8 @@ def _scalar(value: Any) -> Leaf:
     if isinstance(value, str) and len(value) > _MAX_TEXT:
         digest = hashlib.sha1(value.encode("utf-8", errors="surrogatepass")).hexdigest()
         value = f"{value[:_MAX_TEXT]}… ({len(value)} characters, sha1 {digest})"
+    elif isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+        return Leaf(type(value).__name__, value=hex(value))  # Python refuses to print more digits
     return Leaf(type(value).__name__, value=value)
 
 

@@ -82,7 +82,7 @@ def _load(run: Run, step: int, rank: int) -> StepData:
         for problem in run.problems
         if problem.phase is not None and (problem.step, problem.rank) == (step, rank)
     }
-    return StepData(entries, data, run.config(rank), unreadable)
+    return StepData(entries, data, run.config(rank), unreadable, run.coverage(rank))
 
 
 def _judge_step(plan: StepPlan, tolerance: Tolerance) -> JudgedStep:
@@ -91,12 +91,18 @@ def _judge_step(plan: StepPlan, tolerance: Tolerance) -> JudgedStep:
 
 def _judged_pairs(plan: StepPlan, tolerance: Tolerance) -> Iterator[tuple[Pair, Finding | None]]:
     for pair in plan.pairs:
-        opaque = pair.record.leaf.opaque and not pair.record.leaf.is_tensor
-        if pair.gap is not None or opaque:
+        if pair.gap is not None or _is_unknown(pair):
             yield pair, None
             continue
         status, metrics, note = _judge_pair(pair, tolerance)
         yield pair, _finding(plan, pair, status, metrics, note)
+
+
+def _is_unknown(pair: Pair) -> bool:
+    """Tell whether both sides are objects of one type, of which nothing else is known."""
+    if pair.a is None or pair.b is None or not (pair.a.leaf.opaque and pair.b.leaf.opaque):
+        return False
+    return pair.a.leaf.type == pair.b.leaf.type
 
 
 def _judge_pair(pair: Pair, tolerance: Tolerance) -> tuple[Status, Metrics | None, str]:

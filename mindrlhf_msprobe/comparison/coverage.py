@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -15,8 +17,16 @@ def why_no_key_data(config: ProbeConfig | None, rank: int) -> str | None:
     return _why_not_rank(config, rank)
 
 
-def why_no_entry(config: ProbeConfig | None, entry: Entry) -> str | None:
-    """Return why a run does not hold `entry`, or None if it should."""
+def why_no_entry(
+    config: ProbeConfig | None, coverage: Mapping[str, str], entry: Entry
+) -> str | None:
+    """Return why a run does not hold `entry`, or None if it should.
+
+    Args:
+        coverage: what the run says it could not record in its mode.
+    """
+    if entry.direction in ("backward", "parameters_grad") and "backward" in coverage:
+        return f"backward {coverage['backward']}"
     if config is None:
         return None
     phase = config.phase_table().get(entry.phase)

@@ -57,7 +57,7 @@ class _Sums:
         self.equal = 0
         self.first: int | None = None
         self.compared = 0
-        self.max_abs = 0.0
+        self.max_abs: float = 0.0
         self.max_rel = 0.0
         self.within = [0, 0, 0]
         self.dot = self.norm_a = self.norm_b = self.distance = 0.0
@@ -72,8 +72,9 @@ _BOUNDS = (1e-3, 5e-3, 1e-2)
 def compare_arrays(a: np.ndarray, b: np.ndarray, tolerance: Tolerance) -> ArrayComparison:
     """Compare two arrays of one shape, element by element, in row-major order.
 
-    Integers of any width and sign are compared exactly, without wrapping; float16 and float32 are
-    computed in float64; a complex element is compared as a whole.
+    Integers of any width and sign are compared exactly, without wrapping, and their largest
+    distance is exact; float16 and float32 are computed in float64; a complex element is equal if
+    both its parts are.
 
     Raises:
         ValueError: the shapes differ.
@@ -88,15 +89,25 @@ def compare_arrays(a: np.ndarray, b: np.ndarray, tolerance: Tolerance) -> ArrayC
     return _finish(sums, flat_a.size)
 
 
+def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell whether two arrays of one dtype and shape hold the same bytes, block by block."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+    return all(
+        flat_a[start : start + BLOCK].tobytes() == flat_b[start : start + BLOCK].tobytes()
+        for start in range(0, flat_a.size, BLOCK)
+    )
+
+
 def _add_block(sums: _Sums, start: int, a: np.ndarray, b: np.ndarray, tolerance: Tolerance) -> None:
     exact = _is_exact(a) and _is_exact(b)
-    if exact and a.dtype != b.dtype:
-        a, b = _common_integers(a, b)
+    if a.dtype != b.dtype:
+        a, b = _common_integers(a, b) if exact else _common_floats(a, b)
     with np.errstate(all="ignore"):
-        equal = (a == b).astype(bool, copy=False)
+        equal = _equal(a, b, exact)
         if not exact:
             nan_a, nan_b = np.isnan(a), np.isnan(b)
-            equal |= nan_a & nan_b
             finite_a, finite_b = np.isfinite(a), np.isfinite(b)
             sums.nan_a += int(np.count_nonzero(nan_a))
             sums.nan_b += int(np.count_nonzero(nan_b))
@@ -118,18 +129,30 @@ def _add_block(sums: _Sums, start: int, a: np.ndarray, b: np.ndarray, tolerance:
         _add_finite(sums, a, b, tolerance, exact)
 
 
+def _equal(a: np.ndarray, b: np.ndarray, exact: bool) -> np.ndarray:
+    """Return which elements are equal, NaN beside NaN included."""
+    if "c" in (a.dtype.kind, b.dtype.kind):
+        return _equal(a.real, b.real, exact) & _equal(a.imag, b.imag, exact)
+    equal = (a == b).astype(bool, copy=False)
+    return equal if exact else equal | (np.isnan(a) & np.isnan(b))
+
+
 def _add_finite(
     sums: _Sums, a: np.ndarray, b: np.ndarray, tolerance: Tolerance, exact: bool
 ) -> None:
     if a.size == 0:
         return
     wide_a, wide_b = _wide(a), _wide(b)
-    difference = _absolute_difference(a, b) if exact else np.abs(wide_a - wide_b)
+    distance = _absolute_difference(a, b) if exact else np.abs(wide_a - wide_b)
+    difference = distance.astype(wide_a.real.dtype, copy=False)
     size_a, size_b = np.abs(wide_a), np.abs(wide_b)
     larger = np.maximum(size_a, size_b)
     relative = np.divide(difference, larger, out=np.zeros_like(larger), where=larger > 0)
+    if (overflown := np.isinf(difference)).any():
+        scale = larger[overflown]
+        relative[overflown] = np.abs(wide_a[overflown] / scale - wide_b[overflown] / scale)
     sums.compared += a.size
-    sums.max_abs = max(sums.max_abs, float(difference.max()))
+    sums.max_abs = max(sums.max_abs, int(distance.max()) if exact else float(distance.max()))
     sums.max_rel = max(sums.max_rel, float(relative.max()))
     for i, bound in enumerate(_BOUNDS):
         sums.within[i] += int(np.count_nonzero(relative < bound))
@@ -147,41 +170,53 @@ def _is_exact(array: np.ndarray) -> bool:
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    """Return the array in a dtype wide enough to compute in: float64, or its own if wider."""
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    if array.dtype.kind in "fc":
+        return array.astype(np.promote_types(array.dtype, wide), copy=False)
+    return array.astype(wide)
 
 
 def _common_integers(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bring integers of unlike dtypes together without loss."""
-    wide = np.dtype(object) if np.uint64 in (a.dtype, b.dtype) else np.dtype(np.int64)
+    has_uint64 = any(x.dtype.kind == "u" and x.dtype.itemsize == 8 for x in (a, b))
+    wide = np.dtype(object) if has_uint64 else np.dtype(np.int64)
     return a.astype(wide), b.astype(wide)
 
 
+def _common_floats(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bring 64-bit integers and floats together in the widest float, which holds both."""
+    if any(x.dtype.kind in "iu" and x.dtype.itemsize == 8 for x in (a, b)):
+        wide = np.result_type(a.dtype, b.dtype, np.longdouble)
+        return a.astype(wide), b.astype(wide)
+    return a, b
+
+
 def _absolute_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return |a−b| of integers of one dtype as float64, exact before the conversion."""
+    """Return |a−b| of integers of one dtype, exact, as integers that can hold it."""
     if a.dtype.kind == "b":
-        return (a != b).astype(np.float64)
-    if a.dtype.itemsize < 8:
-        return np.abs(a.astype(np.int64) - b.astype(np.int64)).astype(np.float64)
+        return (a != b).astype(np.uint8)
     if a.dtype == object:
-        return np.abs(a - b).astype(np.float64)
+        return np.abs(a - b)
+    if a.dtype.itemsize < 8:
+        return np.abs(a.astype(np.int64) - b.astype(np.int64))
     # The distance of two 64-bit integers always fits 64 bits without a sign.
     larger, smaller = np.maximum(a, b), np.minimum(a, b)
-    return (larger.view(np.uint64) - smaller.view(np.uint64)).astype(np.float64)
+    return larger.view(np.uint64) - smaller.view(np.uint64)
 
 
 def _finish(sums: _Sums, size: int) -> ArrayComparison:
-    share = 100.0 / size if size else 0.0
     norms = math.sqrt(sums.norm_a) * math.sqrt(sums.norm_b)
     some = sums.compared > 0
     equal = sums.equal == size
     metrics = Metrics(
-        equal_percent=100.0 if equal else sums.equal * share,
+        equal_percent=_percent(sums.equal, size),
         first_mismatch=sums.first,
         max_abs_err=sums.max_abs if some or not size else None,
         max_rel_err=sums.max_rel if some or not size else None,
-        within_1e3_percent=sums.within[0] * share if size else 100.0,
-        within_5e3_percent=sums.within[1] * share if size else 100.0,
-        within_1e2_percent=sums.within[2] * share if size else 100.0,
+        within_1e3_percent=_percent(sums.within[0], size),
+        within_5e3_percent=_percent(sums.within[1], size),
+        within_1e2_percent=_percent(sums.within[2], size),
         cosine=_cosine(sums, norms, equal),
         euclidean=math.sqrt(sums.distance) if some or not size else None,
         nan_a=sums.nan_a,
@@ -192,6 +227,10 @@ def _finish(sums: _Sums, size: int) -> ArrayComparison:
     return ArrayComparison(
         metrics, equal=equal, one_sided=sums.one_sided, within=sums.within_tolerance
     )
+
+
+def _percent(count: int, size: int) -> float:
+    return 100.0 * count / size if size else 100.0
 
 
 def _cosine(sums: _Sums, norms: float, equal: bool) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mindrlhf_msprobe.comparison.coverage import why_no_entry, why_no_key_data, why_no_parameters
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
@@ -20,12 +20,14 @@ class StepData:
 
     Attributes:
         unreadable: phase → why its records, or some of them, could not be read.
+        coverage: what the run could not record in its mode, and why.
     """
 
     entries: Sequence[Entry]
     key_data: Sequence[KeyDatum]
     config: ProbeConfig | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    coverage: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class StepPlan:
     """The pairs of one step and rank in causal order.
 
     Attributes:
-        parents: (phase, entry name) → the name of the entry that ran around it.
+        parents: (phase, entry name) → the name of the nearest entry that ran around it and that
+            both runs recorded.
     """
 
     step: int
@@ -74,8 +77,25 @@ def plan_step(step: int, rank: int, a: StepData, b: StepData) -> StepPlan:
         *planner.unreadable_pairs(),
         *(pair for event in order for pair in planner.pairs_of(event)),
     )
-    parents = {(e.phase, e.name): e.parent for e in (*b.entries, *a.entries)}
-    return StepPlan(step, rank, pairs, parents)
+    return StepPlan(step, rank, pairs, _parents(a.entries, b.entries))
+
+
+def _parents(a: Sequence[Entry], b: Sequence[Entry]) -> dict[tuple[str, str], str | None]:
+    recorded = [{(e.phase, e.name) for e in side} for side in (a, b)]
+    common = recorded[0] & recorded[1]
+    parents = {(e.phase, e.name): e.parent for e in (*b, *a)}
+
+    def nearest(phase: str, name: str) -> str | None:
+        seen = {name}  # a dump from elsewhere may go in circles
+        parent = parents[phase, name]
+        while parent is not None and (phase, parent) not in common:
+            seen.add(parent)
+            parent = parents.get((phase, parent))
+            if parent in seen:
+                return None
+        return parent
+
+    return {(phase, name): nearest(phase, name) for phase, name in parents}
 
 
 class _Planner:
@@ -83,6 +103,7 @@ class _Planner:
         self._rank = rank
         self._configs = (a.config, b.config)
         self._unreadable = (a.unreadable, b.unreadable)
+        self._coverage = (a.coverage, b.coverage)
         self._entries = tuple({(e.phase, e.name): e for e in side.entries} for side in (a, b))
         self._data = tuple({(d.key, d.micro_step): d for d in side.key_data} for side in (a, b))
         # The parameters each cell was last seen with: recorded again only when they changed.
@@ -106,12 +127,16 @@ class _Planner:
         entry = entries[0] or entries[1]
         assert entry is not None
         gaps = [
-            why_no_entry(config, entry) if side is None else None
-            for side, config in zip(entries, self._configs)
+            why_no_entry(config, coverage, entry) if side is None else None
+            for side, config, coverage in zip(entries, self._configs, self._coverage)
         ]
         wanted = [_records_of(side, event) for side in entries]
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
+            if None in entries and not entry.records:  # it ran in one run only, and silently
+                silent = Record(entry.name, "input", "", Leaf("NoneType"))
+                side = 1 if entries[0] is None else 0
+                wanted[side][silent.name] = silent
         no_parameters = [why_no_parameters(config) for config in self._configs]
         for name in _merged_names(*wanted):
             a, b = (side.get(name) for side in wanted)
@@ -120,7 +145,8 @@ class _Planner:
             if a is None or b is None:
                 gap = gaps[missing]
                 unreadable = self._unreadable[missing].get(entry.phase)
-                if gap is None and ".parameters." in name:
+                found = a or b
+                if gap is None and found is not None and found.io == "parameters":
                     gap = no_parameters[missing]
             yield Pair(event, a, b, entry, gap, unreadable)
 
@@ -144,11 +170,15 @@ class _Planner:
                 place = f"{entry.phase} {entry.call_name} {path}"
                 last = self._parameters[i].get(place)
                 if last is not None:
-                    wanted[i][f"{entry.name}.parameters.{path}"] = last
+                    name = f"{entry.name}.parameters.{path}"
+                    wanted[i][name] = replace(last, name=name)
 
     def _data_pairs(self, event: EventKey) -> Iterator[Pair]:
         data = [side.get((event.name, event.micro_step)) for side in self._data]
         wanted = [{r.name: r for r in side.records} if side else {} for side in data]
+        for side, records in zip(data, wanted):
+            if side is not None and not records and None in data:  # an empty list, say
+                records[event.name] = Record(event.name, "data", "", Leaf("empty"))
         gaps = [
             why_no_key_data(config, self._rank) if side is None else None
             for side, config in zip(data, self._configs)

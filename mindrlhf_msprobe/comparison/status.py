@@ -8,7 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mindrlhf_msprobe.comparison.metrics import Tolerance, compare_arrays
+from mindrlhf_msprobe.comparison.metrics import (
+    ArrayComparison,
+    Tolerance,
+    compare_arrays,
+    same_bytes,
+)
 from mindrlhf_msprobe.findings import Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Leaf, Record
@@ -46,7 +51,7 @@ def judge(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
         if record.leaf.error is not None:
             return Status.UNREADABLE, None, f"{side}: {record.leaf.error}"
     if a.leaf.type == b.leaf.type == "str" and a.leaf.is_tensor and b.leaf.is_tensor:
-        return _judge_texts(a, b, tolerance)
+        return _judge_texts(a, b)
     if not (a.leaf.is_tensor and b.leaf.is_tensor):
         return _judge_scalars(a.leaf, b.leaf, tolerance)
     by_value = not tolerance.bitwise
@@ -59,14 +64,19 @@ def judge(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
     return _judge_statistics(a.leaf, b.leaf, tolerance)
 
 
-def _judge_texts(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
+def _judge_texts(a: Record, b: Record) -> Judgement:
     """Compare key data that were saved as text; texts of unlike length are simply different."""
+    texts = isinstance(a.leaf.value, str) and isinstance(b.leaf.value, str)
     if a.leaf.shape == b.leaf.shape and a.file is not None and b.file is not None:
         status, metrics, note = _judge_arrays(a, b, Tolerance())
-    else:
+    elif texts:
         same = a.leaf.value == b.leaf.value
         status, metrics, note = Status.IDENTICAL if same else Status.DIFFERENT, None, ""
-    if status is Status.DIFFERENT:
+    elif a.leaf.shape != b.leaf.shape:
+        return Status.DIFFERENT, None, f"{_shape(a)} against {_shape(b)} bytes"
+    else:
+        return _judge_statistics(a.leaf, b.leaf, Tolerance())
+    if status is Status.DIFFERENT and texts:
         note = text_difference(str(a.leaf.value), str(b.leaf.value))
     return status, metrics, note
 
@@ -89,7 +99,8 @@ def _shape(record: Record) -> str:
 
 
 def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
-    if a.is_tensor != b.is_tensor or (a.type != b.type and tolerance.bitwise):
+    opaque = a.opaque or b.opaque  # nothing but the type is known
+    if opaque or a.is_tensor != b.is_tensor or (a.type != b.type and tolerance.bitwise):
         kinds = [leaf.dtype if leaf.is_tensor else leaf.type for leaf in (a, b)]
         return Status.DTYPE_MISMATCH, None, f"{kinds[0]} against {kinds[1]}"
     if a.value == b.value or (_is_nan(a.value) and _is_nan(b.value)):
@@ -97,7 +108,7 @@ def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     note = f"{a.value!r} against {b.value!r}"
     if not (_is_number(a.value) and _is_number(b.value)):
         return Status.DIFFERENT, None, note
-    if math.isfinite(a.value) != math.isfinite(b.value):
+    if _is_finite(a.value) != _is_finite(b.value):
         return Status.NON_FINITE, None, note
     if _within(a.value, b.value, tolerance):
         return Status.WITHIN_TOLERANCE, None, note
@@ -112,14 +123,23 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
         except ArrayFileError as error:
             name = record.file.name if record.file else record.name
             return Status.UNREADABLE, None, f"{side}: {name} {error}"
-    if _same_fingerprint(a.leaf, b.leaf):
-        return Status.IDENTICAL, None, ""
+    same_fingerprint = _same_fingerprint(a.leaf, b.leaf)
     try:
+        if same_fingerprint and same_bytes(arrays[0], arrays[1]):
+            return Status.IDENTICAL, None, ""
         compared = compare_arrays(arrays[0], arrays[1], tolerance)
     except (OSError, TypeError, ValueError) as error:
         return Status.UNREADABLE, None, str(error)
+    status, metrics, note = _judge_compared(a.leaf, b.leaf, compared, tolerance)
+    if same_fingerprint:
+        changed = "the fingerprints are equal, so a file was changed after it was recorded"
+        note = f"{note}; {changed}" if note else changed
+    return status, metrics, note
+
+
+def _judge_compared(a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tolerance) -> Judgement:
     if compared.equal:
-        return Status.IDENTICAL, compared.metrics, _same_value_note(a.leaf, b.leaf)
+        return Status.IDENTICAL, compared.metrics, _same_value_note(a, b)
     if compared.one_sided:
         return Status.NON_FINITE, compared.metrics, "NaN or infinity on one side only"
     if compared.within and not tolerance.bitwise:
@@ -134,7 +154,8 @@ def _same_value_note(a: Leaf, b: Leaf) -> str:
 
 
 def _same_fingerprint(a: Leaf, b: Leaf) -> bool:
-    return a.fingerprint is not None and a.fingerprint == b.fingerprint
+    """Tell whether both hold the same bytes of the same dtype; msprobe's hash knows no dtype."""
+    return a.fingerprint is not None and a.fingerprint == b.fingerprint and a.dtype == b.dtype
 
 
 def _comparable_fingerprints(a: Leaf, b: Leaf) -> bool:
@@ -145,8 +166,12 @@ def _comparable_fingerprints(a: Leaf, b: Leaf) -> bool:
 
 def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     """Compare what was recorded without the elements: fingerprints, else statistics."""
-    if _same_fingerprint(a, b) and a.dtype == b.dtype:
-        return Status.IDENTICAL, None, ""
+    if _same_fingerprint(a, b):
+        if _equal(a.max, b.max) and _equal(a.min, b.min):
+            return Status.IDENTICAL, None, ""
+        return Status.DIFFERENT, None, "the fingerprints are equal, but max or min is not"
+    if math.prod(a.shape or ()) == 0:
+        return Status.IDENTICAL, None, "no elements"
     non_finite_a, non_finite_b = _non_finite(a, b)
     if non_finite_a != non_finite_b:
         note = f"{non_finite_a} against {non_finite_b} NaN or infinite elements"
@@ -157,18 +182,30 @@ def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     equal = all(_equal(x, y) for x, y in known) and len(known) == sum(
         x is not None or y is not None for x, y in pairs
     )
+    close = bool(known) and not tolerance.bitwise
+    close = close and all(_within(x, y, tolerance) for x, y in known)
     if proven_different:
-        if not tolerance.bitwise and all(_within(x, y, tolerance) for x, y in known):
+        if close and _may_be_close(a, b, tolerance):
             return Status.WITHIN_TOLERANCE, None, "by statistics only: the bytes differ"
         note = "the fingerprints differ"
         return Status.DIFFERENT, None, f"{note}, the statistics are equal" if equal else note
-    if math.prod(a.shape or ()) == 0 and a.dtype == b.dtype:
-        return Status.IDENTICAL, None, "no elements"
     if not known:
         return Status.UNREADABLE, None, "neither statistics nor comparable fingerprints"
-    if equal or (not tolerance.bitwise and all(_within(x, y, tolerance) for x, y in known)):
+    if equal or close:
         return Status.WITHIN_TOLERANCE, None, "by statistics only: they never prove identity"
     return Status.DIFFERENT, None, "by statistics only"
+
+
+def _may_be_close(a: Leaf, b: Leaf, tolerance: Tolerance) -> bool:
+    """Tell whether tensors of unlike bytes may be within the tolerance at all.
+
+    Whole numbers that are not equal are at least 1 apart, so a smaller tolerance excludes it, e.g.
+    for a mask or for tokens in another order, whose statistics are all the same.
+    """
+    if a.dtype is None or not a.dtype.lower().startswith(("bool", "int", "uint")):
+        return True
+    bounds = [abs(v) for leaf in (a, b) for v in (leaf.max, leaf.min) if _is_number(v)]
+    return tolerance.atol + tolerance.rtol * max(bounds, default=0) >= 1
 
 
 def _non_finite(a: Leaf, b: Leaf) -> tuple[int, int]:
@@ -180,11 +217,15 @@ def _non_finite(a: Leaf, b: Leaf) -> tuple[int, int]:
 
 def _seems_non_finite(leaf: Leaf) -> int:
     values = (leaf.max, leaf.min, leaf.mean)
-    return int(any(_is_number(v) and not math.isfinite(v) for v in values))
+    return int(any(_is_number(v) and not _is_finite(v) for v in values))
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
+
+
+def _is_finite(value: float) -> bool:
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def _is_nan(value: Any) -> bool:
@@ -200,4 +241,7 @@ def _within(a: Any, b: Any, tolerance: Tolerance) -> bool:
         return True
     if not (_is_number(a) and _is_number(b)):
         return False
-    return bool(abs(a - b) <= tolerance.atol + tolerance.rtol * max(abs(a), abs(b)))
+    try:
+        return bool(abs(a - b) <= tolerance.atol + tolerance.rtol * max(abs(a), abs(b)))
+    except OverflowError:  # a Python integer beyond every float
+        return False

@@ -7,13 +7,16 @@ they were saved.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mindrlhf_msprobe.phases import (
+    INPUT_KEYS,
     PHASES,
     UPDATE_PHASES,
+    KeyDataHome,
     key_data_home,
     key_order,
     phase_order,
@@ -24,6 +27,10 @@ from mindrlhf_msprobe.storage.records import Entry
 BEGIN = "begin"
 END = "end"
 DATA = "data"
+
+#: What events are sorted by; and the part of it that places key data: (time, side, phase).
+_Order = tuple[float, ...]
+_Place = tuple[float, float, float]
 
 _STEP_START = -math.inf
 _STEP_END = math.inf
@@ -48,25 +55,66 @@ class EventKey:
 
 def order_of(entries: Sequence[Entry], key_data: Sequence[KeyDatum]) -> list[EventKey]:
     """Return the events of one step of one rank of one run, in causal order."""
-    placed: list[tuple[tuple[float, ...], EventKey]] = []
+    placed: list[tuple[_Order, EventKey]] = []
     for entry in entries:
         begin = EventKey(BEGIN, entry.phase, entry.name)
         placed.append(((entry.seq, 0.0), begin))
         if entry.end is not None:
             placed.append(((entry.end, 0.0), EventKey(END, entry.phase, entry.name)))
-    spans = _Spans(entries)
+    placed += _place_key_data(_Spans(entries), key_data)
+    placed.sort(key=lambda item: (item[0], item[1].name))
+    return [event for _, event in placed]
+
+
+def _place_key_data(
+    spans: _Spans, key_data: Sequence[KeyDatum]
+) -> Iterator[tuple[_Order, EventKey]]:
     saves: dict[str, list[KeyDatum]] = {}
     for datum in key_data:
         saves.setdefault(datum.key, []).append(datum)
+    rounds = _saved_in_rounds(key_data)
+    known: list[tuple[int, _Order]] = []  # when each known key was saved, and where it stands
     for key, data in saves.items():
         home = key_data_home(key)
+        if home is None:
+            continue
         for index, datum in enumerate(data):
-            place = spans.place(datum, index, len(data))
-            order = (*place, float(key_order(key)), float(datum.micro_step))
-            event = EventKey(DATA, home.phase if home else None, key, datum.micro_step)
-            placed.append((order, event))
-    placed.sort(key=lambda item: (item[0], item[1].name))
-    return [event for _, event in placed]
+            time, side, order = spans.place(datum, home, index, len(data))
+            if time == _STEP_START and rounds:
+                side += datum.micro_step
+            place: _Order = (time, side, order, float(key_order(key)), float(datum.micro_step))
+            if datum.seq is not None:
+                known.append((datum.seq, place))
+            yield place, EventKey(DATA, home.phase, key, datum.micro_step)
+    for key, data in saves.items():
+        if key_data_home(key) is None:
+            for datum in data:
+                place = _place_unknown(datum, known, alone=spans.empty)
+                yield place, EventKey(DATA, None, key, datum.micro_step)
+
+
+def _place_unknown(datum: KeyDatum, known: Sequence[tuple[int, _Order]], *, alone: bool) -> _Order:
+    """Place a key nothing is known about where it was saved.
+
+    Without any cell to stand between (`alone`), it follows the known keys saved before it.
+    """
+    if datum.seq is None:
+        return (_STEP_END, 1.0, 0.0, 0.0, float(datum.micro_step))
+    if not alone:
+        return (datum.seq, 1.0, 0.0)
+    before = [place for seq, place in known if seq < datum.seq]
+    return (*max(before, default=(_STEP_START, -1.0)), datum.seq)
+
+
+def _saved_in_rounds(key_data: Sequence[KeyDatum]) -> bool:
+    """Tell whether all first saves of the keys came before all second ones, and so on."""
+    saved: dict[int, list[int]] = {}
+    for datum in key_data:
+        if datum.seq is None:
+            return False
+        saved.setdefault(datum.micro_step, []).append(datum.seq)
+    rounds = [saved[micro_step] for micro_step in sorted(saved)]
+    return all(max(a) < min(b) for a, b in itertools.pairwise(rounds))
 
 
 class _Spans:
@@ -80,34 +128,77 @@ class _Spans:
             span = openings.setdefault(entry.opening, [entry.seq, end])
             span[0], span[1] = min(span[0], entry.seq), max(span[1], end)
 
-    def place(self, datum: KeyDatum, index: int, saves: int) -> tuple[float, float, float]:
-        """Return where the `index`-th of `saves` saves of a key stands: (time, side, phase)."""
-        home = key_data_home(datum.key)
-        if home is None:
-            return (_STEP_END if datum.seq is None else datum.seq), 1.0, 0.0
+    @property
+    def empty(self) -> bool:
+        """Whether no cell was recorded."""
+        return not self._spans
+
+    def place(self, datum: KeyDatum, home: KeyDataHome, index: int, saves: int) -> _Place:
+        """Return where the `index`-th of `saves` saves of a key stands: (time, side, phase).
+
+        Where a phase was opened as often as the key was saved, the n-th save belongs to the n-th
+        opening. A result never stands later than where it was saved.
+        """
+        seq = datum.seq
         if home.before_update:
-            begins = [span[0] for p in UPDATE_PHASES for span in self._of(p)]
-            if begins:
-                return min(begins), -1.0, 0.0
-            return self._after_last_before(phase_order(UPDATE_PHASES[0]) - 0.5)
-        assert home.phase is not None
-        spans = self._of(home.phase)
+            place = self._before_update(index, saves)
+        else:
+            assert home.phase is not None
+            place = self._behind(home.phase, seq, index, saves)
+        if seq is None or datum.key in INPUT_KEYS or place[0] <= seq:
+            return place
+        return seq, 1.0, 0.0
+
+    def _before_update(self, index: int, saves: int) -> _Place:
+        order = phase_order(UPDATE_PHASES[0]) - 0.5
+        updates = [self._of(phase) for phase in UPDATE_PHASES]
+        begins = sorted(begin for spans in updates for begin, _ in spans)
+        if not begins:
+            return self._beside(order, index, saves)
+        if saves > 1:
+            for phase in self._earlier(order):
+                spans = self._of(phase)
+                if len(spans) == saves:
+                    end = spans[index][1]
+                    later = next((begin for begin in begins if begin > end), None)
+                    return (end, 2.0, order) if later is None else (later, -1.0, order)
+            for spans in updates:
+                if len(spans) == saves:
+                    return spans[index][0], -1.0, order
+        return begins[0], -1.0, order
+
+    def _behind(self, phase: str, seq: int | None, index: int, saves: int) -> _Place:
+        spans = self._of(phase)
         if not spans:
-            return self._after_last_before(phase_order(home.phase))
-        if len(spans) == saves:
-            return spans[index][1], 1.0, 0.0
-        ended = [end for _, end in spans if datum.seq is not None and end < datum.seq]
-        return (ended[-1] if ended else spans[-1][1]), 1.0, 0.0
+            return self._beside(phase_order(phase), index, saves)
+        if len(spans) != saves and seq is not None:
+            begun = [end for begin, end in spans if begin < seq]
+            return (begun[-1] if begun else spans[0][1]), 1.0, 0.0
+        return spans[index if len(spans) == saves else -1][1], 1.0, 0.0
+
+    def _beside(self, order: float, index: int, saves: int) -> _Place:
+        """Place what a phase that was not recorded gave: between its recorded neighbours."""
+        earlier = self._earlier(order)
+        for phase in earlier:
+            spans = self._of(phase)
+            if saves == 1 or len(spans) == saves:
+                return spans[index if len(spans) == saves else -1][1], 2.0, order
+        later = [p.name for p in PHASES if phase_order(p.name) > order and self._of(p.name)]
+        for phase in later:
+            spans = self._of(phase)
+            if saves > 1 and len(spans) == saves:
+                return spans[index][0], -1.0, order
+        if earlier:
+            return self._of(earlier[0])[-1][1], 2.0, order
+        return _STEP_START, 2.0, order
+
+    def _earlier(self, order: float) -> list[str]:
+        """Return the recorded phases before a place in the step, the nearest first."""
+        names = [phase.name for phase in reversed(PHASES)]
+        return [name for name in names if phase_order(name) < order and self._of(name)]
 
     def _of(self, phase: str) -> list[list[int]]:
         return sorted(self._spans.get(phase, {}).values())
-
-    def _after_last_before(self, order: float) -> tuple[float, float, float]:
-        """Place what a phase that was not recorded gave: after the phase that comes before it."""
-        for phase in reversed(PHASES):
-            if phase_order(phase.name) < order and self._of(phase.name):
-                return self._of(phase.name)[-1][1], 2.0, order
-        return _STEP_START, 2.0, order
 
 
 def merge(a: Sequence[EventKey], b: Sequence[EventKey]) -> list[EventKey]:

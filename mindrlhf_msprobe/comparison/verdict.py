@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from mindrlhf_msprobe.findings import (
     Status,
     Verdict,
 )
-from mindrlhf_msprobe.phases import INPUT_KEYS, phase_table
+from mindrlhf_msprobe.phases import INPUT_KEYS, key_order, phase_table, usual_place
 from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
 
@@ -48,7 +49,7 @@ def conclude(steps: Sequence[JudgedStep], runs: tuple[Run, Run]) -> Verdict:
     """Return the verdict over all steps and ranks.
 
     Among ranks, whose clocks cannot be compared, the one that parts after the fewest entry events
-    of its step comes first; of equal ones the lowest.
+    of its step comes first, key data in the order of a step; of equal ones the lowest.
     """
     findings = [f for step in steps for _, f in step.judged if f is not None]
     counts = Counter(str(finding.status) for finding in findings)
@@ -101,10 +102,14 @@ def _first_divergence(step: JudgedStep) -> tuple[JudgedStep, int] | None:
     return None
 
 
-def _causal_order(place: tuple[JudgedStep, int]) -> tuple[int, int, int]:
+def _causal_order(place: tuple[JudgedStep, int]) -> tuple[float, ...]:
     step, index = place
+    first = step.judged[index][0].event
     events = {pair.event for pair, _ in step.judged[:index] if pair.event.kind != DATA}
-    return step.plan.step, len(events - {step.judged[index][0].event}), step.plan.rank
+    within = (math.inf, 0, 0)
+    if first.kind == DATA:
+        within = (usual_place(first.name), key_order(first.name), first.micro_step)
+    return step.plan.step, len(events - {first}), *within, step.plan.rank
 
 
 def _explain(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> Divergence:
@@ -254,6 +259,8 @@ def _next_step(
     section: dict[str, Any] = {"msprobe": True}
     if phase.switch is not None:
         section[phase.switch] = True
+    else:
+        section["phases"] = {phase.name: phase.role}
     section.update(step_start=finding.step, step_end=finding.step)
     if phase.counts_tokens:
         token = pair.entry.token if pair.entry else None

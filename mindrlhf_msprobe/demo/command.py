@@ -44,10 +44,11 @@ def run_demo(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.report.progress import progress_bar
 
     fault = plan.fault()
-    with progress_bar("Training run A") as advance:
-        _train(plan, plan.run_a, None, lambda done: advance(done, 2 * plan.steps))
-        began = plan.steps
-        _train(plan, plan.run_b, fault, lambda done: advance(began + done, 2 * plan.steps))
+    with progress_bar("Training twice") as advance:
+        total = 2 * plan.steps
+        advance(0, total)
+        _train(plan, plan.run_a, None, lambda done: advance(done, total))
+        _train(plan, plan.run_b, fault, lambda done: advance(plan.steps + done, total))
     from mindrlhf_msprobe.comparison import compare_runs
 
     start = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from mindrlhf_msprobe.report import VERDICT_FILE
 
 
 def render(comparison: Comparison, seconds: float | None = None) -> str:
-    """Return what a comparison says, as plain text."""
+    """Return what a comparison says, as plain text; names cannot move the cursor or hide lines."""
     verdict = comparison.verdict
     lines = _headline(verdict)
     if verdict.first_divergence is not None:
@@ -29,7 +30,15 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
         lines.append(f"Tables: {len(comparison.tables)} in {output}")
         lines.append(f"Machine-readable: {output / VERDICT_FILE}")
     lines.append(_summary(verdict, seconds))
-    return "\n".join(lines)
+    return "\n".join(map(_printable, lines))
+
+
+def _printable(line: str) -> str:
+    """Return a line with its control characters, and what has no UTF-8 form, as escapes."""
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char)[0] == "C" else char
+        for char in line
+    )
 
 
 def _headline(verdict: Verdict) -> list[str]:

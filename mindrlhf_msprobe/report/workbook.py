@@ -21,6 +21,7 @@ from mindrlhf_msprobe.storage.layout import file_name
 SHEET = "Sheet1"
 MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
 _MAX_TEXT = 32_767
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 
 #: A column: its header and what it shows of a finding.
 Column = tuple[str, Callable[[Finding], Any]]
@@ -38,12 +39,13 @@ def write_tables(findings: Iterable[Finding], output: Path) -> list[str]:
             keys.setdefault(finding.key, []).append(finding)
         else:
             phases.setdefault(finding.phase or "", []).append(finding)
-    names = []
-    for key, rows in keys.items():
-        names += _write(output, key, KEY_DATA_COLUMNS, rows)
+    names: list[str] = []
     for phase, rows in phases.items():
-        names += _write(output, f"compare_result_{phase}", cell_columns(rows), rows)
-    return names
+        names += _write(output, f"compare_result_{phase}", cell_columns(rows), rows, names)
+    of_phases = len(names)
+    for key, rows in keys.items():
+        names += _write(output, key, KEY_DATA_COLUMNS, rows, names)
+    return names[of_phases:] + names[:of_phases]
 
 
 def _metric(name: str) -> Callable[[Finding], Any]:
@@ -119,11 +121,14 @@ def _relative_difference(name: str) -> Callable[[Finding], Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Tell whether `value` is a number that can be computed with."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 1 << 64
+    return isinstance(value, float)
 
 
 def _id(finding: Finding) -> Any:
-    return int(finding.path) if finding.path.isdigit() else finding.path or 0
+    return int(finding.path) if _INDEX.fullmatch(finding.path) else finding.path or 0
 
 
 KEY_DATA_COLUMNS: tuple[Column, ...] = (
@@ -217,12 +222,19 @@ _BOLD = Font(bold=True)
 
 
 def _write(
-    output: Path, stem: str, columns: Sequence[Column], rows: Sequence[Finding]
+    output: Path,
+    stem: str,
+    columns: Sequence[Column],
+    rows: Sequence[Finding],
+    taken: Sequence[str],
 ) -> list[str]:
-    names = []
+    names: list[str] = []
     for part, start in enumerate(range(0, len(rows), MAX_ROWS)):
         suffix = f"_part{part + 1}.xlsx" if len(rows) > MAX_ROWS else ".xlsx"
         name = file_name(stem, suffix)
+        while name in taken:  # a key that is called like a phase's table
+            suffix = "~" + suffix
+            name = file_name(stem, suffix)
         workbook = _workbook(columns, rows[start : start + MAX_ROWS])
         write_atomic(output / name, workbook.save)
         names.append(name)
@@ -253,10 +265,12 @@ def _cell(
     sheet: Any, value: Any, *, fill: PatternFill | None = None, font: Font | None = None
 ) -> Any:
     """Return a cell that holds a number as a number and any text as text, never as a formula."""
-    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
+    if isinstance(value, float) and not math.isfinite(value):
         value = str(value)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**53:
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**53:
         value = str(value)  # Excel would round it
+    elif not isinstance(value, (int, float, str, type(None))):
+        value = str(value)
     if isinstance(value, str):
         value = ILLEGAL_CHARACTERS_RE.sub("�", value)[:_MAX_TEXT]
         value = re.sub(r"[\ud800-\udfff]", "�", value)

@@ -53,6 +53,8 @@ def open_npy(path: Path) -> np.ndarray:
             than its header says.
     """
     try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+            raise ArrayFileError("is not a regular file")
         with open(path, "rb") as file:
             shape, fortran, dtype = _read_header(file)
             offset = file.tell()
@@ -62,15 +64,20 @@ def open_npy(path: Path) -> np.ndarray:
         raise ArrayFileError("the file is missing") from None
     except OSError as error:
         raise ArrayFileError(f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a name that no file can have
+        raise ArrayFileError(f"cannot be read: {error}") from None
     if dtype.hasobject:
         raise ArrayFileError("holds pickled Python objects, which are never loaded")
     if present < expected:
         raise ArrayFileError(
             f"is cut short: its header promises {expected} bytes of data, {present} are there"
         )
-    if expected == 0:
-        return np.empty(shape, dtype)
-    mapped = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
+    try:
+        if expected == 0:
+            return np.empty(shape, dtype)
+        mapped = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
+        raise ArrayFileError(f"cannot be mapped as shape {list(shape)}: {error}") from None
     return np.asarray(mapped)
 
 
@@ -85,8 +92,10 @@ def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
             header = npy.read_array_header_2_0(head)
         else:
             raise ArrayFileError(f"has .npy format version {version}, expected 1.0 or 2.0")
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise ArrayFileError(f"has no valid .npy header: {error}") from None
+    except ArrayFileError:
+        raise
+    except Exception as error:  # numpy parses the header as Python, which fails in many ways
+        raise ArrayFileError(f"has no valid .npy header: {str(error)[:200]}") from None
     if any(n < 0 for n in header[0]):
         raise ArrayFileError(f"claims the shape {header[0]}")
     file.seek(head.tell())

@@ -11,25 +11,26 @@ from mindrlhf_msprobe.storage import layout
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
 
 
-def read_dump(directory: Path, position: int) -> list[dict[str, Any]]:
+def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]]:
     """Return a dump's entries as journal lines, with the places in time msprobe does not record.
 
     construct.json names each entry's container and lists entries as they began; what it lacks
     (parameters_grad) stands where dump.json has it.
 
     Args:
+        root: the run's directory, which no file may leave.
         directory: holds dump.json.
         position: the phase's usual position in a step, because phases carry no time either.
 
     Raises:
         OSError, ValueError: dump.json cannot be read or is not one.
     """
-    data = _read_object(directory / layout.DUMP_FILE).get("data")
+    data = _read_object(root, directory / layout.DUMP_FILE).get("data")
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise ValueError(f"{layout.DUMP_FILE} has no entries under 'data'")
     try:
-        construct = _read_object(directory / layout.CONSTRUCT_FILE)
-    except (OSError, ValueError):
+        construct = _read_object(root, directory / layout.CONSTRUCT_FILE)
+    except (OSError, ValueError, RecursionError):
         construct = {}
     parents = {
         name: parent if isinstance(parent, str) and parent in data else None
@@ -39,7 +40,7 @@ def read_dump(directory: Path, position: int) -> list[dict[str, Any]]:
     }
     start, end = _places(list(data), parents)
     base = position * _PHASE_SPAN
-    stacks = _stacks(directory)
+    stacks = _stacks(root, directory)
     return [
         {
             **values,
@@ -53,18 +54,22 @@ def read_dump(directory: Path, position: int) -> list[dict[str, Any]]:
     ]
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
+def _read_object(root: Path, path: Path) -> dict[str, Any]:
+    content = json.loads(layout.read_inside(root, path).decode("utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
     return content
 
 
-def _stacks(directory: Path) -> dict[str, list[str]]:
+def _stacks(root: Path, directory: Path) -> dict[str, list[str]]:
     try:
-        content = _read_object(directory / layout.STACK_FILE)
-        return {name: list(frames) for names, frames in content.values() for name in names}
-    except (OSError, ValueError, TypeError):
+        content = _read_object(root, directory / layout.STACK_FILE)
+        return {
+            name: [str(frame) for frame in frames]
+            for names, frames in content.values()
+            for name in names
+        }
+    except (OSError, ValueError, TypeError, RecursionError):
         return {}
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from mindrlhf_msprobe.storage import layout
@@ -18,28 +19,31 @@ class JournalContent:
 
     Attributes:
         lines: one JSON object an entry; `frames` holds its call stack.
-        damaged: how many lines could not be read; a journal of a killed process ends in at most
-            one such line.
+        damaged: how many lines cannot be read.
+        torn: whether the last line was cut short, as in the journal of a killed process.
     """
 
     lines: list[dict[str, Any]] = field(default_factory=list)
     damaged: int = 0
+    torn: bool = False
 
 
-def read_journal(path: Path) -> JournalContent:
-    """Read a journal; lines that are cut short or damaged are counted and left out."""
+def read_journal(root: Path, path: Path) -> JournalContent:
+    """Read a journal of the run in `root`; damaged lines are counted and left out.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, or leaves the run.
+    """
     content = JournalContent()
     stacks: dict[int, list[str]] = {}
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return content
-    for raw in data.split(b"\n"):
-        if not raw:
-            continue
+    entries: set[str] = set()
+    *whole, rest = layout.read_inside(root, path).split(b"\n")
+    for raw in filter(None, whole):
         try:
             line = json.loads(raw)
             _check(line)
+            if line["entry"] in entries:
+                raise ValueError("an entry that was recorded already")
         except (ValueError, RecursionError):
             content.damaged += 1
             continue
@@ -47,15 +51,35 @@ def read_journal(path: Path) -> JournalContent:
             stacks[line["stack"]] = line["frames"]
         elif "stack" in line:
             line["frames"] = stacks.get(line["stack"], [])
+        entries.add(line["entry"])
         content.lines.append(line)
+    content.torn = bool(rest)
     return content
 
 
+#: What a journal line must and may hold beside the values themselves.
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "entry": (str,),
+    "seq": (int,),
+    "end": (int, NoneType),
+    "parent": (str, NoneType),
+    "opening": (int, NoneType),
+    "token": (int, NoneType),
+    "stack": (int, NoneType),
+    "frames": (list, NoneType),
+}
+
+
 def _check(line: Any) -> None:
-    if not isinstance(line, dict) or not isinstance(line.get("entry"), str):
-        raise ValueError("a journal line without its entry's name")
-    if not isinstance(line.get("seq"), int):
-        raise ValueError("a journal line without its place in time")
+    if not isinstance(line, dict):
+        raise ValueError("a journal line that is no JSON object")
+    for name, types in _FIELDS.items():
+        if not isinstance(line.get(name), types):
+            raise ValueError(f"a journal line whose {name} is {line.get(name)!r}")
+    if "frames" in line and not all(isinstance(frame, str) for frame in line["frames"] or ()):
+        raise ValueError("a journal line whose frames are no texts")
+    if "frames" in line and not isinstance(line.get("stack"), int):
+        raise ValueError("a journal line with a call stack that has no number")
 
 
 def msprobe_files(

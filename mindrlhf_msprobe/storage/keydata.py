@@ -70,7 +70,15 @@ def _value(record: Record) -> Any:
 
 
 def read_key_datum(
-    root: Path, directory: Path, key: str, step: int, rank: int, micro_step: int, *, ours: bool
+    root: Path,
+    directory: Path,
+    key: str,
+    step: int,
+    rank: int,
+    micro_step: int,
+    *,
+    ours: bool,
+    completed: bool = False,
 ) -> KeyDatum | None:
     """Read one micro-step's directory; None if it holds nothing that was ended.
 
@@ -78,6 +86,7 @@ def read_key_datum(
         root: the run's directory, which no file may leave.
         ours: whether this package wrote it: then the JSON comes last, and without it the save
             was cut off.
+        completed: whether the step was ended, so that no save of it can have been cut off.
     """
     structure: Any = None
     seq: int | None = None
@@ -88,17 +97,22 @@ def read_key_datum(
         leaf = Leaf("unreadable", error=problem)
         return KeyDatum(key, step, rank, micro_step, None, (Record(key, "data", "", leaf),))
     try:
-        content = json.loads(described.read_text(encoding="utf-8"))
+        content = json.loads(layout.read_inside(root, described).decode("utf-8"))
         structure = content["data"]
         seq = content.get("seq") if isinstance(content.get("seq"), int) else None
         found = dict(leaves(structure))
     except FileNotFoundError:
-        if ours:
+        if ours and not completed:
             return None
+        if ours:
+            problem = f"{described.name} is missing"
         found = {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         problem, structure, found = f"{described.name}: {error}", None, {}
-    files = {} if ours and problem is None else _array_files(directory, key)
+    try:
+        files = {} if ours and problem is None else _array_files(directory, key)
+    except OSError as error:
+        problem, files = f"cannot be listed: {error.strerror or error}", {}
     records = []
     for path in dict.fromkeys([*found, *files]):
         leaf = found.get(path, Leaf("numpy.ndarray"))
@@ -126,8 +140,11 @@ def _array_files(directory: Path, key: str) -> dict[str, str]:
     """Return msprobe's array files of a key by path: <key>.npy, <key>.<path>.npy, <key><i>.npy."""
     pattern = re.compile(re.escape(key) + r"(?:\.(?P<path>.+)|(?P<index>\d+))?\.npy")
     found = {}
-    for file in directory.iterdir():
+    for file in sorted(directory.iterdir()):
         match = pattern.fullmatch(file.name)
         if match:
-            found[match["path"] or match["index"] or ""] = file.name
+            path = match["path"] or match["index"] or ""
+            while path in found:  # key.0.npy beside key0.npy
+                path += "~"
+            found[path] = file.name
     return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from mindrlhf_msprobe.errors import UsageError
@@ -28,10 +29,10 @@ MAX_NAME_BYTES = 255
 _MAX_KEY_BYTES = 180
 _TEMPORARY_BYTES = 24  # what a temporary name adds to the final one
 
-_STEP = re.compile(r"step(\d{1,18})")
-_RANK = re.compile(r"rank(\d{1,18})")
-_PROCESS = re.compile(r"proc(\d{1,18})")
-_MICRO_STEP = re.compile(r"micro_step(\d{1,18})")
+_STEP = re.compile(r"step([0-9]{1,18})")
+_RANK = re.compile(r"rank([0-9]{1,18})")
+_PROCESS = re.compile(r"proc([0-9]{1,18})")
+_MICRO_STEP = re.compile(r"micro_step([0-9]{1,18})")
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
@@ -45,7 +46,7 @@ def manifests(root: Path) -> list[Path]:
     others = {
         int(match.group(1)): path
         for path in root.glob("run.rank*.json")
-        if (match := re.fullmatch(r"run\.rank(\d{1,18})\.json", path.name))
+        if (match := re.fullmatch(r"run\.rank([0-9]{1,18})\.json", path.name))
     }
     first = [root / RUN_FILE] if (root / RUN_FILE).is_file() else []
     return first + [others[rank] for rank in sorted(others)]
@@ -76,24 +77,41 @@ def micro_step_number(name: str) -> int | None:
     return _number(_MICRO_STEP, name)
 
 
-def rank_directories(step_dir: Path) -> dict[int, Path]:
+#: Told which directory could not be listed, and why.
+OnUnlisted = Callable[[Path, OSError], None]
+
+
+def rank_directories(
+    step_dir: Path, *, links: bool = False, unlisted: OnUnlisted | None = None
+) -> dict[int, Path]:
     """Return the rank directories below a step, by rank.
 
     `rank<N>` is rank N; `rank` (one process) is rank 0; msprobe's `proc<pid>` directories carry no
-    rank, so they are counted upwards from 0 in the order of their process ids.
+    rank, so they are counted upwards from 0 in the order of their process ids. So is a directory
+    whose rank is taken already (`rank` beside `rank0`): none is left out.
+
+    Args:
+        links: whether symbolic links to directories are listed, which may leave the run.
+        unlisted: told of a directory that cannot be listed; without it, that raises OSError.
     """
     ranks: dict[int, Path] = {}
-    processes: list[tuple[int, Path]] = []
-    for path in sorted(step_dir.iterdir()):
-        if path.is_symlink() or not path.is_dir():
-            continue
+    others: list[tuple[int, Path]] = []
+    padded: list[tuple[int, Path]] = []
+    for path in subdirectories(step_dir, links=links, unlisted=unlisted):
         rank = 0 if path.name == "rank" else _number(_RANK, path.name)
-        if rank is not None:
-            ranks.setdefault(rank, path)
+        if rank is not None and path.name == f"rank{rank}":
+            ranks[rank] = path
+        elif rank is not None:
+            padded.append((rank, path))
         elif (pid := _number(_PROCESS, path.name)) is not None:
-            processes.append((pid, path))
+            others.append((pid, path))
+    for rank, path in padded:
+        if rank in ranks:
+            others.append((-1, path))
+        else:
+            ranks[rank] = path
     free = 0
-    for _, path in sorted(processes):
+    for _, path in sorted(others):
         while free in ranks:
             free += 1
         ranks[free] = path
@@ -150,22 +168,52 @@ def file_name(stem: str, suffix: str = ".npy") -> str:
 
 def inside(root: Path, path: Path) -> bool:
     """Tell whether `path`, symbolic links followed, lies inside `root`."""
-    return path.resolve().is_relative_to(root.resolve())
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a name that is none
+        return False
 
 
-def step_directories(root: Path) -> list[Path]:
-    """Return every directory `step<S>` of layer data and of key data below `root`."""
+def read_inside(root: Path, path: Path) -> bytes:
+    """Return the content of a file of the run in `root`.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        ValueError: it is no regular file, or a symbolic link that leaves the run.
+    """
+    if path.is_symlink() and not inside(root, path):
+        raise ValueError(f"{path.name} is a symbolic link that leaves the run's directory")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path.name} is not a regular file")
+    return path.read_bytes()
+
+
+def step_directories(
+    root: Path, *, links: bool = False, unlisted: OnUnlisted | None = None
+) -> list[Path]:
+    """Return every directory `step<S>` of layer data and of key data below `root`.
+
+    Args:
+        links, unlisted: as in `rank_directories`.
+    """
+
+    def below(path: Path) -> list[Path]:
+        return subdirectories(path, links=links, unlisted=unlisted)
+
     found: list[Path] = []
-    for first in _subdirectories(root):
-        if step_number(first.name) is not None:
+    for first in below(root):
+        if first.name == KEY_DATA_DIR:  # a key may itself be called step5
+            found += [d for key in below(first) for d in below(key) if is_step(d)]
+        elif is_step(first):
             found.append(first)
-            continue
-        for second in _subdirectories(first):
-            if step_number(second.name) is not None:
-                found.append(second)
-            elif first.name == KEY_DATA_DIR:
-                found += [d for d in _subdirectories(second) if step_number(d.name) is not None]
+        else:
+            found += [second for second in below(first) if is_step(second)]
     return found
+
+
+def is_step(path: Path) -> bool:
+    """Tell whether a directory is called `step<S>`."""
+    return step_number(path.name) is not None
 
 
 def has_dumps(root: Path) -> bool:
@@ -173,5 +221,18 @@ def has_dumps(root: Path) -> bool:
     return any(rank_directories(step_dir) for step_dir in step_directories(root))
 
 
-def _subdirectories(path: Path) -> list[Path]:
-    return sorted(d for d in path.iterdir() if d.is_dir() and not d.is_symlink())
+def subdirectories(
+    path: Path, *, links: bool = False, unlisted: OnUnlisted | None = None
+) -> list[Path]:
+    """Return the directories in `path`, sorted by name.
+
+    Args:
+        links, unlisted: as in `rank_directories`.
+    """
+    try:
+        return sorted(d for d in path.iterdir() if d.is_dir() and (links or not d.is_symlink()))
+    except OSError as error:
+        if unlisted is None:
+            raise
+        unlisted(path, error)
+        return []

@@ -64,11 +64,23 @@ class Run:
         if not path.is_dir():
             what = "is not a directory" if path.exists() else "does not exist"
             raise RunError(f"{path} {what}. Give the dump_path of a run.")
-        self.manifests = list(self._read_manifests())
-        self._layer_dirs = dict(_layer_directories(path))
-        self._key_dirs = dict(_key_data_directories(path))
-        if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
+        try:
             empty = " It is empty." if not any(path.iterdir()) else ""
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+        self.manifests = list(self._read_manifests())
+        self._layer_dirs: dict[tuple[str, int, int], Path] = {}
+        for place, directory in _layer_directories(path, self._unlisted):
+            if place in self._layer_dirs:
+                self._problem(directory, "another directory is the same step and rank", *place)
+            self._layer_dirs.setdefault(place, directory)
+        self._key_dirs: dict[tuple[str, int, int, int], Path] = {}
+        for datum, directory in _key_data_directories(path, self._unlisted):
+            if datum in self._key_dirs:
+                message = "another directory is the same step, rank and micro-step"
+                self._problem(directory, message, datum[0], *datum[1:3])
+            self._key_dirs.setdefault(datum, directory)
+        if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
             raise RunError(
                 f"{path} is not a run: it holds neither {layout.RUN_FILE} nor layer data "
                 f"(<phase>/step<N>/rank<N>) nor key data ({layout.KEY_DATA_DIR}/<key>/step<N>)."
@@ -109,8 +121,12 @@ class Run:
     @property
     def places(self) -> set[tuple[int, int]]:
         """Every (step, rank) of which anything was recorded."""
-        layer = {(step, rank) for _, step, rank in self._layer_dirs}
-        return layer | {(step, rank) for _, step, rank, _ in self._key_dirs}
+        found = {(step, rank) for _, step, rank in self._layer_dirs}
+        found |= {(step, rank) for _, step, rank, _ in self._key_dirs}
+        for problem in self.problems:
+            if problem.step is not None and problem.rank is not None:
+                found.add((problem.step, problem.rank))
+        return found
 
     def config(self, rank: int = 0) -> ProbeConfig | None:
         """Return what the run was configured to record, or None where that is not known."""
@@ -123,13 +139,25 @@ class Run:
                     return None
         return None
 
+    def coverage(self, rank: int = 0) -> dict[str, str]:
+        """Return what a rank could not record in its mode, and why."""
+        for manifest in self.manifests:
+            world, coverage = manifest.get("world"), manifest.get("coverage")
+            own = isinstance(world, dict) and world.get("rank") == rank
+            if (len(self.manifests) == 1 or own) and isinstance(coverage, dict):
+                return {str(what): str(why) for what, why in coverage.items()}
+        return {}
+
     def completed(self, step: int, rank: int = 0) -> bool:
         """Tell whether `step` was ended by `Probe.step()`; msprobe's runs do not say."""
         for manifest in self.manifests:
-            if len(self.manifests) > 1 and manifest.get("world", {}).get("rank") != rank:
+            world, attempts = manifest.get("world"), manifest.get("attempts")
+            own = isinstance(world, dict) and world.get("rank") == rank
+            if len(self.manifests) > 1 and not own:
                 continue
-            attempts = manifest.get("attempts")
             for attempt in attempts if isinstance(attempts, list) else []:
+                if not isinstance(attempt, dict):
+                    continue
                 first, last = attempt.get("first_step"), attempt.get("last_completed_step")
                 if isinstance(first, int) and isinstance(last, int) and first <= step <= last:
                     return True
@@ -166,7 +194,14 @@ class Run:
             if _wanted(key, name) and _wanted(at_step, step) and _wanted(at_rank, rank):
                 path = self._key_dirs[key, at_step, at_rank, micro_step]
                 datum = read_key_datum(
-                    self.path, path, key, at_step, at_rank, micro_step, ours=bool(self.manifests)
+                    self.path,
+                    path,
+                    key,
+                    at_step,
+                    at_rank,
+                    micro_step,
+                    ours=bool(self.manifests),
+                    completed=self.completed(at_step, at_rank),
                 )
                 if datum is not None:
                     found.append(datum)
@@ -187,13 +222,15 @@ class Run:
                 if not layout.inside(self.path, linked):
                     raise ValueError("a symbolic link leaves the run's directory")
             if journal.is_file():
-                content = read_journal(journal)
+                content = read_journal(self.path, journal)
                 lines = content.lines
-                if content.damaged and self.completed(step, rank):
-                    message = f"{content.damaged} damaged line(s) in the journal"
+                # Only a step that was not ended may end in a line cut short.
+                damaged = content.damaged + (content.torn and self.completed(step, rank))
+                if damaged:
+                    message = f"{damaged} damaged line(s) in the journal"
                     self._problem(journal, message, phase, step, rank)
             else:
-                lines = foreign.read_dump(directory, phase_order(phase))
+                lines = foreign.read_dump(self.path, directory, phase_order(phase))
         except (OSError, ValueError, RecursionError) as error:
             self._problem(directory, str(error), phase, step, rank)
             return []
@@ -201,9 +238,18 @@ class Run:
         for line in lines:
             try:
                 entries.append(self._entry(line, directory, phase, step, rank))
-            except (ValueError, TypeError, AttributeError) as error:
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 self._problem(directory, f"{line['entry']}: {error}", phase, step, rank)
         return entries
+
+    def _unlisted(self, path: Path, error: OSError) -> None:
+        """Note a directory that cannot be listed, at the place it belongs to."""
+        parts = path.relative_to(self.path).parts
+        step = next((n for part in parts if (n := layout.step_number(part)) is not None), 0)
+        ranks = [int(part[4:]) for part in parts if part[:4] == "rank" and part[4:].isdecimal()]
+        phase = parts[0] if parts else UNNAMED_PHASE
+        message = f"cannot be listed: {error.strerror or error}"
+        self._problem(path, message, phase, step, ranks[0] if ranks else 0)
 
     def _problem(self, path: Path, message: str, phase: str, step: int, rank: int) -> None:
         problem = Problem(path, message, phase, step, rank)
@@ -219,18 +265,17 @@ class Run:
             Record(record, io, path, *locate(self.path, tensors, leaf, leaf.data_name))
             for record, io, path, leaf in entry_records(name, line)
         )
-        end = line.get("end")
         return Entry(
             name=name,
             phase=phase,
             step=step,
             rank=rank,
             seq=line["seq"],
-            end=end if isinstance(end, int) else None,
+            end=line.get("end"),
             parent=line.get("parent"),
-            opening=int(line.get("opening", 0)),
+            opening=line.get("opening") or 0,
             token=line.get("token"),
-            stack=tuple(line.get("frames", ())),
+            stack=tuple(line.get("frames") or ()),
             records=records,
         )
 
@@ -239,22 +284,24 @@ def _wanted(value: Any, choice: Any) -> bool:
     return choice is None or value == choice
 
 
-def _layer_directories(root: Path) -> Iterator[tuple[tuple[str, int, int], Path]]:
+def _layer_directories(
+    root: Path, unlisted: layout.OnUnlisted
+) -> Iterator[tuple[tuple[str, int, int], Path]]:
     """Yield ((phase, step, rank), directory) for layer data at, or below, `root`."""
     own_step = layout.step_number(root.name)
-    if own_step is not None and layout.rank_directories(root):
-        yield from _ranks_of(root, _phase_name(root.parent), own_step)
+    if own_step is not None and layout.rank_directories(root, links=True):
+        yield from _ranks_of(root, _phase_name(root.parent), own_step, unlisted)
         return
-    for step_dir in layout.step_directories(root):
+    for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         phase_dir = step_dir.parent
         if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
             continue
         step = layout.step_number(step_dir.name)
         assert step is not None
         if phase_dir == root:
-            yield from _ranks_of(step_dir, _phase_name(root), step)
+            yield from _ranks_of(step_dir, _phase_name(root), step, unlisted)
         elif phase_dir.parent == root:
-            yield from _ranks_of(step_dir, phase_dir.name, step)
+            yield from _ranks_of(step_dir, phase_dir.name, step, unlisted)
 
 
 def _phase_name(directory: Path) -> str:
@@ -262,29 +309,35 @@ def _phase_name(directory: Path) -> str:
     return directory.name if directory.name in known else UNNAMED_PHASE
 
 
-def _ranks_of(step_dir: Path, phase: str, step: int) -> Iterator[tuple[tuple[str, int, int], Path]]:
-    for rank, path in layout.rank_directories(step_dir).items():
-        if (path / layout.JOURNAL_FILE).is_file() or (path / layout.DUMP_FILE).is_file():
+def _ranks_of(
+    step_dir: Path, phase: str, step: int, unlisted: layout.OnUnlisted
+) -> Iterator[tuple[tuple[str, int, int], Path]]:
+    ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
+    for rank, path in ranks.items():
+        try:
+            holds = any((path / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
+        except OSError:  # reading it will say why
+            holds = True
+        if holds:
             yield (phase, step, rank), path
 
 
-def _key_data_directories(root: Path) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
+def _key_data_directories(
+    root: Path, unlisted: layout.OnUnlisted
+) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
     """Yield ((key, step, rank, micro-step), directory) for key data below `root`."""
     data = root / layout.KEY_DATA_DIR
-    if not data.is_dir() or data.is_symlink():
-        return
-    for step_dir in layout.step_directories(root):
+    for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         if step_dir.parent.parent != data:
             continue
         key, step = step_dir.parent.name, layout.step_number(step_dir.name)
         assert step is not None
-        for rank, path in layout.rank_directories(step_dir).items():
-            micro_steps = {
-                number: child
-                for child in sorted(path.iterdir())
+        ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
+        for rank, path in ranks.items():
+            micro_steps = [
+                (number, child)
+                for child in layout.subdirectories(path, links=True, unlisted=unlisted)
                 if (number := layout.micro_step_number(child.name)) is not None
-                and child.is_dir()
-                and not child.is_symlink()
-            }
-            for number, child in sorted((micro_steps or {0: path}).items()):
+            ]
+            for number, child in sorted(micro_steps) or [(0, path)]:
                 yield (key, step, rank, number), child

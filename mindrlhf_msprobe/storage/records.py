@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.arrays import ArrayFileError, open_npy
+from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.atomic import number_from_json, number_to_json
 
 _ENTRY = re.compile(
@@ -26,7 +26,10 @@ _ENTRY = re.compile(
 _ENTRY_FIELDS = ("input_args", "input_kwargs", "input", "output", "parameters")
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
-TENSOR_TYPES = ("mindspore.Tensor", "torch.Tensor", "numpy.ndarray", "str")
+#: The dtypes that are stored as they are; all others, e.g. BFloat16, as a wider one.
+_EXACT_DTYPES = frozenset(
+    dtype_name(np.dtype(code)) for code in np.typecodes["AllInteger"] + "?efdFD"
+)
 
 
 def entry_name(cell: str, class_name: str, direction: str, call: int) -> str:
@@ -128,7 +131,8 @@ def is_leaf(content: Any) -> bool:
     if isinstance(content.get("type"), str):
         return True
     shape = content.get("shape")
-    return isinstance(shape, list) and all(isinstance(n, int) for n in shape) and "max" in content
+    is_shape = isinstance(shape, list) and all(isinstance(n, int) for n in shape)
+    return is_shape and "max" in content and not isinstance(content["max"], (dict, list))
 
 
 def leaf_from_json(content: dict[str, Any]) -> Leaf:
@@ -141,9 +145,10 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
     kind = content.get("type", "mindspore.Tensor" if shape is not None else None)
     error = content.get("error")
     if shape is None:
+        value = content.get("value")
         return Leaf(
             type=str(kind),
-            value=number_from_json(content.get("value")),
+            value=value if kind == "str" else number_from_json(value),
             opaque=bool(content.get("opaque")),
             error=error if error is None else str(error),
         )
@@ -153,7 +158,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
     if fingerprint is None and content.get("md5"):
         fingerprint = f"crc32:{content['md5']}"  # msprobe calls its CRC-32 md5
     statistics = {
-        name: number_from_json(content.get(name.capitalize(), content.get(name)))
+        name: _statistic(content.get(name.capitalize(), content.get(name)))
         for name in ("max", "min", "mean", "norm")
     }
     return Leaf(
@@ -168,6 +173,16 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         error=_text(error),
         **statistics,
     )
+
+
+def _statistic(value: Any) -> Any:
+    """Return a statistic; what cannot be one is kept as text, so that it shows and never counts."""
+    value = number_from_json(value)
+    if isinstance(value, int) and abs(value) >= 1 << 64:
+        return str(value)
+    if value is None or isinstance(value, (int, float, str)):
+        return value
+    raise ValueError(f"a statistic is {str(value)[:40]}, expected a number")
 
 
 def _text(value: Any) -> str | None:
@@ -234,6 +249,8 @@ class Record:
             raise ArrayFileError(
                 f"holds shape {list(array.shape)}, but {list(self.leaf.shape)} was recorded"
             )
+        if self.leaf.dtype in _EXACT_DTYPES and dtype_name(array.dtype) != self.leaf.dtype:
+            raise ArrayFileError(f"holds {array.dtype}, but {self.leaf.dtype} was recorded")
         return array
 
 

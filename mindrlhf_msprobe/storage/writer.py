@@ -168,7 +168,8 @@ class _Journal:
             self._file = None
         has_tensors = (self._directory / layout.TENSOR_DIR).is_dir()
         data_dir = str(self._directory / layout.TENSOR_DIR) if has_tensors else None
-        files = msprobe_files(read_journal(self._path).lines, task, data_dir)
+        lines = read_journal(self._directory, self._path).lines if self._path.exists() else []
+        files = msprobe_files(lines, task, data_dir)
         for name, content in files.items():
             write_json(self._directory / name, content)
 

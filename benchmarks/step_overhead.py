@@ -1,0 +1,141 @@
+"""A training step with the probe, against the same step without it.
+
+A decoder of 4 layers, hidden 256, batch 8, sequence 128, float32, value_and_grad and AdamW,
+PyNative, CPU. The kinds of step alternate in one process, so that whatever else the machine does hits all.
+
+    python benchmarks/step_overhead.py [--rounds N] [--dir DIR]
+
+DIR is best on tmpfs, so that the disk does not decide (default: /dev/shm).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("GLOG_v", "3")
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from mindrlhf_msprobe import Probe
+
+LAYERS, HIDDEN, BATCH, SEQUENCE, VOCABULARY = 4, 256, 8, 128, 512
+
+
+class Attention(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Dense(HIDDEN, 3 * HIDDEN)
+        self.out = nn.Dense(HIDDEN, HIDDEN)
+
+    def construct(self, x: Tensor) -> Tensor:
+        q, k, v = ops.split(self.qkv(x).reshape(BATCH, SEQUENCE, 12, HIDDEN // 4), 4, 2)
+        q, k, v = (t.swapaxes(1, 2) for t in (q, k, v))
+        weights = ops.softmax(ops.matmul(q, k.swapaxes(2, 3)) / (HIDDEN // 4) ** 0.5)
+        return self.out(ops.matmul(weights, v).swapaxes(1, 2).reshape(BATCH, SEQUENCE, HIDDEN))
+
+
+class Block(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm((HIDDEN,))
+        self.attention = Attention()
+        self.norm2 = nn.LayerNorm((HIDDEN,))
+        self.up = nn.Dense(HIDDEN, 4 * HIDDEN)
+        self.down = nn.Dense(4 * HIDDEN, HIDDEN)
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.down(ops.gelu(self.up(self.norm2(x))))
+
+
+class Decoder(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
+        self.blocks = nn.CellList([Block() for _ in range(LAYERS)])
+        self.norm = nn.LayerNorm((HIDDEN,))
+        self.head = nn.Dense(HIDDEN, VOCABULARY)
+
+    def construct(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def training_step() -> tuple[nn.Cell, Callable[[], Tensor]]:
+    ms.set_seed(0)
+    network = Decoder()
+    optimizer = nn.AdamWeightDecay(network.trainable_params(), 1e-4)
+    tokens = Tensor(np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, SEQUENCE)), ms.int32)
+
+    def loss(tokens: Tensor) -> Tensor:
+        return ops.cross_entropy(network(tokens).reshape(-1, VOCABULARY), tokens.reshape(-1))
+
+    loss_and_gradients = ms.value_and_grad(loss, None, optimizer.parameters)
+
+    def step() -> Tensor:
+        value, gradients = loss_and_gradients(tokens)
+        optimizer(gradients)
+        value.asnumpy()
+        return value
+
+    return network, step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--dir", default="/dev/shm")
+    arguments = parser.parse_args()
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    network, step = training_step()
+    root = Path(tempfile.mkdtemp(dir=arguments.dir))
+    on = {"msprobe": True, "actor_train_dump": True, "step_end": 10**6}
+    sections = {
+        "phase switched off": {"msprobe": True},
+        "statistics": on,
+        "full tensors": {**on, "task": "tensor"},
+    }
+    probes = {
+        name: Probe.from_config({**section, "dump_path": str(root / str(i))})
+        for i, (name, section) in enumerate(sections.items())
+    }
+    for probe in probes.values():
+        probe.watch(actor=network)
+    times: dict[str, list[float]] = {"no probe": [], **{name: [] for name in probes}}
+    try:
+        for round_ in range(arguments.rounds + 2):
+            for name, seconds in times.items():
+                began = time.perf_counter()
+                if name == "no probe":
+                    step()
+                else:
+                    with probes[name].phase("actor_update"):
+                        step()
+                    probes[name].step()
+                if round_ >= 2:  # the first rounds warm up
+                    seconds.append(time.perf_counter() - began)
+            for phase in root.glob("*/actor_update"):
+                shutil.rmtree(phase)
+    finally:
+        for probe in probes.values():
+            probe.close()
+        shutil.rmtree(root)
+    plain = statistics.median(times["no probe"])
+    for name, seconds in times.items():
+        median = statistics.median(seconds)
+        print(f"{name:20} {median * 1000:8.1f} ms  {median / plain:5.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Counting tokens in the generate phase."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from mindspore import nn  # noqa: E402
+from small_networks import Policy, Raises, Scale, tensor  # noqa: E402
+
+from mindrlhf_msprobe import Probe  # noqa: E402
+
+GENERATE = "actor_generate_sequences"
+
+
+def tokens_of(run: Any, cell: str) -> list[tuple[int, int, int | None]]:
+    """Return (opening, call, token) of each entry of one cell."""
+    return [(e.opening, e.call, e.token) for e in run.entries() if e.cell == cell]
+
+
+def test_a_token_range_records_only_those_tokens(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """token_range 1..2 records the second and third pass, under their true call numbers."""
+    probe = layer_probe(token_range_start=1, token_range_end=2)
+    network = Policy()
+    probe.watch(actor=network)
+    with probe.phase(GENERATE):
+        for _ in range(5):
+            network(tensor(2))
+    run = recorded(probe)
+    assert tokens_of(run, "root") == [(0, 1, 1), (0, 2, 2)]
+    assert tokens_of(run, "backbone.first") == [(0, 2, 1), (0, 3, 1), (0, 4, 2), (0, 5, 2)]
+    assert len(run.entries()) == 12
+
+
+def test_the_default_range_is_the_prompt_pass(
+    make_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """By default token 0, the prompt pass, is recorded and nothing else."""
+    probe = make_probe(actor_infer_dump=True)
+    network = Policy()
+    probe.watch(actor=network)
+    with probe.phase(GENERATE):
+        for _ in range(3):
+            network(tensor(2))
+    assert tokens_of(recorded(probe), "root") == [(0, 0, 0)]
+
+
+def test_a_backbone_and_a_head_make_one_token(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """Outermost cells that run in turn share a token; the first one's next call begins another."""
+    probe = layer_probe(token_range_start=1, token_range_end=2)
+    network = Policy()
+    probe.watch(actor=network)
+    with probe.phase(GENERATE):
+        for _ in range(4):
+            network.head(network.backbone(tensor(2)))
+    run = recorded(probe)
+    assert tokens_of(run, "backbone") == [(0, 1, 1), (0, 2, 2)]
+    assert tokens_of(run, "head") == [(0, 1, 1), (0, 2, 2)]
+
+
+def test_a_second_opening_counts_tokens_anew(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """A second generation in the same step starts at token 0 while its calls go on."""
+    probe = layer_probe(token_range_start=1, token_range_end=1)
+    network = Policy()
+    probe.watch(actor=network)
+    for passes in (3, 2):
+        with probe.phase(GENERATE):
+            for _ in range(passes):
+                network(tensor(2))
+    assert tokens_of(recorded(probe), "root") == [(0, 1, 1), (1, 4, 1)]
+
+
+def test_a_new_step_counts_tokens_anew(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """Tokens and calls start at 0 in every step."""
+    probe = layer_probe(token_range_start=1, token_range_end=1)
+    network = Policy()
+    probe.watch(actor=network)
+    for _ in range(2):
+        with probe.phase(GENERATE):
+            for _ in range(2):
+                network(tensor(2))
+        probe.step()
+    assert tokens_of(recorded(probe), "root") == [(0, 1, 1), (0, 1, 1)]
+
+
+def test_token_ranges_leave_other_phases_alone(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """Outside the generate phase no token is counted and no pass left out."""
+    probe = layer_probe(token_range_start=5, token_range_end=5)
+    network = Policy()
+    probe.watch(actor=network)
+    with probe.phase("actor_compute_log_prob"):
+        for _ in range(3):
+            network(tensor(2))
+    run = recorded(probe)
+    assert tokens_of(run, "root") == [(0, 0, None), (0, 1, None), (0, 2, None)]
+
+
+def test_cells_that_are_not_recorded_still_count_tokens(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """With include on an inner cell, tokens are still counted by the outermost one."""
+    probe = layer_probe(include=["first"], token_range_start=1, token_range_end=1)
+    network = Policy()
+    probe.watch(actor=network)
+    with probe.phase(GENERATE):
+        for _ in range(3):
+            network(tensor(2))
+    run = recorded(probe)
+    assert tokens_of(run, "backbone.first") == [(0, 2, 1), (0, 3, 1)]
+    assert len(run.entries()) == 2
+
+
+def test_a_pass_that_raised_is_a_token(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """A pass that raised and was caught counts, and the tokens after it are counted on."""
+    probe = layer_probe()
+    network = nn.SequentialCell(Scale(), Raises())
+    probe.watch(actor=network)
+    with probe.phase(GENERATE):
+        for armed in (True, False, False):
+            network[1].armed = armed
+            try:
+                network(tensor(2))
+            except ArithmeticError:
+                assert armed
+    assert tokens_of(recorded(probe), "root") == [(0, 0, 0), (0, 1, 1), (0, 2, 2)]

@@ -1,0 +1,124 @@
+"""What a run was configured not to record is listed apart: neither the same nor a divergence."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from runs import Fault, Recording, record_training
+
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.findings import Cause, Outcome
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """Return a run that recorded everything."""
+    return record_training(tmp_path_factory.mktemp("full"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"reference_dump": False}, "reference_dump: false"),
+        ({"actor_infer_dump": False}, "actor_infer_dump: false"),
+        ({"step_start": 1, "step_end": 1}, "step_start 1 … step_end 1"),
+        ({"token_range_start": 1, "token_range_end": 1}, "token_range_start 1 … token_range_end 1"),
+        ({"include": [r"\.mlp$"]}, "include/exclude"),
+        ({"exclude": ["attention"]}, "include/exclude"),
+        ({"parameters": False}, "parameters: false"),
+        ({"key_data_dump": False}, "key_data_dump: false"),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_was_switched_off_is_coverage(full, tmp_path, settings, reason, swapped):
+    """Records that one run left out by its own configuration are listed with the reason."""
+    less = record_training(tmp_path / "b", **settings)
+    result = compare_runs(less, full) if swapped else compare_runs(full, less)
+    assert result.verdict.status is Outcome.IDENTICAL
+    assert result.verdict.first_divergence is None
+    assert result.verdict.counts["only_in_a"] == result.verdict.counts["only_in_b"] == 0
+    assert result.verdict.coverage
+    for gap in result.verdict.coverage:
+        assert reason in gap.reason
+        assert gap.only_in == ("B" if swapped else "A")
+        assert gap.records > 0
+
+
+def test_a_difference_beside_a_gap_is_still_found(full, tmp_path):
+    """What both runs recorded is compared, whatever one of them left out."""
+    fault = Fault("layers.1.mlp", "reference_compute_log_prob", step=1)
+    less = record_training(tmp_path / "b", actor_infer_dump=False, faults=[fault])
+    place = compare_runs(full, less).verdict.first_divergence
+    assert place is not None
+    assert (place.entry, place.cause) == ("Cell.layers.1.mlp.Dense.forward.0", Cause.COMPUTATION)
+
+
+def test_a_rank_that_was_not_chosen_is_coverage(tmp_path):
+    """A rank that one run's configuration left out is listed apart."""
+    a = record_training(tmp_path / "a", ranks=(0, 1), steps=1)
+    b = Recording(tmp_path / "b", ranks=[0])
+    b.close()
+    content = json.loads((tmp_path / "b/run.json").read_text())
+    record_training(tmp_path / "c", steps=1)
+    (tmp_path / "c/run.json").write_text(json.dumps(content))
+    result = compare_runs(a, tmp_path / "c")
+    assert result.verdict.status is Outcome.IDENTICAL
+    assert all("rank 1 not recorded" in gap.reason for gap in result.verdict.coverage)
+
+
+def test_runs_of_which_each_left_out_what_the_other_has_are_incomparable(tmp_path):
+    """Coverage alone is no success: nothing was compared."""
+    off = {"key_data_dump": False, "actor_infer_dump": False, "actor_train_dump": False}
+    a = record_training(tmp_path / "a", **off, reference_dump=False)
+    b = record_training(tmp_path / "b", **off, critic_train_dump=False)
+    result = compare_runs(a, b)
+    assert result.verdict.status is Outcome.INCOMPARABLE
+    assert {gap.only_in for gap in result.verdict.coverage} == {"A", "B"}
+
+
+def test_what_ought_to_be_there_is_missing_and_not_coverage(full, tmp_path):
+    """A phase that is switched on and absent is missing, beside one that is switched off."""
+    less = record_training(tmp_path / "b", reference_dump=False)
+    for directory in (less / "critic_update").rglob("rank0"):
+        directory.rename(directory.parent / "gone")
+    result = compare_runs(full, less)
+    place = result.verdict.first_divergence
+    assert place is not None
+    assert (place.phase, place.cause) == ("critic_update", Cause.MISSING)
+    assert len(result.verdict.coverage) == 1
+
+
+def test_an_argument_called_parameters_is_not_a_parameter(tmp_path):
+    """`parameters: false` explains missing parameters, not a missing argument of that name."""
+    for name in ("a", "b"):
+        recording = Recording(tmp_path / name, parameters=False)
+        kwargs = {"of": {"parameters": {"weight": np.ones(2)}}} if name == "a" else {}
+        with recording.phase("actor_update"):
+            recording.call("x", "Net", lambda x, **_: x, np.ones(3), **kwargs)
+        recording.end_step()
+        recording.close()
+    place = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert place is not None
+    assert place.record == "Cell.x.Net.forward.0.input.of.parameters.weight"
+    assert place.cause is Cause.MISSING
+
+
+def test_what_a_run_could_not_record_in_its_mode_is_coverage(tmp_path):
+    """Backward entries that a run says it does not record are listed apart."""
+    for name in ("a", "b"):
+        recording = Recording(tmp_path / name)
+        with recording.phase("actor_update"):
+            recording.call("x", "Net", np.sin, np.ones(3))
+        if name == "a":
+            line = {"entry": "Cell.x.Net.backward.0", "seq": 8, "end": 9}
+            recording.writer.append_entry(
+                "actor_update", 0, {**line, "input": [{"type": "int", "value": 1}]}, ()
+            )
+        recording.end_step()
+        recording.close()
+    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    assert result.verdict.status is Outcome.IDENTICAL
+    (gap,) = result.verdict.coverage
+    assert "backward" in gap.reason

@@ -1,0 +1,319 @@
+"""Two arrays → numbers: exact in every dtype, and the same as a plain computation."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mindrlhf_msprobe.comparison.metrics import BLOCK, Tolerance, compare_arrays
+from mindrlhf_msprobe.storage.arrays import bfloat16_bits_to_float32
+
+INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
+FLOATS = [np.float16, np.float32, np.float64]
+COMPLEX = [np.complex64, np.complex128]
+NAN, INF = math.nan, math.inf
+
+
+def compare(a, b, tolerance=None):
+    return compare_arrays(np.asarray(a), np.asarray(b), tolerance or Tolerance())
+
+
+def floats(*values, dtype=np.float32):
+    return np.array(values, dtype)
+
+
+def random_pair(dtype, size=3000):
+    """Return two arrays that agree in most places."""
+    random = np.random.default_rng(np.dtype(dtype).num)
+    if np.dtype(dtype).kind in "iu":
+        limits = np.iinfo(dtype)
+        a = random.integers(limits.min, limits.max, size, dtype=dtype, endpoint=True)
+        other = random.integers(limits.min, limits.max, size, dtype=dtype, endpoint=True)
+    elif np.dtype(dtype).kind == "b":
+        a, other = random.random(size) < 0.5, random.random(size) < 0.5
+    else:
+        a = random.normal(size=size).astype(dtype)
+        if np.dtype(dtype).kind == "c":
+            a += 1j * random.normal(size=size)
+        other = a * random.choice([1.0, 1.0005, 1.003, 1.008, 1.5, -1], size).astype(dtype)
+    return a, np.where(random.random(size) < 0.3, other, a).astype(dtype)
+
+
+def plainly(a, b):
+    """Return the metrics of two finite arrays, each element a Python number of its own."""
+    kind = complex if a.dtype.kind == "c" else float if a.dtype.kind == "f" else int
+    pairs = [(kind(x), kind(y)) for x, y in zip(a.tolist(), b.tolist())]
+    absolute = [abs(x - y) for x, y in pairs]
+    relative = [
+        0.0 if x == y else float(Fraction(d) / Fraction(max(abs(x), abs(y))))
+        for d, (x, y) in zip(absolute, pairs)
+    ]
+    size = len(pairs)
+    different = [i for i, (x, y) in enumerate(pairs) if x != y]
+    dot = sum((complex(x).conjugate() * complex(y)).real for x, y in pairs)
+    norms = [math.sqrt(sum(float(abs(v)) ** 2 for v in side)) for side in zip(*pairs)]
+    return {
+        "equal_percent": 100 * (size - len(different)) / size,
+        "first_mismatch": different[0] if different else None,
+        "max_abs_err": max(absolute),
+        "max_rel_err": max(relative),
+        "within_1e3_percent": 100 * sum(r < 1e-3 for r in relative) / size,
+        "within_5e3_percent": 100 * sum(r < 5e-3 for r in relative) / size,
+        "within_1e2_percent": 100 * sum(r < 1e-2 for r in relative) / size,
+        "cosine": dot / (norms[0] * norms[1]),
+        "euclidean": math.sqrt(sum(float(d) ** 2 for d in absolute)),
+    }
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS, *COMPLEX, np.bool_])
+def test_metrics_are_those_of_a_plain_computation(dtype):
+    """In every dtype the metrics equal those computed one Python number at a time."""
+    a, b = random_pair(dtype)
+    metrics = compare(a, b).metrics
+    for name, expected in plainly(a, b).items():
+        assert getattr(metrics, name) == pytest.approx(expected, rel=1e-9), name
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS, *COMPLEX, np.bool_])
+def test_an_array_equals_its_copy(dtype):
+    """In every dtype a copy is equal, with every share at exactly 100 % and no error."""
+    a, _ = random_pair(dtype, size=49)  # 49 · (100 / 49) is not 100 in floating point
+    compared = compare(a, a.copy())
+    metrics = compared.metrics
+    assert compared.equal
+    assert not compared.one_sided
+    assert metrics.equal_percent == metrics.within_1e3_percent == 100
+    assert metrics.within_5e3_percent == metrics.within_1e2_percent == 100
+    assert (metrics.first_mismatch, metrics.max_abs_err, metrics.max_rel_err) == (None, 0, 0)
+    assert (metrics.cosine, metrics.euclidean) == (1, 0)
+
+
+def test_unsigned_integers_do_not_wrap():
+    """97 and 98 as uint8 are 1 apart, in either order, not 255."""
+    for a, b in ((97, 98), (98, 97)):
+        metrics = compare(np.uint8([a]), np.uint8([b])).metrics
+        assert metrics.max_abs_err == 1
+        assert metrics.max_rel_err == pytest.approx(1 / 98)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_the_extremes_of_integers_are_exact(dtype):
+    """The distance of a dtype's smallest and largest value is exact."""
+    limits = np.iinfo(dtype)
+    metrics = compare(np.array([limits.min], dtype), np.array([limits.max], dtype)).metrics
+    assert metrics.max_abs_err == int(limits.max) - int(limits.min)
+
+
+def test_large_int64_values_that_float64_cannot_tell_apart_differ():
+    """2**53 and 2**53 + 1 differ by exactly 1, although both are the same float64."""
+    compared = compare(np.int64([2**53]), np.int64([2**53 + 1]))
+    assert not compared.equal
+    assert compared.metrics.max_abs_err == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (np.int64([-1]), np.uint64([2**64 - 1])),
+        (np.int64([-1]), np.array([2**64 - 1], ">u8")),
+        (np.uint8([255]), np.int8([-1])),
+        (np.int64([2**53 + 1]), np.float64([2**53])),
+        (np.uint64([2**64 - 1]), np.float64([2**64])),
+        (np.int32([2**24 + 1]), np.float32([2**24])),
+    ],
+)
+def test_unlike_dtypes_are_compared_by_their_values(a, b):
+    """Values that are equal only after a lossy conversion are not equal, in either order."""
+    for compared in (compare(a, b), compare(b, a)):
+        assert not compared.equal
+        assert not compared.within
+        assert compared.metrics.max_abs_err >= 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (np.int64([-1, 3]), np.float32([-1, 3])),
+        (np.uint64([2**63]), np.float64([2**63])),
+        (np.bool_([True, False]), np.int8([1, 0])),
+        (np.array([1, 2], ">i4"), np.array([1, 2], "<i8")),
+        (np.array([1.5], ">f4"), np.array([1.5], "<f8")),
+    ],
+)
+def test_equal_values_of_unlike_dtypes_are_equal(a, b):
+    """The same values are equal whatever dtype and byte order hold them."""
+    assert compare(a, b).equal
+
+
+def test_bfloat16_is_compared_as_the_float32_it_stands_for():
+    """bfloat16 bits, brought to float32, keep their values exactly."""
+    one, next_up = bfloat16_bits_to_float32(np.uint16([0x3F80, 0x3F81]))
+    assert (one, next_up) == (1.0, 1.0078125)
+    assert compare([one], [next_up]).metrics.max_abs_err == 0.0078125
+
+
+def test_nan_equals_nan_in_the_same_place():
+    """Two NaNs in one place are equal and count as within every bound."""
+    compared = compare(floats(1, NAN), floats(1, NAN))
+    assert compared.equal
+    assert compared.metrics.within_1e3_percent == 100
+    assert (compared.metrics.nan_a, compared.metrics.nan_b) == (1, 1)
+
+
+def test_negative_zero_equals_zero():
+    """−0.0 and 0.0 are the same value."""
+    assert compare(floats(-0.0), floats(0.0)).equal
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_one_sided_non_finite_elements_are_seen(bad):
+    """A NaN or infinity on one side only is one-sided and never within a tolerance."""
+    a, b = floats(1, bad, 3), floats(1, 2, 3)
+    for x, y in ((a, b), (b, a)):
+        compared = compare(x, y, Tolerance(rtol=1, atol=1e9))
+        assert compared.one_sided
+        assert not compared.within
+        assert not compared.equal
+        assert compared.metrics.first_mismatch == 1
+        assert compared.metrics.max_abs_err == 0
+
+
+@pytest.mark.parametrize(("a", "b"), [(INF, -INF), (NAN, INF), (INF, NAN)])
+def test_unlike_non_finite_elements_differ(a, b):
+    """Infinity is neither minus infinity nor NaN, whatever the tolerance."""
+    compared = compare(floats(a), floats(b), Tolerance(atol=1e9, rtol=1))
+    assert not compared.equal
+    assert not compared.within
+    assert compared.metrics.max_abs_err is None
+    assert compared.metrics.within_1e2_percent == 0
+
+
+def test_equal_infinities_are_equal():
+    """The same infinity on both sides is equal and no error."""
+    compared = compare(floats(INF, 1), floats(INF, 2))
+    assert not compared.one_sided
+    assert compared.metrics.equal_percent == 50
+    assert (compared.metrics.inf_a, compared.metrics.inf_b) == (1, 1)
+    assert compared.metrics.max_abs_err == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (complex(NAN, 1), complex(NAN, 2)),
+        (complex(1, NAN), complex(2, NAN)),
+        (complex(NAN, 1), complex(1, NAN)),
+        (complex(INF, NAN), complex(NAN, INF)),
+    ],
+)
+def test_complex_numbers_differ_if_either_part_does(a, b):
+    """A NaN in one part of a complex number does not hide the other part."""
+    assert not compare(np.array([a]), np.array([b])).equal
+
+
+def test_complex_numbers_with_equal_parts_are_equal():
+    """A complex number whose parts agree, NaN beside NaN, is equal."""
+    assert compare(np.array([complex(NAN, 1)]), np.array([complex(NAN, 1)])).equal
+
+
+def test_empty_arrays_agree_without_any_error():
+    """Two arrays without elements are equal: all shares 100 %, errors 0."""
+    compared = compare(np.empty((0, 3)), np.empty((0, 3)))
+    assert compared.equal
+    assert compared.metrics.equal_percent == compared.metrics.within_1e2_percent == 100
+    assert compared.metrics.max_abs_err == compared.metrics.max_rel_err == 0
+
+
+def test_a_0d_array_is_one_element():
+    """A 0-d array is compared as one element with index 0."""
+    metrics = compare(np.float32(2), np.float32(3)).metrics
+    assert (metrics.first_mismatch, metrics.equal_percent, metrics.max_abs_err) == (0, 0, 1)
+
+
+def test_unlike_shapes_are_refused():
+    """Arrays of unlike shapes are never cut to fit."""
+    with pytest.raises(ValueError, match=r"\(3,\) and \(2,\)"):
+        compare([1, 2, 3], [1, 2])
+
+
+@pytest.mark.parametrize("index", [0, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+def test_the_first_mismatch_is_found_across_blocks(index):
+    """The flat index of the first different element is right wherever a block ends."""
+    a = np.zeros(2 * BLOCK + 6, np.float32)
+    b = a.copy()
+    b[index:] = 1
+    metrics = compare(a, b).metrics
+    assert metrics.first_mismatch == index
+    assert metrics.equal_percent == pytest.approx(100 * index / a.size)
+
+
+def test_elements_are_counted_in_row_major_order_whatever_the_layout():
+    """The index of the first mismatch is the row-major one also for column-major arrays."""
+    a = np.zeros((3, 4), np.float32)
+    b = a.copy()
+    b[1, 2] = 1
+    assert compare(np.asfortranarray(a), np.asfortranarray(b)).metrics.first_mismatch == 6
+    assert compare(np.asfortranarray(a), b).metrics.first_mismatch == 6
+
+
+def test_the_relative_error_is_that_of_the_larger_one():
+    """The relative error is |a−b| / max(|a|, |b|), and 0 where both are 0."""
+    metrics = compare(floats(0, 2, -4), floats(0, 1, -5)).metrics
+    assert metrics.max_rel_err == pytest.approx(0.5)
+    assert compare(floats(0, 1), floats(1, 1)).metrics.max_rel_err == 1
+
+
+def test_the_shares_count_elements_below_each_bound():
+    """The shares within 1‰, 5‰ and 1 % count the elements with a smaller relative error."""
+    a = floats(1000, 1000, 1000, 1000, dtype=np.float64)
+    b = floats(1000, 1000.5, 1004, 1009, dtype=np.float64)
+    metrics = compare(a, b).metrics
+    assert metrics.within_1e3_percent == 50
+    assert metrics.within_5e3_percent == 75
+    assert metrics.within_1e2_percent == 100
+
+
+def test_cosine_and_euclidean_distance():
+    """Perpendicular arrays have cosine 0, opposite ones −1; the distance is that of the points."""
+    assert compare(floats(3, 0), floats(0, 4)).metrics.cosine == 0
+    assert compare(floats(3, 0), floats(0, 4)).metrics.euclidean == 5
+    assert compare(floats(1, 2), floats(-1, -2)).metrics.cosine == pytest.approx(-1)
+    assert compare(floats(0, 0), floats(1, 2)).metrics.cosine is None
+
+
+def test_huge_values_give_no_false_numbers_and_no_warning():
+    """At the edge of float64 the relative error stays at most 2, and nothing warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compared = compare(np.array([1.7e308, 1]), np.array([-1.7e308, 1]))
+    assert compared.metrics.max_rel_err == 2
+    assert compared.metrics.equal_percent == 50
+    assert not compared.within
+
+
+@pytest.mark.parametrize(
+    ("rtol", "atol", "within"),
+    [(0, 0, False), (0.02, 0, True), (0.005, 0, False), (0, 1, True), (0, 0.9, False)],
+)
+def test_the_tolerance_is_absolute_plus_relative_to_the_larger_one(rtol, atol, within):
+    """100 and 101 are within atol + rtol · 101, and not otherwise."""
+    assert compare(floats(100), floats(101), Tolerance(rtol, atol)).within is within
+
+
+def test_one_element_outside_the_tolerance_is_enough():
+    """A single element outside the tolerance, in any block, is not hidden by all others."""
+    a = np.ones(BLOCK + 10, np.float32)
+    b = a.copy()
+    b[-1] = 1.5
+    assert not compare(a, b, Tolerance(rtol=0.1)).within
+
+
+@pytest.mark.parametrize("value", [-1, NAN, INF, "1", None])
+def test_a_tolerance_is_a_number_from_0_on(value):
+    """A tolerance that is negative, not finite or no number is refused by name and value."""
+    with pytest.raises(ValueError, match="rtol is"):
+        Tolerance(rtol=value)

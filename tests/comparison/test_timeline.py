@@ -1,0 +1,191 @@
+"""The order of events in a step: what ran around what, and where key data stand."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from mindrlhf_msprobe.comparison.timeline import merge, order_of
+from mindrlhf_msprobe.storage.keydata import KeyDatum
+from mindrlhf_msprobe.storage.records import Entry
+
+GENERATE, UPDATE = "actor_generate_sequences", "actor_update"
+
+
+def entry(name, phase, seq, end, opening=0):
+    return Entry(f"Cell.{name}.Net.forward.0", phase, 0, 0, seq, end, opening=opening)
+
+
+def datum(key, seq=None, micro_step=0):
+    return KeyDatum(key, 0, 0, micro_step, seq, ())
+
+
+def shown(events):
+    return [
+        f"{event.name}.{event.micro_step}" if event.kind == "data" else f"{event.kind} {event.name}"
+        for event in events
+    ]
+
+
+def keys(*data):
+    return shown(order_of([], data))
+
+
+def test_a_container_stands_around_its_children():
+    """An entry begins before and ends after what ran inside it."""
+    events = shown(order_of([entry("root", UPDATE, 0, 3), entry("a", UPDATE, 1, 2)], []))
+    root, a = "Cell.root.Net.forward.0", "Cell.a.Net.forward.0"
+    assert events == [f"begin {root}", f"begin {a}", f"end {a}", f"end {root}"]
+
+
+def test_an_entry_that_never_returned_has_no_end():
+    """A cell that raised begins and does not end."""
+    assert len(order_of([entry("a", UPDATE, 0, None)], [])) == 1
+
+
+PHASES = [
+    GENERATE,
+    "actor_compute_log_prob",
+    "reference_compute_log_prob",
+    "critic_compute_values",
+    UPDATE,
+    "critic_update",
+]
+STEP = [
+    ("prompts", GENERATE),
+    ("responses", GENERATE),
+    ("old_log_prob", "actor_compute_log_prob"),
+    ("ref_log_prob", "reference_compute_log_prob"),
+    ("values", "critic_compute_values"),
+    ("rewards", None),
+    ("advantages", None),
+    ("returns", None),
+    ("kl_loss", UPDATE),
+    ("loss", UPDATE),
+    ("value_loss", "critic_update"),
+]
+
+
+@pytest.mark.parametrize("seqs", [range(100, 111), range(110, 99, -1), [None] * 11])
+def test_key_data_stand_where_they_belong_whenever_they_were_saved(seqs):
+    """Saved at the end of a step, in any order or without a time, keys stand behind their phase."""
+    entries = [entry(phase, phase, 2 * i, 2 * i + 1) for i, phase in enumerate(PHASES)]
+    data = [datum(key, seq) for (key, _), seq in zip(STEP, seqs)]
+    events = shown(order_of(entries, data))
+    for key, phase in STEP:
+        place = events.index(f"{key}.0")
+        if phase is None:
+            assert events.index(f"end Cell.{PHASES[3]}.Net.forward.0") < place
+            assert place < events.index(f"begin Cell.{UPDATE}.Net.forward.0")
+        else:
+            assert events.index(f"end Cell.{phase}.Net.forward.0") < place
+            following = PHASES[PHASES.index(phase) + 1 :]
+            assert all(place < events.index(f"begin Cell.{p}.Net.forward.0") for p in following)
+
+
+def test_key_data_keep_their_order_without_any_cell():
+    """Key data alone stand in the order of a step, whatever was saved first."""
+    names = [key for key, _ in STEP]
+    data = [datum(key, seq) for seq, key in enumerate(reversed(names))]
+    assert keys(*data) == [f"{name}.0" for name in names]
+
+
+def test_unknown_keys_stand_where_they_were_saved():
+    """A key nothing is known about stands at its time among the cells, or last without one."""
+    entries = [entry("a", UPDATE, 0, 1), entry("b", UPDATE, 3, 4)]
+    events = shown(order_of(entries, [datum("mine", 2)]))
+    assert events.index("mine.0") == 2
+    assert shown(order_of(entries, [datum("mine")]))[-1] == "mine.0"
+
+
+def test_unknown_keys_follow_what_was_saved_before_them():
+    """Without any cell, an unknown key stands behind the known keys that were saved before it."""
+    data = [datum("prompts", 0), datum("scores", 1), datum("rewards", 2), datum("loss", 3)]
+    assert keys(*data) == ["prompts.0", "scores.0", "rewards.0", "loss.0"]
+    assert keys(datum("first", 0), datum("prompts", 1)) == ["first.0", "prompts.0"]
+
+
+def test_rounds_of_key_data_stay_apart():
+    """Where all keys of one round were saved before those of the next, the rounds stay apart."""
+    data = [datum(key, 3 * r + i, r) for r in range(2) for i, key in enumerate(("prompts", "loss"))]
+    assert keys(*data) == ["prompts.0", "loss.0", "prompts.1", "loss.1"]
+    mixed = [datum("prompts", 0), datum("prompts", 1, 1), datum("loss", 2), datum("loss", 3, 1)]
+    assert keys(*mixed) == ["prompts.0", "prompts.1", "loss.0", "loss.1"]
+
+
+def rounds(*phases, number=2):
+    """Return entries of phases that are opened in turn, `number` times."""
+    clock = itertools.count()
+    return [
+        Entry(f"Cell.{phase}.Net.forward.{n}", phase, 0, 0, next(clock), next(clock), opening=n)
+        for n in range(number)
+        for phase in phases
+    ]
+
+
+@pytest.mark.parametrize("seq", [None, 100])
+def test_the_nth_save_belongs_to_the_nth_opening(seq):
+    """With two rounds, each key stands in its own round, also if it was saved at the end."""
+    entries = rounds(GENERATE, "critic_compute_values", UPDATE)
+    data = [datum(key, seq, n) for key in ("responses", "rewards", "loss") for n in range(2)]
+    events = shown(order_of(entries, data))
+    order = [name for name in events if not name.startswith("end")]
+    assert order == [
+        f"begin Cell.{GENERATE}.Net.forward.0",
+        "responses.0",
+        "begin Cell.critic_compute_values.Net.forward.0",
+        "rewards.0",
+        f"begin Cell.{UPDATE}.Net.forward.0",
+        "loss.0",
+        f"begin Cell.{GENERATE}.Net.forward.1",
+        "responses.1",
+        "begin Cell.critic_compute_values.Net.forward.1",
+        "rewards.1",
+        f"begin Cell.{UPDATE}.Net.forward.1",
+        "loss.1",
+    ]
+
+
+def test_a_key_of_a_phase_that_was_not_recorded_stands_in_its_round():
+    """Where only the update was recorded, each round's responses stand before its update."""
+    entries = rounds(UPDATE)
+    data = [datum("responses", 100 + n, n) for n in range(2)]
+    events = [name for name in shown(order_of(entries, data)) if not name.startswith("end")]
+    assert [name.split(".")[0] for name in events] == [
+        "responses",
+        "begin Cell",
+        "responses",
+        "begin Cell",
+    ]
+
+
+def test_one_round_of_experience_stands_before_all_its_updates():
+    """Rewards saved once, or several times in one round, stand before the first of many updates."""
+    entries = [
+        entry("g", GENERATE, 0, 1),
+        *[
+            Entry(f"Cell.u.Net.forward.{n}", UPDATE, 0, 0, 10 + 2 * n, 11 + 2 * n, opening=n)
+            for n in range(4)
+        ],
+    ]
+    assert shown(order_of(entries, [datum("rewards", 100)]))[2] == "rewards.0"
+    three = [datum("rewards", 100 + n, n) for n in range(3)]
+    assert shown(order_of(entries, three))[2:5] == ["rewards.0", "rewards.1", "rewards.2"]
+
+
+def test_a_result_never_stands_later_than_where_it_was_saved():
+    """A loss of the first of two passes in one opening stands between them."""
+    entries = [entry("a", UPDATE, 0, 1), entry("b", UPDATE, 3, 4)]
+    events = shown(order_of(entries, [datum("loss", 2), datum("loss", 5, 1)]))
+    assert events.index("loss.0") == 2
+    assert events[-1] == "loss.1"
+
+
+def test_the_events_of_both_runs_are_merged():
+    """A's order counts; what only B has follows what precedes it there."""
+    a = order_of([entry(n, UPDATE, i, i + 0.5) for i, n in enumerate("acd")], [])
+    b = order_of([entry(n, UPDATE, i, i + 0.5) for i, n in enumerate("xabcy")], [])
+    begun = [name.split(".")[1] for name in shown(merge(a, b)) if name.startswith("begin")]
+    assert begun == ["x", "a", "b", "c", "y", "d"]
+    assert merge(a, a) == a

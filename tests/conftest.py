@@ -1,0 +1,131 @@
+"""What the tests share: quiet frameworks, probes that are closed, and one real small Llama."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Both frameworks read these while they are imported, so they are set before any test module loads.
+os.environ["GLOG_v"] = "3"
+_LOGS = tempfile.TemporaryDirectory(prefix="msprobe_tests_")
+os.environ.setdefault("LOG_MF_PATH", os.path.join(_LOGS.name, "mindformers"))
+
+from mindrlhf_msprobe import Probe, open_run  # noqa: E402
+from mindrlhf_msprobe.demo.quiet import quiet_frameworks  # noqa: E402
+from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
+
+quiet_frameworks(_LOGS.name)
+
+ALL_LAYERS = {
+    "actor_infer_dump": True,
+    "actor_train_dump": True,
+    "reference_dump": True,
+    "critic_train_dump": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep a launcher's settings out of the tests."""
+    for name in ("RANK_ID", "RANK", "RANK_SIZE", "MS_WORKER_NUM", "MSPROBE_LOG_LEVEL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def make_probe(tmp_path: Path) -> Iterator[Callable[..., Probe]]:
+    """Return a function that makes a switched-on probe; it is closed after the test."""
+    made: list[Probe] = []
+
+    def make(**settings: Any) -> Probe:
+        settings = {"msprobe": True, "dump_path": str(tmp_path / "run"), **settings}
+        probe = Probe.from_config(settings)
+        made.append(probe)
+        return probe
+
+    yield make
+    for probe in made:
+        probe.close()
+
+
+@pytest.fixture
+def layer_probe(make_probe: Callable[..., Probe]) -> Callable[..., Probe]:
+    """Return a function that makes a probe with every layer switch on, for the first ten steps."""
+
+    def make(**settings: Any) -> Probe:
+        return make_probe(**{**ALL_LAYERS, "step_end": 9, "token_range_end": 99, **settings})
+
+    return make
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[[Probe], Run]:
+    """Return a function that ends a probe's run and opens what it wrote."""
+
+    def end_and_open(probe: Probe) -> Run:
+        probe.close()
+        return open_run(probe.config.dump_path)
+
+    return end_and_open
+
+
+@pytest.fixture
+def warnings_of(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return a function that returns the warnings this package has logged so far."""
+
+    def collect() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.name == "mindrlhf_msprobe"]
+
+    return collect
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file, refusing the bare NaN that Python's reader would take."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{path} holds {word}, which is not JSON")
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def tree(root: Path, depth: int = 3) -> set[str]:
+    """Return the directories `depth` levels below `root`, as relative names."""
+    return {str(p.relative_to(root)) for p in root.glob("/".join(["*"] * depth)) if p.is_dir()}
+
+
+def run_python(program: str, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh interpreter and return its result; it must end well."""
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return result
+
+
+@pytest.fixture(scope="session")
+def llama_sizes() -> dict[str, int]:
+    """Return the sizes of the smallest Llama that has everything a big one has."""
+    return {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "multiple_of": 8}
+
+
+@pytest.fixture(scope="session")
+def build_llama(llama_sizes: dict[str, int]) -> Callable[[], Any]:
+    """Return a function that builds the same small LlamaForCausalLM every time."""
+    pytest.importorskip("mindformers")
+    from mindrlhf_msprobe.demo.networks import build_networks
+
+    def build() -> Any:
+        sizes = copy.deepcopy(llama_sizes)
+        return build_networks(sizes, sizes, vocab_size=17, seq_length=8, seed=5)["actor"]
+
+    return build

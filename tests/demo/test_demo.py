@@ -1,0 +1,185 @@
+"""The demo as a newcomer runs it: real processes, real trainings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mindrlhf_msprobe import open_run
+from mindrlhf_msprobe.storage.records import cell_name
+
+PHASES = {
+    "actor_generate_sequences",
+    "actor_compute_log_prob",
+    "reference_compute_log_prob",
+    "critic_compute_values",
+    "actor_update",
+    "critic_update",
+}
+
+
+def run_demo(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mindrlhf_msprobe", "demo", "--output", str(output), *options]
+    environment = {**os.environ, "MSPROBE_LOG_LEVEL": "1"}
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=output.parent, timeout=300
+    )
+
+
+def verdict_of(output: Path) -> dict:
+    return json.loads((output / "comparison" / "verdict.json").read_text())
+
+
+def config_file(directory: Path, section: str) -> Path:
+    path = directory / "trainer.yaml"
+    path.write_text("msprobe_config:\n" + section)
+    return path
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    output = tmp_path_factory.mktemp("demo") / "out"
+    return output, run_demo(output, "--steps", "2")
+
+
+def test_the_planted_cell_is_named(planted):
+    """The default demo exits with 0 and its verdict names the cell that was planted."""
+    output, done = planted
+    assert done.returncode == 0, done.stderr
+    first = verdict_of(output)["first_divergence"]
+    assert first["entry"] == "Cell.model.layers.1.feed_forward.w2.Linear.forward.0"
+    assert (first["phase"], first["step"]) == ("reference_compute_log_prob", 1)
+    assert first["cause"] == "computation"
+    assert "The verdict is what was planted" in done.stdout
+    assert first["entry"] in done.stdout
+
+
+def test_the_demo_says_only_what_it_has_to(planted):
+    """Neither the frameworks nor the probe chatter on stderr, and nothing lands beside DIR."""
+    output, done = planted
+    assert done.stderr == ""
+    assert [path.name for path in output.parent.iterdir()] == ["out"]
+
+
+def test_the_runs_hold_every_phase_and_key(planted):
+    """Both runs hold all six phases, the configurations and the key data of every step."""
+    output, _ = planted
+    for name in ("run_a", "run_b"):
+        run = open_run(output / name)
+        assert set(run.phases) == PHASES
+        assert run.steps == [0, 1]
+        assert run.finished
+        assert not run.problems
+        assert {"prompts", "responses", "rewards", "old_log_prob", "ref_log_prob", "values"} <= {
+            *run.keys
+        }
+        assert {"advantages", "returns", "log_prob", "kl_loss", "loss"} <= {*run.keys}
+        assert set(run.configurations()) == {"actor", "critic", "rl", "seed"}
+
+
+def test_the_tables_are_written(planted):
+    """Every phase and every key has its table, and verdict.json lists them all."""
+    output, _ = planted
+    tables = set(verdict_of(output)["tables"])
+    assert {f"compare_result_{phase}.xlsx" for phase in PHASES} <= tables
+    assert {path.name for path in (output / "comparison").glob("*.xlsx")} == tables
+
+
+def test_a_second_demo_does_not_mix_with_the_first(planted):
+    """An output that already holds runs is refused with exit code 2 and nothing is changed."""
+    output, _ = planted
+    before = (output / "run_a" / "run.json").read_bytes()
+    done = run_demo(output)
+    assert done.returncode == 2
+    assert "already holds a run" in done.stderr
+    assert (output / "run_a" / "run.json").read_bytes() == before
+
+
+def test_without_a_fault_both_runs_agree(tmp_path):
+    """With --no-fault the demo says that both runs agree bit for bit and exits with 0."""
+    done = run_demo(tmp_path / "out", "--no-fault", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert verdict_of(tmp_path / "out")["status"] == "identical"
+    assert "agree bit for bit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("phase", "cell", "step", "seed"),
+    [
+        ("actor_update", "model.layers.0", 0, 7),
+        ("critic_compute_values", "value_head", 1, 1),
+        ("actor_generate_sequences", "model.freqs_mgr", 0, 3),
+        ("actor_compute_log_prob", "root", 1, 1234),
+    ],
+)
+def test_other_faults_are_named_too(tmp_path, phase, cell, step, seed):
+    """Whatever cell of whatever phase is planted, it is named: no neighbour, no container."""
+    options = ["--fault", f"{phase}:{cell}", "--fault-step", str(step), "--seed", str(seed)]
+    done = run_demo(tmp_path / "out", *options, "--steps", str(step + 1))
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = verdict_of(tmp_path / "out")["first_divergence"]
+    assert (first["phase"], cell_name(first["entry"]), first["step"]) == (phase, cell, step)
+
+
+def test_with_key_data_only_no_phase_directory_exists(tmp_path):
+    """key_data_dump alone records no layer, and the verdict still points to the phase."""
+    config = config_file(tmp_path, "  msprobe: true\n  key_data_dump: true\n")
+    done = run_demo(tmp_path / "out", "--config", str(config), "--steps", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {path.name for path in (tmp_path / "out" / "run_a").iterdir()}
+    assert names == {"run.json", "data"}
+    first = verdict_of(tmp_path / "out")["first_divergence"]
+    assert (first["record"], first["step"]) == ("ref_log_prob", 1)
+    assert first["next_step"] == {
+        "msprobe": True,
+        "reference_dump": True,
+        "step_start": 1,
+        "step_end": 1,
+    }
+
+
+def test_the_step_window_limits_layers(tmp_path):
+    """reference_dump with step_start = step_end = 2 leaves only reference_compute_log_prob/step2."""
+    section = "  msprobe: true\n  reference_dump: true\n  step_start: 2\n  step_end: 2\n"
+    config = config_file(tmp_path, section)
+    done = run_demo(tmp_path / "out", "--config", str(config), "--fault-step", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = tmp_path / "out" / "run_a"
+    assert {path.name for path in run.iterdir()} == {"run.json", "reference_compute_log_prob"}
+    assert [p.name for p in (run / "reference_compute_log_prob").iterdir()] == ["step2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fault", "actor_updat:lm_head"], "Did you mean 'actor_update'?"),
+        (["--fault", "actor_update"], "expected PHASE:CELL"),
+        (["--fault", "actor_update:model.layer.0"], "Did you mean 'model.layers.0'?"),
+        (["--fault", "actor_update:model.layers", "--steps", "1"], "never runs in actor_update"),
+        (["--steps", "0"], "--steps is 0"),
+        (["--fault-step", "3"], "--fault-step is 3"),
+        (["--config", "nowhere.yaml"], "there is no such file"),
+    ],
+)
+def test_bad_arguments_get_one_clear_message(tmp_path, options, message):
+    """What cannot be used is named with exit code 2 and without a traceback."""
+    done = run_demo(tmp_path / "out", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_wrong_section_is_refused(tmp_path):
+    """An unknown key in the section of --config is named with its nearest known key."""
+    config = config_file(tmp_path, "  msprobe: true\n  key_data_dmp: true\n")
+    done = run_demo(tmp_path / "out", "--config", str(config))
+    assert done.returncode == 2
+    assert "'key_data_dmp'" in done.stderr
+    assert "Did you mean 'key_data_dump'?" in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,95 @@
+"""verdict.json: the schema machines rely on, valid in every case."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from runs import Fault, Recording, record_training
+
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.findings import Status
+
+FIRST = {
+    "step": int,
+    "rank": int,
+    "phase": str,
+    "record": str,
+    "entry": str,
+    "cause": str,
+    "max_abs_err": float,
+    "max_rel_err": float,
+    "explanation": str,
+}
+
+
+def verdict(path):
+    def refuse(word):
+        raise AssertionError(f"verdict.json holds {word}")
+
+    return json.loads((path / "verdict.json").read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_a_divergence_has_every_field(tmp_path):
+    """Status, counts, the first divergence with its place and measures, and the tables."""
+    a = record_training(tmp_path / "a", task="tensor", steps=1)
+    fault = Fault("layers.1.mlp", "reference_compute_log_prob")
+    b = record_training(tmp_path / "b", task="tensor", steps=1, faults=[fault])
+    result = compare_runs(a, b, output_path=tmp_path / "out")
+    content = verdict(tmp_path / "out")
+    assert content["schema"] == 1
+    assert content["status"] == "diverged"
+    assert set(content["counts"]) == {str(status) for status in Status}
+    assert sum(content["counts"].values()) == len(result.findings)
+    for name, kind in FIRST.items():
+        assert isinstance(content["first_divergence"][name], kind), name
+    assert content["first_divergence"]["cause"] == "computation"
+    assert content["tables"] == list(result.tables)
+    assert all((tmp_path / "out" / name).is_file() for name in content["tables"])
+
+
+def test_equal_runs_have_no_first_divergence(tmp_path):
+    """Without a divergence the field is null."""
+    a, b = (record_training(tmp_path / n, steps=1) for n in ("a", "b"))
+    compare_runs(a, b, output_path=tmp_path / "out")
+    content = verdict(tmp_path / "out")
+    assert (content["status"], content["first_divergence"]) == ("identical", None)
+
+
+def test_key_data_have_no_entry(tmp_path):
+    """Where key data differ first, entry is null and the record is the key."""
+    a = record_training(tmp_path / "a", steps=1)
+    b = record_training(tmp_path / "b", steps=1, faults=[Fault("rewards")])
+    compare_runs(a, b, output_path=tmp_path / "out")
+    first = verdict(tmp_path / "out")["first_divergence"]
+    assert (first["record"], first["entry"], first["cause"]) == ("rewards", None, "data")
+
+
+@pytest.mark.parametrize("values", [[1.7e308, -1.7e308], [np.inf, 1.0], [np.nan, 1.0]])
+def test_it_is_valid_json_whatever_the_values(tmp_path, values):
+    """Errors beyond every float, NaN and infinities do not make it invalid."""
+    for name, value in zip(("a", "b"), values):
+        recording = Recording(tmp_path / name)
+        recording.data("loss", np.float64([value, 1]))
+        recording.end_step()
+        recording.close()
+    compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
+    assert verdict(tmp_path / "out")["status"] == "diverged"
+
+
+def test_an_output_directory_that_cannot_be_written_is_a_clear_error(tmp_path):
+    """A path below a file is refused with its name and what to do."""
+    a, b = (record_training(tmp_path / n, steps=1) for n in ("a", "b"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"file/out cannot be written.*-o"):
+        compare_runs(a, b, output_path=tmp_path / "file" / "out")
+
+
+def test_without_an_output_directory_nothing_is_written(tmp_path, monkeypatch):
+    """compare_runs(a, b) only returns its result."""
+    monkeypatch.chdir(tmp_path)
+    a, b = (record_training(tmp_path / n, steps=1) for n in ("a", "b"))
+    assert compare_runs(a, b)
+    assert {p.name for p in tmp_path.iterdir()} == {"a", "b"}

@@ -1,0 +1,279 @@
+"""Tables: the columns msprobe's users know, numbers as numbers, names never as formulas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from openpyxl import load_workbook
+from runs import Fault, Recording, record_training
+
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
+from mindrlhf_msprobe.report import workbook
+from mindrlhf_msprobe.report.workbook import write_tables
+
+KEY_DATA_HEADER = [
+    "step",
+    "rank",
+    "micro_step",
+    "id",
+    "shape1",
+    "shape2",
+    "相同元素百分比(%)",
+    "首个不匹配元素索引",
+    "最大绝对误差",
+    "最大相对误差",
+    "误差在千分之一内元素占比(%)",
+    "误差在百分之一内元素占比(%)",
+]
+PLACE = [
+    "NPU Name",
+    "Bench Name",
+    "NPU Dtype",
+    "Bench Dtype",
+    "NPU Tensor Shape",
+    "Bench Tensor Shape",
+]
+TENSOR_COLUMNS = [
+    "Cosine",
+    "EucDist",
+    "MaxAbsErr",
+    "MaxRelativeErr",
+    "One Thousandth Err Ratio",
+    "Five Thousandths Err Ratio",
+]
+DIFFERENCE_COLUMNS = [
+    "Max diff",
+    "Min diff",
+    "Mean diff",
+    "L2norm diff",
+    "MaxRelativeErr",
+    "MinRelativeErr",
+    "MeanRelativeErr",
+    "NormRelativeErr",
+]
+STATISTICS = [
+    "NPU max",
+    "NPU min",
+    "NPU mean",
+    "NPU l2norm",
+    "Bench max",
+    "Bench min",
+    "Bench mean",
+    "Bench l2norm",
+]
+
+
+def compare(tmp_path, **settings):
+    a = record_training(tmp_path / "a", steps=1, **settings)
+    fault = Fault("layers.0.mlp", "reference_compute_log_prob")
+    b = record_training(tmp_path / "b", steps=1, faults=[fault], **settings)
+    return compare_runs(a, b, output_path=tmp_path / "out")
+
+
+def rows(path):
+    """Return the header and the rows of a table as the text or numbers a reader sees."""
+    sheet = load_workbook(path).worksheets[0]
+    header, *content = sheet.iter_rows(values_only=True)
+    return list(header), [dict(zip(header, row)) for row in content]
+
+
+def finding(status=Status.DIFFERENT, **values):
+    defaults = {
+        "record": "x",
+        "step": 0,
+        "rank": 0,
+        "phase": "actor_update",
+        "io": "output",
+        "path": "0",
+        "a": Side(name="x"),
+        "b": Side(name="x"),
+        "entry": "x",
+    }
+    return Finding(status=status, **{**defaults, **values})
+
+
+def test_every_key_and_every_phase_has_its_table(tmp_path):
+    """One workbook a key and one a phase, named after them, as the result lists them."""
+    result = compare(tmp_path)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {*result.tables, "verdict.json"}
+    assert {"rewards.xlsx", "loss.xlsx", "compare_result_actor_update.xlsx"} <= names
+
+
+def test_a_keys_table_has_msprobes_header_first(tmp_path):
+    """Key data: the header of the msprobe document in its order, on the first sheet, Sheet1."""
+    compare(tmp_path)
+    path = tmp_path / "out/rewards.xlsx"
+    header, content = rows(path)
+    assert header[: len(KEY_DATA_HEADER)] == KEY_DATA_HEADER
+    assert load_workbook(path).sheetnames[0] == "Sheet1"
+    (row,) = content
+    assert (row["step"], row["rank"], row["micro_step"], row["id"]) == (0, 0, 0, 0)
+    assert (row["shape1"], row["shape2"]) == ("[2, 4]", "[2, 4]")
+    assert row["相同元素百分比(%)"] == 87.5
+    assert row["首个不匹配元素索引"] == 0
+    assert 0 < row["最大绝对误差"] < 1
+    assert row["status"] == "different"
+
+
+@pytest.mark.parametrize(
+    ("task", "columns"), [("tensor", TENSOR_COLUMNS), ("statistics", DIFFERENCE_COLUMNS)]
+)
+def test_a_phases_table_has_msprobes_columns(tmp_path, task, columns):
+    """Cells: the columns of msprobe's compare for tensors and for statistics."""
+    compare(tmp_path, task=task)
+    header, content = rows(tmp_path / "out/compare_result_reference_compute_log_prob.xlsx")
+    expected = [*PLACE, *columns, *STATISTICS, "Result", "Err_message"]
+    assert header[: len(expected)] == expected
+    wrong = [row for row in content if row["Result"] == "error"]
+    assert wrong[0]["NPU Name"] == "Cell.layers.0.mlp.Dense.forward.0.output.0"
+    assert wrong[0]["Err_message"].startswith("different")
+    assert {row["Result"] for row in content} == {"pass", "error"}
+
+
+def test_rows_are_in_causal_order(tmp_path):
+    """The rows follow the computation: the container's input, its children, its output."""
+    compare(tmp_path)
+    _, content = rows(tmp_path / "out/compare_result_reference_compute_log_prob.xlsx")
+    names = [row["NPU Name"] for row in content]
+    assert names[0] == "Cell.root.Network.forward.0.input.0"
+    assert names[-1] == "Cell.root.Network.forward.0.output.0"
+
+
+def test_statistics_differ_as_msprobe_writes_them(tmp_path):
+    """Differences are numbers; relative ones are texts in percent."""
+    a = Side(name="x", dtype="Float32", shape=(2,), max=3.0, min=-1.0, mean=1.0, norm=0.0)
+    b = Side(name="x", dtype="Float32", shape=(2,), max=2.0, min=-1.0, mean=math.nan, norm=0.0)
+    write_tables([finding(a=a, b=b)], tmp_path)
+    _, (row,) = rows(tmp_path / "compare_result_actor_update.xlsx")
+    assert (row["Max diff"], row["MaxRelativeErr"]) == (1, "50.0%")
+    assert (row["Min diff"], row["MinRelativeErr"]) == (0, "0.0%")
+    assert row["Mean diff"] == "nan"
+    assert row["MeanRelativeErr"] is None
+
+
+def test_numbers_are_numbers(tmp_path):
+    """Measures and statistics are numeric cells; what Excel would round is text."""
+    metrics = Metrics(50.0, 3, 0.25, 0.5, 50.0, 50.0, 50.0, 0.5, 0.25)
+    side = Side(name="x", dtype="Int64", shape=(2,), max=2**63 - 1, min=5, mean=math.inf, norm=1.5)
+    write_tables([finding(a=side, b=side, metrics=metrics)], tmp_path)
+    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
+    cells = {sheet.cell(1, c).value: sheet.cell(2, c) for c in range(1, sheet.max_column + 1)}
+    for name in ("Cosine", "EucDist", "MaxAbsErr", "NPU min", "NPU l2norm", "step"):
+        assert cells[name].data_type == "n", name
+    assert cells["NPU max"].value == str(2**63 - 1)
+    assert cells["NPU mean"].value == "inf"
+
+
+HARMFUL = ["=1+1", "+1", "-1", "@x", "\x01\x1b[31m", "优势", "a\udc80b", "x" * 40_000, "=HYPERLINK"]
+
+
+@pytest.mark.parametrize("text", HARMFUL, ids=ascii)
+def test_no_name_becomes_a_formula(tmp_path, text):
+    """Whatever a record, a note or a text is called, its cell holds text and can be opened."""
+    side = Side(name=text, dtype=text, value=text)
+    write_tables([finding(record=text, a=side, b=side, note=text, stack=(text,))], tmp_path)
+    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
+    cells = next(iter(sheet.iter_rows(min_row=2)))
+    assert all(cell.data_type in ("s", "n", "inlineStr") for cell in cells)
+    if text.isprintable() and len(text) < 100:
+        assert cells[0].value == text
+
+
+@pytest.mark.parametrize("key", ["=1+1", "优势", "kl loss", "a.b", "x" * 180, "答" * 60])
+def test_any_key_has_a_table(tmp_path, key):
+    """Keys with signs, spaces or Chinese have a table that opens."""
+    for name in ("a", "b"):
+        recording = Recording(tmp_path / name)
+        recording.data(key, ["=2+2", "中文"])
+        recording.end_step()
+        recording.close()
+    result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
+    assert result
+    (name,) = result.tables
+    assert name.startswith(key[:20])
+    _, content = rows(tmp_path / "out" / name)
+    assert [row["id"] for row in content] == [0, 1]
+    assert content[0]["max1"] is not None
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}, (None, 3), 10**400, 1 + 2j, math.nan, True])
+def test_any_value_of_a_dump_can_be_shown(tmp_path, value):
+    """A value of any kind that a dump from elsewhere may hold does not stop the table."""
+    side = Side(name="x", value=value, max=value, shape=None)
+    for shape in (None, (1,)):
+        rows_of = [finding(a=Side(name="x", value=value, max=value, shape=shape), b=side)]
+        write_tables(rows_of, tmp_path)
+    assert len(rows(tmp_path / "compare_result_actor_update.xlsx")[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"), [("", 0), ("3", 3), ("mask", "mask"), ("007", "007"), ("²", "²"), ("٣", "٣")]
+)
+def test_an_elements_id_is_its_place(tmp_path, path, shown):
+    """The id is the index in a list, the name in a dict, 0 for a single tensor."""
+    write_tables([finding(key="k", micro_step=0, path=path, io="data")], tmp_path)
+    assert rows(tmp_path / "k.xlsx")[1][0]["id"] == shown
+
+
+def test_more_rows_than_a_sheet_holds_are_split(tmp_path, monkeypatch):
+    """No row is lost where a sheet is full: the next file goes on, in order."""
+    monkeypatch.setattr(workbook, "MAX_ROWS", 4)
+    names = write_tables([finding(step=step) for step in range(10)], tmp_path)
+    assert names == [f"compare_result_actor_update_part{n}.xlsx" for n in (1, 2, 3)]
+    parts = [rows(tmp_path / name)[1] for name in names]
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert [row["step"] for part in parts for row in part] == list(range(10))
+
+
+def test_two_tables_never_share_a_file(tmp_path):
+    """A key that is called like a phase's table does not overwrite it."""
+    found = [
+        finding(key="compare_result_actor_update", micro_step=0, io="data", phase=None),
+        finding(),
+    ]
+    names = write_tables(found, tmp_path)
+    assert len(set(names)) == 2
+    headers = [rows(tmp_path / name)[0] for name in names]
+    assert headers[0][:4] == KEY_DATA_HEADER[:4]
+    assert headers[1][:6] == PLACE
+
+
+def test_rows_that_differ_are_coloured(tmp_path):
+    """Red for what differs, yellow for what is within tolerance, nothing for the rest."""
+    order = (Status.DIFFERENT, Status.UNREADABLE, Status.WITHIN_TOLERANCE, Status.IDENTICAL)
+    write_tables([finding(status) for status in order], tmp_path)
+    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
+    colours = [sheet.cell(row, 1).fill.fgColor.rgb[-6:] for row in range(2, 6)]
+    assert colours == ["FFC7CE", "FFC7CE", "FFEB9C", "000000"]
+    assert sheet.freeze_panes == "A2"
+    assert sheet.auto_filter.ref
+
+
+def test_identical_records_show_full_agreement(tmp_path):
+    """Records that are identical by their fingerprints show 100 % and no error."""
+    write_tables([finding(Status.IDENTICAL, key="k", micro_step=0, io="data")], tmp_path)
+    _, (row,) = rows(tmp_path / "k.xlsx")
+    assert (row["相同元素百分比(%)"], row["最大绝对误差"]) == (100, 0)
+    assert row["首个不匹配元素索引"] is None
+
+
+def test_records_that_were_not_compared_show_no_agreement(tmp_path):
+    """A missing or unreadable record has no measures at all."""
+    found = [finding(s, key="k", micro_step=0, io="data") for s in (Status.ONLY_IN_A,)]
+    write_tables([*found, finding(Status.UNREADABLE, key="k", micro_step=1)], tmp_path)
+    for row in rows(tmp_path / "k.xlsx")[1]:
+        assert all(row[name] is None for name in KEY_DATA_HEADER[6:])
+
+
+def test_numpy_is_not_in_a_table(tmp_path):
+    """Values that come from arrays are plain numbers in the file."""
+    a = record_training(tmp_path / "a", steps=1, task="tensor")
+    b = record_training(tmp_path / "b", steps=1, task="tensor")
+    result = compare_runs(a, b)
+    for found in result.findings:
+        for value in (found.a.max, found.metrics and found.metrics.max_abs_err):
+            assert not isinstance(value, np.generic)

@@ -1,0 +1,188 @@
+"""Small real networks, each with one thing that real networks do."""
+
+import dataclasses
+import os
+from collections import namedtuple
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+if ms.get_context("device_target") != "CPU":
+    ms.set_device("CPU")
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.runtime.launch_blocking()
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+@dataclasses.dataclass
+class Hidden:
+    """A dataclass as models return them."""
+
+    states: Tensor
+    cache: Any = None
+
+
+def tensor(*shape: int, start: float = 0.0) -> Tensor:
+    """Return float32 numbers that are all different."""
+    count = int(np.prod(shape))
+    return Tensor(np.arange(count, dtype=np.float32).reshape(shape) / 7 + np.float32(start))
+
+
+def hook_count(network: nn.Cell) -> int:
+    """Return how many hooks of any kind lie on a network's cells."""
+    replaced = sum("_run_construct" in vars(cell) for _, cell in network.cells_and_names())
+    return replaced + sum(
+        len(hooks)
+        for _, cell in network.cells_and_names()
+        for hooks in (
+            cell._forward_hook,
+            cell._forward_pre_hook,
+            cell._backward_hook,
+            cell._backward_pre_hook,
+        )
+    )
+
+
+class Scale(nn.Cell):
+    """One parameter, one product."""
+
+    def __init__(self, factor: float = 2.0) -> None:
+        super().__init__()
+        self.factor = Parameter(Tensor(np.float32(factor)), name="factor")
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+class Echo(nn.Cell):
+    """Takes anything and returns it: one argument as it is, several as a tuple."""
+
+    def construct(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and not kwargs else (*args, *kwargs.values())
+
+
+class Returns(nn.Cell):
+    """Returns what it was given when it was made."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = (value,)
+
+    def construct(self, x: Tensor) -> Any:
+        return self.value[0]
+
+
+class Cubed(nn.Cell):
+    """x**3 with a bprop of its own that is wrong on purpose: 5 instead of 3 x**2."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * x * x
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        return (dout * 5,)
+
+
+class Twice(nn.Cell):
+    """Two layers; the first runs twice and has a second name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Scale(2.0)
+        self.second = Scale(3.0)
+        self.alias = self.first
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.second(self.alias(self.first(x)))
+
+
+class Policy(nn.Cell):
+    """A backbone and a head, which trainers also call one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = Twice()
+        self.head = Scale(5.0)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.head(self.backbone(x))
+
+
+class Raises(nn.Cell):
+    """Raises while `armed`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = True
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.armed:
+            raise ArithmeticError("raised inside the cell")
+        return x + 1
+
+
+class Catches(nn.Cell):
+    """Goes on after its first child raised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.breaks = Raises()
+        self.follows = Scale()
+
+    def construct(self, x: Tensor) -> Tensor:
+        try:
+            x = self.breaks(x)
+        except ArithmeticError:
+            x = x - 1
+        return self.follows(x)
+
+
+class Opaque:
+    """What nobody can look into."""
+
+
+class BrokenTensor(Tensor):
+    """A tensor that cannot be brought to the host."""
+
+    def asnumpy(self) -> np.ndarray:
+        raise MemoryError("the device is gone")
+
+
+class Mixed(nn.Cell):
+    """Odd signatures, shared cells, a custom bprop and an in-place change, all differentiable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(4, 4)
+        self.dense.weight.set_data(tensor(4, 4, start=-1.0))
+        self.dense.bias.set_data(tensor(4))
+        self.tied = self.dense
+        self.cubed = Cubed()
+        self.blocks = nn.CellList([Gate(), Gate()])
+        self.tail = nn.SequentialCell([nn.Tanh(), Scale(0.5)])
+        self.echo = Echo()
+
+    def construct(self, x: Tensor, *, mask: Any = None, scale: float = 1.0) -> Tensor:
+        x = self.tied(self.dense(x))
+        x = ops.tanh(x)
+        for block in self.blocks:
+            x, _ = block(x, None, extra={"mask": mask, "scale": scale})
+        x = x + 0.1 * self.cubed(x)
+        x = self.echo(x)
+        return self.tail(x)
+
+
+class Gate(nn.Cell):
+    """Takes a positional None and a dict; returns a tuple with a dict inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale(1.5)
+
+    def construct(self, x: Tensor, cache: Any, extra: dict) -> tuple[Tensor, dict]:
+        return self.scale(x) * extra["scale"], {"cache": cache, "used": x}
+
+
+FILE = os.path.abspath(__file__)

@@ -1,0 +1,146 @@
+"""Arrays as .npy files: every dtype comes back, and no file is trusted."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from mindrlhf_msprobe.storage.arrays import (
+    ArrayFileError,
+    bfloat16_bits_to_float32,
+    dtype_name,
+    open_npy,
+    save_npy,
+)
+
+DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+DTYPES += ["float16", "float32", "float64", "complex64", "complex128"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3, 4)], ids=str)
+def test_arrays_survive_the_round_trip(tmp_path, dtype, shape):
+    """An array of any dtype and shape, 0-d and empty ones too, comes back as it was."""
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    save_npy(tmp_path / "x.npy", array)
+    found = open_npy(tmp_path / "x.npy")
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(found, array)
+    assert not found.flags.writeable or not found.size
+
+
+def test_column_major_arrays_come_back_in_order(tmp_path):
+    """An array stored column by column has its elements in the same places."""
+    array = np.asfortranarray(np.arange(12).reshape(3, 4))
+    save_npy(tmp_path / "x.npy", array)
+    np.testing.assert_array_equal(open_npy(tmp_path / "x.npy"), array)
+
+
+def test_every_bfloat16_has_its_float32():
+    """All 65536 bfloat16 values become the float32 with the same upper bits."""
+    bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    found = bfloat16_bits_to_float32(bits).view(np.uint32)
+    np.testing.assert_array_equal(found, bits.astype(np.uint32) << 16)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("float32", "Float32"), ("uint8", "UInt8"), ("bool", "Bool"), ("complex64", "Complex64")],
+)
+def test_dtypes_have_the_names_of_mindspore(dtype, name):
+    """numpy's dtypes are called as MindSpore calls them."""
+    assert dtype_name(np.dtype(dtype)) == name
+
+
+def test_objects_are_never_written(tmp_path):
+    """An array of Python objects is refused, and no file is left behind."""
+    with pytest.raises(ValueError, match=r"[Oo]bject"):
+        save_npy(tmp_path / "x.npy", np.array([{}], dtype=object))
+    assert list(tmp_path.iterdir()) == []
+
+
+class _Trap:
+    """Leaves a trace when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("unpickled",)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path, monkeypatch):
+    """An .npy with a pickle inside is an error, and what it holds does not run."""
+    monkeypatch.chdir(tmp_path)
+    np.save(tmp_path / "x.npy", np.array([_Trap()], dtype=object), allow_pickle=True)
+    (tmp_path / "y.npy").write_bytes(pickle.dumps(_Trap()))
+    for name in ("x.npy", "y.npy"):
+        with pytest.raises(ArrayFileError):
+            open_npy(tmp_path / name)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_file_cut_short_says_how_much_is_missing(tmp_path):
+    """A file with fewer bytes than its header promises is an error, not a shorter array."""
+    save_npy(tmp_path / "x.npy", np.zeros(100, np.float32))
+    os.truncate(tmp_path / "x.npy", 128 + 396)
+    with pytest.raises(ArrayFileError, match=r"cut short: its header promises 400 bytes .* 396"):
+        open_npy(tmp_path / "x.npy")
+
+
+def header(text, version=(1, 0)):
+    body = text.encode("latin1")
+    return b"\x93NUMPY" + bytes(version) + len(body).to_bytes(2, "little") + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUM",
+        b"not an array at all",
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,)}"),
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}") + b"1234",
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 0)}"),
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': " + f"{(1,) * 70}" + "}")
+        + b"1234",
+        header("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}") + b"12345678",
+        header("{'descr': __import__('os'), 'fortran_order': False, 'shape': ()}"),
+        header("{'descr': '<f4'}"),
+        header("(" * 5000),
+        header("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", (9, 0)) + b"1234",
+    ],
+    ids=[
+        "empty",
+        "magic only",
+        "text",
+        "claims too much",
+        "negative",
+        "too large although empty",
+        "too many dimensions",
+        "objects",
+        "code",
+        "incomplete header",
+        "deep nesting",
+        "unknown version",
+    ],
+)
+def test_damaged_headers_are_errors_with_a_reason(tmp_path, content):
+    """Whatever a file claims, it is refused with a reason and nothing large is allocated."""
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(ArrayFileError, match=r"."):
+        open_npy(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("name", ["missing.npy", ".", "a\0b.npy", "\udc80.npy", "x" * 300])
+def test_names_that_are_no_array_file_are_errors(tmp_path, name):
+    """A missing file, a directory and impossible names are errors like any other."""
+    with pytest.raises(ArrayFileError):
+        open_npy(tmp_path / name)
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    """A named pipe in a dump does not make the reader wait for ever."""
+    os.mkfifo(tmp_path / "x.npy")
+    with pytest.raises(ArrayFileError, match="not a regular file"):
+        open_npy(tmp_path / "x.npy")

@@ -1,0 +1,312 @@
+"""The writer: files whole or not at all, runs never mixed, finished steps survive a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import EVERYTHING, Recording, record_training
+
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.atomic import dump_json, write_atomic, write_json
+from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.writer import RunWriter
+
+
+def strict_json(path):
+    def refuse(word):
+        raise AssertionError(f"{path} holds {word}")
+
+    return json.loads(path.read_bytes().decode("utf-8"), parse_constant=refuse)
+
+
+def writer(root, *, rank=0, existing="refuse", task="statistics"):
+    return RunWriter(
+        Path(root), rank=rank, config={**EVERYTHING, "task": task}, existing=existing, task=task
+    )
+
+
+def entry(number, **values):
+    return {"entry": f"Cell.a.Dense.forward.{number}", "seq": 2 * number, "end": 2 * number + 1} | {
+        "input_args": [],
+        "output": [],
+        **values,
+    }
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    """A write that fails half-way leaves the earlier file whole and no temporary one."""
+    path = tmp_path / "x.json"
+    write_json(path, {"old": 1})
+
+    def fail(file):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(path, fail)
+    assert strict_json(path) == {"old": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_bare_nan_is_never_written(tmp_path):
+    """JSON that would not be JSON is refused, and no file appears."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", {"a": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_that_is_no_unicode_is_escaped():
+    """A lone surrogate becomes a valid escape."""
+    assert json.loads(dump_json({"a": "答\udc80"}).decode("utf-8")) == {"a": "答\udc80"}
+
+
+def test_every_json_file_of_a_run_is_valid(tmp_path):
+    """With NaN and infinities everywhere, each JSON file and journal line is valid JSON."""
+    recording = Recording(tmp_path)
+    bad = np.float32([np.nan, np.inf, -np.inf])
+    with recording.phase("actor_update"):
+        recording.call("a", "Dense", lambda x, **_: x, bad, scale=float("nan"))
+    recording.data("loss", {"总": bad, "mean": float("inf"), "text": "答\udc80"})
+    recording.end_step()
+    recording.close()
+    files = list(tmp_path.rglob("*.json*"))
+    assert {p.name for p in files} >= {"run.json", "dump.json", "records.jsonl", "loss.json"}
+    for path in files:
+        if path.suffix == ".jsonl":
+            for line in path.read_text(encoding="utf-8").splitlines():
+                json.loads(line, parse_constant=pytest.fail)
+        else:
+            strict_json(path)
+
+
+def test_the_tree_is_that_of_the_documentation(tmp_path):
+    """A phase's files and a key's files lie where the documentation says."""
+    record_training(tmp_path, steps=1, task="tensor")
+    phase = tmp_path / "actor_update/step0/rank0"
+    names = {p.name for p in phase.iterdir()}
+    assert names == {
+        "records.jsonl",
+        "dump.json",
+        "stack.json",
+        "construct.json",
+        "dump_tensor_data",
+    }
+    assert (phase / "dump_tensor_data/Cell.embed.Dense.forward.0.output.0.npy").is_file()
+    key = tmp_path / "data/loss/step0/rank0/micro_step0"
+    assert {p.name for p in key.iterdir()} == {"loss.npy", "loss.json"}
+
+
+def test_dump_json_is_msprobes(tmp_path):
+    """dump.json has msprobe's keys, children before their container; construct.json the parents."""
+    record_training(tmp_path, steps=1, reference_dump=True)
+    directory = tmp_path / "reference_compute_log_prob/step0/rank0"
+    dump = strict_json(directory / "dump.json")
+    assert (dump["task"], dump["level"], dump["framework"]) == ("statistics", "L0", "mindspore")
+    assert dump["dump_data_dir"] is None
+    entries = list(dump["data"])
+    assert entries[0] == "Cell.embed.Dense.forward.0"
+    assert entries[-1] == "Cell.root.Network.forward.0"
+    values = dump["data"][entries[0]]
+    assert set(values) == {"input_args", "input_kwargs", "output", "parameters"}
+    assert set(values["output"][0]) >= {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm"}
+    construct = strict_json(directory / "construct.json")
+    assert next(iter(construct)) == "Cell.root.Network.forward.0"
+    assert construct["Cell.layers.0.mlp.Dense.forward.0"] == "Cell.layers.0.Block.forward.0"
+
+
+def test_call_stacks_are_kept_once(tmp_path):
+    """Entries with one call stack share it, in the journal and in stack.json."""
+    run = writer(tmp_path)
+    for number, frames in enumerate([("f1", "f2"), ("f1", "f2"), ("f3",)]):
+        run.append_entry("actor_update", 0, entry(number), frames)
+    run.end_step(0, {})
+    run.close()
+    stacks = strict_json(tmp_path / "actor_update/step0/rank0/stack.json")
+    assert [len(entries) for entries, _ in stacks.values()] == [2, 1]
+    assert [e.stack for e in open_run(tmp_path).entries()] == [("f1", "f2"), ("f1", "f2"), ("f3",)]
+
+
+def test_equal_tensors_are_stored_once_and_found_under_each_name(tmp_path):
+    """Tensors with one fingerprint are one file on disk with a name for each record."""
+    run = writer(tmp_path, task="tensor")
+    array = np.arange(5.0)
+    names = [run.save_tensor("actor_update", 0, f"r{i}", array, "x:1") for i in range(3)]
+    names.append(run.save_tensor("actor_update", 0, "other", array + 1, "x:2"))
+    names.append(run.save_tensor("actor_update", 0, "unknown", array, None))
+    files = [tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name for name in names]
+    assert len({f.stat().st_ino for f in files[:3]}) == 1
+    assert len({f.stat().st_ino for f in files}) == 3
+    np.testing.assert_array_equal(np.load(files[2]), array)
+
+
+def test_tensors_are_stored_where_hard_links_are_not_possible(tmp_path, monkeypatch):
+    """On a file system without hard links each record gets a file of its own."""
+
+    def no_links(*_):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    run = writer(tmp_path, task="tensor")
+    for record in ("a", "b"):
+        name = run.save_tensor("actor_update", 0, record, np.arange(3), "x:1")
+        path = tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name
+        np.testing.assert_array_equal(np.load(path), np.arange(3))
+
+
+# Runs are never mixed.
+
+
+def test_a_directory_that_holds_a_run_is_refused(tmp_path):
+    """A second run in the same directory is refused, and the first stays as it was."""
+    record_training(tmp_path, steps=1)
+    before = sorted((p, p.stat().st_mtime_ns) for p in tmp_path.rglob("*"))
+    with pytest.raises(
+        RunError, match=r"already holds a run.*another dump_path.*resume.*overwrite"
+    ):
+        writer(tmp_path)
+    assert sorted((p, p.stat().st_mtime_ns) for p in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("made", ["step0/proc77", "step0/rank0", "data/loss/step0/rank"])
+def test_a_directory_with_another_tools_dumps_is_refused(tmp_path, made):
+    """Dumps without a run.json belong to somebody else."""
+    (tmp_path / made).mkdir(parents=True)
+    with pytest.raises(RunError, match="dumps of another tool"):
+        writer(tmp_path)
+
+
+def test_a_directory_with_other_files_is_taken(tmp_path):
+    """Logs and scripts beside a run do not matter."""
+    (tmp_path / "train.log").write_text("…")
+    writer(tmp_path).close()
+    assert open_run(tmp_path).finished
+
+
+def test_the_ranks_of_one_job_join_one_run(tmp_path, monkeypatch):
+    """Processes of one job write into one directory; one of another job is refused."""
+    for name, value in (("RANK_SIZE", "2"), ("MS_SCHED_HOST", "h"), ("MS_SCHED_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    for rank in (1, 0):
+        writer(tmp_path, rank=rank).close()
+    assert {p.name for p in tmp_path.iterdir()} == {"run.json", "run.rank1.json"}
+    monkeypatch.setenv("MS_SCHED_PORT", "2")
+    with pytest.raises(RunError, match="another job"):
+        writer(tmp_path, rank=2)
+
+
+def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path):
+    """A dump_path below a file is an error that names it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot be written"):
+        writer(tmp_path / "file" / "run")
+
+
+def test_resume_continues_after_the_last_finished_step(tmp_path):
+    """A resumed run keeps its identity and steps, and goes on where the last one ended."""
+    record_training(tmp_path, steps=2)
+    first = strict_json(tmp_path / "run.json")
+    resumed = writer(tmp_path, existing="resume")
+    assert resumed.next_step() == 2
+    resumed.append_entry("actor_update", 2, entry(0), ())
+    resumed.end_step(2, {})
+    resumed.close()
+    second = strict_json(tmp_path / "run.json")
+    assert second["run_id"] == first["run_id"]
+    assert [a["last_completed_step"] for a in second["attempts"]] == [1, 2]
+    assert open_run(tmp_path).steps == [0, 1, 2]
+
+
+def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp_path):
+    """An unfinished step's journal, tensors and key data are not mixed with the new ones."""
+    killed = writer(tmp_path, task="tensor")
+    for number in range(3):
+        killed.save_tensor("actor_update", 0, f"old{number}", np.zeros(2), None)
+        killed.append_entry("actor_update", 0, entry(number), ())
+    for micro_step in range(2):
+        killed.save_key_data("loss", 0, micro_step, {"data": None}, {"loss.npy": np.zeros(2)})
+    resumed = writer(tmp_path, existing="resume", task="tensor")
+    assert resumed.next_step() == 0
+    resumed.append_entry("actor_update", 0, entry(7), ())
+    resumed.save_key_data("loss", 0, 0, {"data": None}, {})
+    resumed.end_step(0, {})
+    run = open_run(tmp_path)
+    assert [e.call for e in run.entries()] == [7]
+    assert [d.micro_step for d in run.key_data()] == [0]
+    assert not list(tmp_path.rglob("old*.npy"))
+
+
+def test_overwrite_leaves_nothing_of_the_earlier_run(tmp_path):
+    """An overwritten run has only its own steps, keys and ranks; other files stay."""
+    record_training(tmp_path, steps=3, ranks=(0, 1))
+    (tmp_path / "train.log").write_text("…")
+    writer(tmp_path, existing="overwrite").close()
+    assert {p.name for p in tmp_path.iterdir()} == {"run.json", "train.log"}
+
+
+def test_overwrite_follows_no_link_out_of_the_run(tmp_path):
+    """What a symbolic link points to is never removed."""
+    outside = tmp_path / "outside/step0/rank0"
+    outside.mkdir(parents=True)
+    (outside / "precious").write_text("")
+    record_training(tmp_path / "run", steps=1)
+    (tmp_path / "run/linked").symlink_to(tmp_path / "outside")
+    writer(tmp_path / "run", existing="overwrite").close()
+    assert (outside / "precious").exists()
+
+
+# Survival.
+
+KILLED = """
+import sys, os, signal
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from runs import Recording, Network
+import numpy as np
+recording = Recording(Path(sys.argv[1]), task="tensor")
+network = Network(1)
+x = np.ones((2, 6), np.float32)
+for _ in range(2):
+    with recording.phase("actor_update"):
+        network.run(recording, x)
+    recording.data("loss", 1.5)
+    recording.end_step()
+with recording.phase("actor_generate_sequences"):
+    network.run(recording, x)
+recording.data("responses", ["一", "two"])
+def die(value):
+    os.kill(os.getpid(), signal.SIGKILL)
+with recording.phase("actor_update"):
+    recording.call("head", "Dense", lambda x: x, x)
+    recording.call("late", "Dense", die, x)
+"""
+
+
+def test_a_killed_run_keeps_every_finished_step_and_what_the_open_one_had(tmp_path):
+    """After SIGKILL finished steps are whole for us and msprobe, the open one as far as written."""
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(Path(__file__).parent.parent)],
+        timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    run = open_run(tmp_path / "run")
+    assert not run.finished
+    assert [run.completed(step) for step in run.steps] == [True, True, False]
+    for step in (0, 1):
+        entries = run.entries(step=step)
+        assert len(entries) == 9
+        assert all(entry.end is not None for entry in entries)
+        assert all(r.array().size for e in entries for r in e.records)
+        dump = strict_json(tmp_path / f"run/actor_update/step{step}/rank0/dump.json")
+        assert set(dump["data"]) == {entry.name for entry in entries}
+        assert run.key_data("loss", step=step)[0].value == 1.5
+    assert len(run.entries("actor_generate_sequences", step=2)) == 9
+    assert [e.name for e in run.entries("actor_update", step=2)] == ["Cell.head.Dense.forward.0"]
+    assert run.key_data("responses", step=2)[0].value == ["一", "two"]
+    assert run.problems == []

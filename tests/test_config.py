@@ -1,0 +1,393 @@
+"""The msprobe_config section: what is accepted, from where, and how the rest is refused."""
+
+import argparse
+import dataclasses
+import os
+from collections import OrderedDict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mindrlhf_msprobe import ConfigError, Probe, ProbeConfig, load_config
+
+DOCUMENTED = {
+    "msprobe": False,
+    "dump_path": "./msprobe_dump",
+    "key_data_dump": False,
+    "configurations_dump": False,
+    "actor_infer_dump": False,
+    "actor_train_dump": False,
+    "reference_dump": False,
+    "critic_train_dump": False,
+    "token_range_start": 0,
+    "token_range_end": 0,
+    "step_start": 0,
+    "step_end": 0,
+}
+EXTENSIONS = {
+    "task": "statistics",
+    "fingerprint": True,
+    "parameters": True,
+    "ranks": [],
+    "include": [],
+    "exclude": [],
+    "directions": ["forward", "backward"],
+    "existing": "refuse",
+    "strict": False,
+    "initial_step": 0,
+    "buffer_mb": 512,
+    "phases": {},
+}
+EVERY_KEY = {
+    "msprobe": True,
+    "dump_path": "/somewhere/run 1",
+    "key_data_dump": True,
+    "configurations_dump": True,
+    "actor_infer_dump": True,
+    "actor_train_dump": True,
+    "reference_dump": True,
+    "critic_train_dump": True,
+    "token_range_start": 1,
+    "token_range_end": 7,
+    "step_start": 2,
+    "step_end": 3,
+    "task": "tensor",
+    "fingerprint": False,
+    "parameters": False,
+    "ranks": [0, 3],
+    "include": ["layers\\.1"],
+    "exclude": ["norm$"],
+    "directions": ["forward"],
+    "existing": "overwrite",
+    "strict": True,
+    "initial_step": 4,
+    "buffer_mb": 64,
+    "phases": {"reward_compute": "reward"},
+}
+
+
+@dataclasses.dataclass
+class Section:
+    """A trainer's own dataclass for the section."""
+
+    msprobe: bool = True
+    dump_path: str = "out"
+    step_end: int = 3
+
+
+class Attributes:
+    """A section written as a class."""
+
+    msprobe = True
+    dump_path = "out"
+    step_end = 3
+
+    def helper(self) -> None:
+        """Do what configuration classes also hold."""
+
+
+class Slotted:
+    """An object without a __dict__."""
+
+    __slots__ = ("dump_path", "msprobe", "step_end")
+
+    def __init__(self) -> None:
+        self.msprobe, self.dump_path, self.step_end = True, "out", 3
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    """An empty section means the twelve documented defaults and those of the extensions."""
+    assert load_config({}).to_json() == {**DOCUMENTED, **EXTENSIONS}
+
+
+def test_every_key_is_taken() -> None:
+    """Every key that is given arrives as it was given."""
+    assert load_config(EVERY_KEY).to_json() == EVERY_KEY
+
+
+def test_reads_the_section_of_a_yaml_file(tmp_path: Path) -> None:
+    """A YAML path gives its msprobe_config section; what stands beside it is the trainer's."""
+    file = write(tmp_path / "ppo.yaml", "model: {layers: 2}\nmsprobe_config:\n  msprobe: true\n")
+    assert load_config(file).msprobe
+    assert load_config(str(file)) == load_config(file)
+
+
+def test_reads_a_yaml_file_that_is_the_section(tmp_path: Path) -> None:
+    """A YAML file may hold the section alone."""
+    file = write(tmp_path / "probe.yaml", "msprobe: true\nstep_end: 3\n")
+    assert load_config(file).step_end == 3
+
+
+def test_reads_yaml_with_a_byte_order_mark_and_chinese(tmp_path: Path) -> None:
+    """UTF-8 with a byte order mark and Chinese values are read."""
+    file = tmp_path / "配置.yaml"
+    file.write_bytes("\ufeffmsprobe_config:\n  dump_path: 数据/运行\n".encode())
+    assert load_config(file).dump_path == "数据/运行"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"msprobe": True, "dump_path": "out", "step_end": 3},
+        OrderedDict(msprobe=True, dump_path="out", step_end=3),
+        Section(),
+        Attributes,
+        Attributes(),
+        Slotted(),
+        SimpleNamespace(msprobe=True, dump_path="out", step_end=3),
+        argparse.Namespace(msprobe=True, dump_path=Path("out"), step_end=3),
+        ProbeConfig(msprobe=True, dump_path="out", step_end=3),
+    ],
+    ids=lambda source: getattr(type(source), "__name__", str(source)),
+)
+@pytest.mark.parametrize("holder", ["itself", "mapping", "namespace", "dataclass", "class"])
+def test_every_kind_of_object_carries_the_section(source: Any, holder: str) -> None:
+    """A mapping, dataclass, class or attribute object is the section, or holds msprobe_config."""
+    held = {
+        "itself": lambda: source,
+        "mapping": lambda: {"msprobe_config": source, "other": 1},
+        "namespace": lambda: SimpleNamespace(msprobe_config=source, other=1),
+        "dataclass": lambda: dataclasses.make_dataclass("Config", ["msprobe_config", "other"])(
+            source, 1
+        ),
+        "class": lambda: type("Config", (), {"msprobe_config": source, "other": 1}),
+    }[holder]()
+    config = load_config(held)
+    assert (config.msprobe, config.dump_path, config.step_end) == (True, "out", 3)
+
+
+@pytest.mark.parametrize("empty", [None, {}, SimpleNamespace()])
+def test_an_empty_section_is_switched_off(empty: Any) -> None:
+    """A section without settings means the defaults: the probe is off."""
+    assert load_config({"msprobe_config": empty}) == ProbeConfig()
+
+
+def test_a_configuration_is_a_frozen_value() -> None:
+    """What was checked cannot be changed afterwards."""
+    config = load_config({"msprobe": True})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.msprobe = False  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("mspobe", "msprobe"),
+        ("dumppath", "dump_path"),
+        ("key_data", "key_data_dump"),
+        ("actor_infer_dmp", "actor_infer_dump"),
+        ("token_range_strat", "token_range_start"),
+        ("step_ends", "step_end"),
+        ("finger_print", "fingerprint"),
+        ("Strict", "strict"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["mapping", "namespace", "class", "inherited", "yaml"])
+def test_an_unknown_key_names_the_nearest(typo: str, meant: str, kind: str, tmp_path: Path) -> None:
+    """A misspelt key is refused with its name, its value and the key that was meant."""
+    values = {"msprobe": True, typo: 12}
+    source: Any = {
+        "mapping": lambda: values,
+        "namespace": lambda: SimpleNamespace(**values),
+        "class": lambda: type("Section", (), values),
+        "inherited": lambda: type("Section", (type("Base", (), values),), {})(),
+        "yaml": lambda: write(
+            tmp_path / "c.yaml", f"msprobe_config:\n  msprobe: true\n  {typo}: 12\n"
+        ),
+    }[kind]()
+    with pytest.raises(ConfigError) as refusal:
+        load_config(source)
+    assert repr(typo) in str(refusal.value)
+    assert "12" in str(refusal.value)
+    assert f"Did you mean {meant!r}?" in str(refusal.value)
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    """A key of another type is an unknown key, not a crash."""
+    with pytest.raises(ConfigError, match="unknown key 3"):
+        load_config({3: True})
+
+
+WRONG = [
+    ("msprobe", "true", "true or false"),
+    ("msprobe", 1, "true or false"),
+    ("msprobe", None, "true or false"),
+    ("key_data_dump", [], "true or false"),
+    ("strict", 0, "true or false"),
+    ("dump_path", 5, "the path of a directory"),
+    ("dump_path", "", "the path of a directory"),
+    ("dump_path", "  ", "the path of a directory"),
+    ("dump_path", "a\0b", "the path of a directory"),
+    ("dump_path", None, "the path of a directory"),
+    ("step_start", -1, "a whole number, 0 or larger"),
+    ("step_end", 1.0, "a whole number, 0 or larger"),
+    ("step_end", "3", "a whole number, 0 or larger"),
+    ("step_end", True, "a whole number, 0 or larger"),
+    ("token_range_end", None, "a whole number, 0 or larger"),
+    ("initial_step", -3, "a whole number, 0 or larger"),
+    ("buffer_mb", 0, "a whole number, 1 or larger"),
+    ("task", "tensors", "one of statistics, tensor"),
+    ("task", ["tensor"], "one of statistics, tensor"),
+    ("existing", "append", "one of refuse, resume, overwrite"),
+    ("ranks", 0, "a list of ranks"),
+    ("ranks", "01", "a list of ranks"),
+    ("ranks", [0, -1], "a whole number, 0 or larger"),
+    ("ranks", [True], "a whole number, 0 or larger"),
+    ("include", "layers", "a list of regular expressions"),
+    ("include", [1], "a regular expression"),
+    ("exclude", ["("], "a regular expression"),
+    ("directions", "forward", "a list of forward, backward"),
+    ("directions", ["sideways"], "one of forward, backward"),
+    ("phases", ["reward"], "a mapping of phase name to role"),
+    ("phases", {"actor_update": "actor"}, "a name that is not already taken"),
+    ("phases", {"data": "actor"}, "a name that is not already taken"),
+    ("phases", {"step0": "actor"}, "a name that is not already taken"),
+    ("phases", {"rank12": "actor"}, "a name that is not already taken"),
+    ("phases", {"a/b": "actor"}, "phase names of letters, digits and underscores"),
+    ("phases", {"..": "actor"}, "phase names of letters, digits and underscores"),
+    ("phases", {3: "actor"}, "phase names of letters, digits and underscores"),
+    ("phases", {"reward_compute": None}, "the name of a role"),
+    ("phases", {"reward_compute": "optimizers"}, "the name of a role"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), WRONG)
+def test_a_wrong_value_is_refused(key: str, value: Any, expected: str) -> None:
+    """A value of the wrong type or out of range names key, value and what was expected."""
+    with pytest.raises(ConfigError) as refusal:
+        load_config({key: value})
+    message = str(refusal.value)
+    assert f"msprobe_config.{key}" in message
+    assert expected in message
+    wrong = value[-1] if isinstance(value, list) and value else value
+    if not isinstance(wrong, (dict, list)):
+        assert repr(wrong) in message
+
+
+@pytest.mark.parametrize("name", ["step", "token_range"])
+def test_an_inverted_range_is_refused(name: str) -> None:
+    """An end before its start names both keys and both values."""
+    with pytest.raises(ConfigError) as refusal:
+        load_config({f"{name}_start": 5, f"{name}_end": 2})
+    for part in (f"{name}_end is 2", f"{name}_start 5", "inclusive", f"{name}_end: 5"):
+        assert part in str(refusal.value)
+
+
+def test_a_start_alone_is_refused_because_the_end_is_still_zero() -> None:
+    """step_start: 2 without step_end would record nothing, so it is refused with the remedy."""
+    with pytest.raises(ConfigError, match="step_start: 2, step_end: 2"):
+        load_config({"step_start": 2})
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "found empty"),
+        (b"- a\n- b\n", "found a list"),
+        (b"just words", "found a str"),
+        (b"a: [", "not valid YAML"),
+        (b"a: b: c", "not valid YAML"),
+        (b"a: 2024-13-45", "not valid YAML"),
+        (b"\xff\xfe\xff", "cannot be read as UTF-8 text"),
+        (b"[" * 1200, "not valid YAML"),
+        (b"{[1]: 2}", "not valid YAML"),
+        (b"!!python/object/apply:os.getcwd []", "not valid YAML"),
+        (b"model: {layers: 2}", "there is no section 'msprobe_config'"),
+        (b"model: {layers: 2}\ntask: rl\nparameters: 7", "there is no section 'msprobe_config'"),
+        (b"msprobe_config: true", "must be a mapping"),
+        (b"msprobe_config: [msprobe]", "must be a mapping"),
+        (b"msprobe_config: {msprobe: 'yes'}", "expected true or false"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
+    """A file that is not such a YAML file is refused with its name and what was expected."""
+    file = tmp_path / "broken.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as refusal:
+        load_config(file)
+    assert str(file) in str(refusal.value)
+    assert expected in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "", ".", "a\0b", "x" * 5000])
+def test_a_path_without_a_readable_file_is_refused(tmp_path: Path, name: str) -> None:
+    """A path that is missing, a directory or no path at all is refused, not a crash."""
+    with pytest.raises(ConfigError):
+        load_config(f"{tmp_path}/{name}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission_is_refused(tmp_path: Path) -> None:
+    """A file this process may not read is refused with the reason."""
+    file = write(tmp_path / "secret.yaml", "msprobe: true")
+    file.chmod(0)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(file)
+
+
+@pytest.mark.parametrize("source", [5, 1.5, True, b"msprobe", ["msprobe"], ("a",), {1}, print])
+def test_a_source_that_holds_no_settings_is_refused(source: Any) -> None:
+    """A source that cannot hold settings is refused with what it is."""
+    with pytest.raises(ConfigError, match="must be a mapping or an object"):
+        load_config(source)
+
+
+def test_a_mapping_without_the_section_is_refused() -> None:
+    """A whole configuration without the section does not silently mean switched off."""
+    with pytest.raises(ConfigError, match="unknown key 'model'"):
+        load_config({"model": {"layers": 2}})
+
+
+def test_wrong_configuration_stops_the_probe_before_it_writes(tmp_path: Path) -> None:
+    """A probe that is refused leaves no directory behind."""
+    target = tmp_path / "run"
+    with pytest.raises(ConfigError):
+        Probe.from_config({"msprobe": True, "dump_path": str(target), "task": "all"})
+    assert not target.exists()
+
+
+def test_windows_are_inclusive() -> None:
+    """A step and a token range include both their ends."""
+    config = load_config(
+        {"step_start": 2, "step_end": 3, "token_range_start": 1, "token_range_end": 1}
+    )
+    assert [s for s in range(6) if config.records_step(s)] == [2, 3]
+    assert [t for t in range(6) if config.records_token(t)] == [1]
+
+
+def test_each_switch_turns_on_its_phases_only() -> None:
+    """Every switch turns on exactly the phases the documentation lists."""
+    expected = {
+        "actor_infer_dump": {"actor_generate_sequences"},
+        "actor_train_dump": {"actor_compute_log_prob", "actor_update"},
+        "reference_dump": {"reference_compute_log_prob"},
+        "critic_train_dump": {"critic_compute_values", "critic_update"},
+    }
+    for switch, phases in expected.items():
+        for on in (True, False):
+            config = load_config({"msprobe": on, switch: True})
+            found = {n for n, p in config.phase_table().items() if config.records_phase(p)}
+            assert found == (phases if on else set())
+
+
+def test_own_phases_join_the_table() -> None:
+    """A trainer's own phase is known, has its role and is on because it was declared."""
+    config = load_config({"msprobe": True, "phases": {"reward_compute": "reward"}})
+    phase = config.phase_table()["reward_compute"]
+    assert (phase.role, config.records_phase(phase)) == ("reward", True)
+
+
+def test_include_and_exclude_search_in_cell_names() -> None:
+    """A cell is recorded if any include pattern is found in its name and no exclude pattern is."""
+    config = load_config({"include": ["layers\\.1\\.", "^root$"], "exclude": ["norm$"]})
+    names = ["root", "model.layers.1.attention", "model.layers.1.norm", "model.layers.11", "head"]
+    assert [n for n in names if config.records_cell(n)] == ["root", "model.layers.1.attention"]
