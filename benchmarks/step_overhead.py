@@ -1,7 +1,8 @@
 """A training step with the probe, against the same step without it.
 
 A decoder of 4 layers, hidden 256, batch 8, sequence 128, float32, value_and_grad and AdamW,
-PyNative, CPU. The kinds of step alternate in one process, so that whatever else the machine does hits all.
+PyNative, CPU. The kinds of step alternate in one process, so that whatever else the machine does
+hits all.
 
     python benchmarks/step_overhead.py [--rounds N] [--dir DIR]
 

@@ -6,6 +6,7 @@ Results go to stdout, messages to stderr. Exit codes: 0 the same, 1 diverged, 2 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import time
@@ -21,6 +22,9 @@ UNDECIDED = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
@@ -99,7 +103,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             *runs, output_path=arguments.output_path, tolerance=tolerance, progress=advance
         )
     if arguments.json:
-        print(json.dumps(result.verdict.to_json(list(result.tables)), ensure_ascii=False, indent=1))
+        print(json.dumps(result.to_json(), ensure_ascii=False, indent=1))
     else:
         print(render(result, time.perf_counter() - began))
     if result.verdict.status is Outcome.INCOMPARABLE:

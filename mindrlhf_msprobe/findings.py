@@ -210,18 +210,6 @@ class Verdict:
         """How many pairs were looked at, missing ones included."""
         return sum(self.counts.values())
 
-    def to_json(self, tables: list[str]) -> dict[str, Any]:
-        """Return the content of verdict.json."""
-        first = self.first_divergence
-        return {
-            "schema": SCHEMA,
-            "status": self.status.value,
-            "counts": self.counts,
-            "first_divergence": first.to_json() if first else None,
-            "tables": tables,
-            "coverage": [gap.to_json() for gap in self.coverage],
-        }
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -229,6 +217,7 @@ class Comparison:
 
     Attributes:
         findings: one for each pair, in causal order.
+        problems: what could not be read of either run, and what it lost while recording.
         tables: the files written, by name, relative to `output_path`.
     """
 
@@ -242,3 +231,16 @@ class Comparison:
 
     def __bool__(self) -> bool:
         return self.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of verdict.json."""
+        verdict, first = self.verdict, self.verdict.first_divergence
+        return {
+            "schema": SCHEMA,
+            "status": verdict.status.value,
+            "counts": verdict.counts,
+            "first_divergence": first.to_json() if first else None,
+            "tables": list(self.tables),
+            "coverage": [gap.to_json() for gap in verdict.coverage],
+            "problems": list(self.problems),
+        }

@@ -191,7 +191,8 @@ class Probe:
             from mindrlhf_msprobe.capture.tree import fields_of
 
             items = fields_of(configurations)
-            if items is None and not hasattr(configurations, "__dict__"):
+            nameless = isinstance(configurations, type) or inspect.isroutine(configurations)
+            if items is None and (nameless or not hasattr(configurations, "__dict__")):
                 raise UsageError(
                     f"save_configs() got {configurations!r} ({type(configurations).__name__}); "
                     f"expected a mapping of name to configuration."

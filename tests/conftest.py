@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 # Both frameworks read these while they are imported, so they are set before any test module loads.
-os.environ["GLOG_v"] = "3"
+os.environ["GLOG_v"] = "3"  # noqa: SIM112
 _LOGS = tempfile.TemporaryDirectory(prefix="msprobe_tests_")
 os.environ.setdefault("LOG_MF_PATH", os.path.join(_LOGS.name, "mindformers"))
 

@@ -163,6 +163,8 @@ print(open_run("run").finished)
 def test_two_probes_of_one_process_do_not_share_a_directory(tmp_path: Path) -> None:
     """A second probe on the same dump_path is refused with the way out."""
     settings = {"msprobe": True, "dump_path": str(tmp_path / "run"), "key_data_dump": True}
-    with mindrlhf_msprobe.Probe.from_config(settings):
-        with pytest.raises(mindrlhf_msprobe.RunError, match="already holds a run"):
-            mindrlhf_msprobe.Probe.from_config(settings)
+    with (
+        mindrlhf_msprobe.Probe.from_config(settings),
+        pytest.raises(mindrlhf_msprobe.RunError, match="already holds a run"),
+    ):
+        mindrlhf_msprobe.Probe.from_config(settings)

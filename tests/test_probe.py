@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -176,9 +177,13 @@ def test_an_exception_passes_through_unchanged_and_closes_the_phase(
     probe = layer_probe()
     probe.watch(**networks)
     error = LookupError("mine")
-    with pytest.raises(LookupError) as caught, probe.phase("actor_update"):
+
+    def fail() -> None:
         networks["actor"](tensor(2))
         raise error
+
+    with pytest.raises(LookupError) as caught, probe.phase("actor_update"):
+        fail()
     assert caught.value is error
     assert error.__cause__ is None
     assert error.__context__ is None
@@ -295,7 +300,7 @@ def test_watch_again_replaces_the_network(
         old(tensor(2))
     run = recorded(probe)
     assert {e.class_name for e in run.entries("actor_update")} == {"Twice", "Scale"}
-    assert [e.name for e in run.entries("actor_update")][0] == "Cell.root.Twice.forward.0"
+    assert run.entries("actor_update")[0].name == "Cell.root.Twice.forward.0"
     assert [e.name for e in run.entries("critic_update")] == ["Cell.root.Scale.forward.0"]
 
 
@@ -428,14 +433,14 @@ def test_the_probe_as_context_manager_ends_the_run(tmp_path: Path) -> None:
     """Leaving the block ends the run; leaving it by an exception marks it as failed."""
     for name, error in (("good", None), ("bad", ArithmeticError("boom"))):
         settings = {"msprobe": True, "dump_path": str(tmp_path / name), "key_data_dump": True}
-        try:
-            with Probe.from_config(settings) as probe:
-                probe.save_data(loss=1.0)
-                probe.step()
-                if error:
-                    raise error
-        except ArithmeticError as caught:
-            assert caught is error
+        with (
+            pytest.raises(ArithmeticError, match="boom") if error else nullcontext(),
+            Probe.from_config(settings) as probe,
+        ):
+            probe.save_data(loss=1.0)
+            probe.step()
+            if error:
+                raise error
         assert open_run(tmp_path / name).finished is (error is None)
 
 

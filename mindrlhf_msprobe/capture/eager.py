@@ -6,7 +6,6 @@ sees, and a fault inside one never reaches the training.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,9 +16,9 @@ from typing import Any
 
 import mindspore
 from mindspore import nn
-from mindspore.common import hook_handle
 
 from mindrlhf_msprobe.capture.callstack import CallStacks
+from mindrlhf_msprobe.capture.hooks import CellHooks
 from mindrlhf_msprobe.capture.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.errors import UsageError
@@ -147,7 +146,7 @@ class EagerCapture:
         counters.openings += 1
         self._first_outermost: int | None = None
         self._token = -1
-        self._handles: list[Any] = []
+        self._hooks = CellHooks(self._before, self._after)
         self._slots: dict[int, _Slot] = {}
         self._running = threading.local()
         self._threads: list[list[_Frame]] = []
@@ -158,41 +157,22 @@ class EagerCapture:
         self.cells_seen = 0
 
     def open(self) -> None:
-        """Register the hooks."""
-
-        # MindSpore takes plain functions only, and passes what they return on to the training.
-        # It also compiles them into what `ms.jit` compiles while they are registered, where they
-        # are called without kwargs and must do nothing.
-        def before(cell: nn.Cell, args: Any, kwargs: Any = None) -> None:
-            if not _COMPILING():
-                self._before(cell, args, kwargs)
-
-        def after(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
-            if not _COMPILING():
-                self._after(cell, output)
-
+        """Register the hooks; none stays where that fails."""
         try:
-            with _without_recompiling():
-                for name, cell in named_cells(self._root).items():
-                    recorded = self._is_recorded(name)
-                    # Tokens are counted by the outermost cells, recorded or not.
-                    if recorded or self._records_token is not None:
-                        call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
-                        self._slots[id(cell)] = _Slot(call_name, recorded)
-                        handle = cell.register_forward_pre_hook(before, with_kwargs=True)
-                        self._handles.append(handle)
-                        if cell.has_bprop:
-                            self._handles.append(_OutputWatch(cell, self._after))
-                        else:
-                            handle = cell.register_forward_hook(after, with_kwargs=True)
-                            self._handles.append(handle)
+            for name, cell in named_cells(self._root).items():
+                recorded = self._is_recorded(name)
+                # Tokens are counted by the outermost cells, recorded or not.
+                if recorded or self._records_token is not None:
+                    call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
+                    self._slots[id(cell)] = _Slot(call_name, recorded)
+                    self._hooks.add(cell)
         except BaseException:
-            self._remove_hooks()
+            self._hooks.remove()
             raise
 
     def close(self) -> None:
         """Remove the hooks and hand over what never returned."""
-        self._remove_hooks()
+        self._hooks.remove()
         with self._lock:
             self._closed = True
             left = [frame for frames in self._threads for frame in reversed(frames)]
@@ -200,12 +180,6 @@ class EagerCapture:
         for frame in left:
             with self._guard("a cell that did not return"):
                 self._emit_unfinished(frame)
-
-    def _remove_hooks(self) -> None:
-        with _without_recompiling():
-            for handle in self._handles:
-                handle.remove()
-        self._handles.clear()
 
     def _frames(self) -> list[_Frame]:
         """Return the cells running in this thread, the outermost first."""
@@ -326,57 +300,3 @@ def _encloses(outer: FrameType | None, inner: FrameType | None) -> bool:
     while frame is not None and frame is not outer:
         frame = frame.f_back
     return frame is not None
-
-
-def _yes() -> bool:
-    return True
-
-
-class _Compiling(mindspore.constexpr(_yes, get_instance=False)):  # type: ignore[misc]
-    """True where MindSpore compiles the function that asks, False where Python runs it."""
-
-    def __call__(self) -> bool:
-        return False
-
-
-_COMPILING = _Compiling()
-
-
-@contextmanager
-def _without_recompiling() -> Iterator[None]:
-    """Keep what `ms.jit` has compiled (MindSpore's optimizers, for instance).
-
-    MindSpore counts every hook that comes or goes, and compiles all jitted functions again when
-    the count has changed. Ours change nothing in them.
-    """
-    version = getattr(hook_handle, "_HOOK_VERSION", None)
-    try:
-        yield
-    finally:
-        if version is not None:
-            hook_handle._HOOK_VERSION = version
-
-
-class _OutputWatch:
-    """What a forward hook is, on a cell with its own bprop.
-
-    `Cell.register_forward_hook` silently ignores such a cell, and a hook put on it nevertheless
-    makes `ms.jit` fail to compile its gradient. Watching the method that runs the cell in PyNative
-    mode does neither, and its gradient stays what its bprop says.
-    """
-
-    def __init__(self, cell: nn.Cell, after: Callable[[nn.Cell, Any], None]) -> None:
-        run = cell._run_construct
-
-        @functools.wraps(run)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            output = run(*args, **kwargs)
-            after(cell, output)
-            return output
-
-        self._cell = cell
-        vars(cell)["_run_construct"] = watched
-
-    def remove(self) -> None:
-        """Give the cell its own method back."""
-        vars(self._cell).pop("_run_construct", None)

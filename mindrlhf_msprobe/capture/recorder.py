@@ -33,7 +33,7 @@ class Recorder:
     def __init__(self, config: ProbeConfig, rank: int) -> None:
         self._config = config
         self._writer = RunWriter(
-            Path(config.dump_path).absolute(),
+            Path(config.dump_path).expanduser().absolute(),
             rank=rank,
             config=config.to_json(),
             existing=config.existing,
@@ -46,6 +46,7 @@ class Recorder:
         self._configurations: dict[str, Any] = {}
         self._lost: dict[str, int] = {}
         self._silent_phases: set[str] = set()
+        self._raised: BaseException | None = None
         # Cells run in any thread. Held while files are written, never while a tensor is fetched.
         self._lock = threading.RLock()
 
@@ -148,11 +149,14 @@ class Recorder:
 
     def fault(self, what: str, error: BaseException) -> None:
         """Count a fault while recording and log it once per kind; raise it in strict mode."""
+        if error is self._raised:  # on its way out already, through another guard
+            raise error
         kind = f"{what}: {type(error).__name__}"
         with self._lock:
             first = kind not in self._lost
             self._lost[kind] = self._lost.get(kind, 0) + 1
         if self._config.strict:
+            self._raised = error
             raise error
         if first:
             logger.warning(

@@ -37,7 +37,10 @@ class HostTensor:
 
     def values(self) -> np.ndarray:
         """Return the elements as numpy can hold them: bfloat16 as float32, all else as it is."""
-        return bfloat16_bits_to_float32(self.array) if self.dtype == BFLOAT16 else self.array
+        if self.dtype != BFLOAT16:
+            return self.array
+        # numpy 1 computes with 0-d arrays in other dtypes than with any other.
+        return bfloat16_bits_to_float32(self.array.reshape(-1)).reshape(self.array.shape)
 
 
 def is_tensor(value: Any) -> bool:
@@ -107,7 +110,7 @@ def _statistics(values: np.ndarray) -> tuple[Any, Any, Any, Any, int, int]:
     if values.size == 0:
         return None, None, None, None, 0, 0
     with np.errstate(all="ignore"):
-        largest, smallest = values.max().item(), values.min().item()
+        largest, smallest = _number(values.max()), _number(values.min())
         if values.dtype.kind == "b":
             return largest, smallest, None, None, 0, 0
         total, squares = _sums(values.reshape(-1))
@@ -116,6 +119,11 @@ def _statistics(values: np.ndarray) -> tuple[Any, Any, Any, Any, int, int]:
             nans = int(np.count_nonzero(np.isnan(values)))
             infs = int(np.count_nonzero(np.isinf(values)))
         return largest, smallest, total / values.size, float(np.sqrt(squares)), nans, infs
+
+
+def _number(value: np.generic) -> Any:
+    """Return a Python number; a long double, which has none of its own, is rounded to a float."""
+    return float(value) if isinstance(value, np.longdouble) else value.item()
 
 
 def _sums(flat: np.ndarray) -> tuple[float, float]:

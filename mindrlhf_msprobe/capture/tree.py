@@ -1,8 +1,9 @@
 """Nested inputs and outputs → JSON structures of described leaves.
 
 Tuples, lists, dicts, named tuples, dataclasses and ModelOutputs are followed to any depth below
-`MAX_DEPTH`, one that holds itself once; None and Python scalars become leaves of their own; what cannot be looked into is
-named by its type and marked opaque, so that nobody takes it for compared.
+`MAX_DEPTH`, one that holds itself only once; None and Python scalars become leaves of their own;
+what cannot be looked into is named by its type and marked opaque, so that nobody takes it for
+compared.
 """
 
 from __future__ import annotations
@@ -105,9 +106,14 @@ def _scalar(value: Any) -> Leaf:
     if isinstance(value, str) and len(value) > _MAX_TEXT:
         digest = hashlib.sha1(value.encode("utf-8", errors="surrogatepass")).hexdigest()
         value = f"{value[:_MAX_TEXT]}… ({len(value)} characters, sha1 {digest})"
-    elif isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
-        return Leaf(type(value).__name__, value=hex(value))  # Python refuses to print more digits
-    return Leaf(type(value).__name__, value=value)
+    return Leaf(type(value).__name__, value=printable_integer(value))
+
+
+def printable_integer(value: Any) -> Any:
+    """Return `value`, an integer with more digits than Python prints as its hexadecimal text."""
+    if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+        return hex(value)
+    return value
 
 
 def _type_name(value: Any) -> str:

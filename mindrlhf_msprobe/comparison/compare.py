@@ -9,6 +9,7 @@ from pathlib import Path
 from mindrlhf_msprobe.comparison.metrics import Tolerance
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.status import judge, side_of
+from mindrlhf_msprobe.comparison.timeline import BEGIN
 from mindrlhf_msprobe.comparison.verdict import JudgedStep, conclude
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Metrics, Status
@@ -59,7 +60,11 @@ def compare_runs(
         run_b=str(b),
         verdict=conclude(judged, runs),
         findings=tuple(f for step in judged for _, f in step.judged if f is not None),
-        problems=tuple(f"{side}: {p}" for side, run in zip("AB", runs) for p in run.problems),
+        problems=tuple(
+            f"{side}: {problem}"
+            for side, run in zip("AB", runs)
+            for problem in (*run.problems, *run.lost)
+        ),
     )
     if output_path is None:
         return comparison
@@ -134,5 +139,5 @@ def _finding(
         micro_step=pair.event.micro_step if is_data else None,
         metrics=metrics,
         note=note,
-        stack=pair.entry.stack if pair.entry else (),
+        stack=pair.entry.stack if pair.entry and pair.event.kind == BEGIN else (),
     )

@@ -137,24 +137,29 @@ class _Spans:
         """Return where the `index`-th of `saves` saves of a key stands: (time, side, phase).
 
         Where a phase was opened as often as the key was saved, the n-th save belongs to the n-th
-        opening. A result never stands later than where it was saved.
+        opening. A phase's result never stands later than where it was saved.
         """
-        seq = datum.seq
         if home.before_update:
-            place = self._before_update(index, saves)
-        else:
-            assert home.phase is not None
-            place = self._behind(home.phase, seq, index, saves)
-        if seq is None or datum.key in INPUT_KEYS or place[0] <= seq:
-            return place
-        return seq, 1.0, 0.0
+            return self._before_update(index, saves)
+        assert home.phase is not None
+        spans = self._of(home.phase)
+        if not spans:
+            return self._beside(phase_order(home.phase), index, saves)
+        time = float(spans[index if len(spans) == saves else -1][1])
+        if datum.seq is not None:
+            if len(spans) != saves:
+                begun = [end for begin, end in spans if begin < datum.seq]
+                time = float(begun[-1] if begun else spans[0][1])
+            if datum.key not in INPUT_KEYS:
+                time = min(time, datum.seq)
+        return time, 1.0, 0.0
 
     def _before_update(self, index: int, saves: int) -> _Place:
         order = phase_order(UPDATE_PHASES[0]) - 0.5
         updates = [self._of(phase) for phase in UPDATE_PHASES]
-        begins = sorted(begin for spans in updates for begin, _ in spans)
-        if not begins:
+        if not updates[0]:  # its losses stand beside its neighbours, so these do too
             return self._beside(order, index, saves)
+        begins = sorted(begin for spans in updates for begin, _ in spans)
         if saves > 1:
             for phase in self._earlier(order):
                 spans = self._of(phase)
@@ -166,15 +171,6 @@ class _Spans:
                 if len(spans) == saves:
                     return spans[index][0], -1.0, order
         return begins[0], -1.0, order
-
-    def _behind(self, phase: str, seq: int | None, index: int, saves: int) -> _Place:
-        spans = self._of(phase)
-        if not spans:
-            return self._beside(phase_order(phase), index, saves)
-        if len(spans) != saves and seq is not None:
-            begun = [end for begin, end in spans if begin < seq]
-            return (begun[-1] if begun else spans[0][1]), 1.0, 0.0
-        return spans[index if len(spans) == saves else -1][1], 1.0, 0.0
 
     def _beside(self, order: float, index: int, saves: int) -> _Place:
         """Place what a phase that was not recorded gave: between its recorded neighbours."""

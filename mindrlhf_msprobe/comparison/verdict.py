@@ -119,7 +119,7 @@ def _explain(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> Divergence:
     if pair.event.kind == DATA:
         cause, origin, why = _explain_data(step, index)
     elif pair.event.kind == END:
-        cause, origin, why = _explain_output(pair, finding)
+        cause, origin, why = _explain_output(step, pair, finding)
     else:
         cause, origin, why = _explain_begin(step, index, runs)
     cause = _NAMED_CAUSES.get(finding.status, cause)
@@ -155,18 +155,18 @@ def _sentence(finding: Finding, why: str) -> str:
     return f"{finding.record} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
 
 
-def _explain_output(pair: Pair, finding: Finding) -> tuple[Cause, str, str]:
+def _explain_output(step: JudgedStep, pair: Pair, finding: Finding) -> tuple[Cause, str, str]:
     assert pair.entry is not None
     name = pair.entry.name
     if finding.status in (Status.ONLY_IN_A, Status.ONLY_IN_B):
         return Cause.MISSING, name, "What it was given agrees; it ended in one run only."
     parameters = any(record.io == "parameters" for record in pair.entry.records)
     given = "Its inputs and its parameters agree" if parameters else "Its inputs agree"
-    return (
-        Cause.COMPUTATION,
-        name,
-        f"{given}, and so does everything that ran inside it: this cell computed something else.",
-    )
+    inside = (pair.entry.phase, name) in {
+        (phase, parent) for (phase, _), parent in step.plan.parents.items()
+    }
+    children = ", and so does everything that ran inside it" if inside else ""
+    return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else."
 
 
 def _explain_begin(
@@ -185,6 +185,9 @@ def _explain_begin(
             "Everything before it agrees, but the cell already holds another parameter: look at "
             "loading, at weight synchronisation or at the previous update.",
         )
+    if all(f is None or f.status is finding.status for _, f in step.judged) and one_sided:
+        missing = "B" if finding.status is Status.ONLY_IN_A else "A"
+        return Cause.MISSING, name, f"{missing} recorded nothing of step {finding.step} here."
     parent = step.plan.parents.get((phase, name))
     if one_sided and _whole_entry_missing(step, index):
         around = f" inside {parent}" if parent else ""
@@ -230,7 +233,8 @@ def _explain_data(step: JudgedStep, index: int) -> tuple[Cause, None, str]:
     key, home = pair.event.name, pair.event.phase
     cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
     if key in INPUT_KEYS and home not in cells:
-        return Cause.INPUT, None, "What enters the phases of this step differs already."
+        made = "" if key == "prompts" else f", and the cells of {home} were not recorded"
+        return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
     if home in cells:
         why = f"Every recorded cell of {home} agrees: the trainer's own arithmetic made it differ."
     elif home is not None:

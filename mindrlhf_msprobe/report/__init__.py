@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.errors import RunError
@@ -22,7 +23,7 @@ def write_report(comparison: Comparison, output: Path) -> list[str]:
     try:
         output.mkdir(parents=True, exist_ok=True)
         tables = write_tables(comparison.findings, output)
-        write_json(output / VERDICT_FILE, comparison.verdict.to_json(tables))
+        write_json(output / VERDICT_FILE, replace(comparison, tables=tuple(tables)).to_json())
     except OSError as error:
         raise RunError(
             f"the output directory {output} cannot be written: {error.strerror or error}. Give "

@@ -24,7 +24,7 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
         else f"Not compared: {gap.records} {gap.reason}."
         for gap in verdict.coverage
     ]
-    lines += [f"Could not be read: {problem}" for problem in comparison.problems]
+    lines += [f"Incomplete: {problem}" for problem in comparison.problems]
     if comparison.output_path is not None:
         output = Path(comparison.output_path)
         lines.append(f"Tables: {len(comparison.tables)} in {output}")
@@ -69,7 +69,10 @@ def _divergence(first: Divergence) -> list[str]:
         lines.append(f"  max abs {first.max_abs_err:.2g}{relative}")
     lines.append(f"Before it: {first.agreed_before} records of step {first.step} agree.")
     if first.next_step is not None:
-        lines += ["Look closer: run both again with", f"  msprobe_config: {_yaml(first.next_step)}"]
+        lines += [
+            "Look closer: record both again, each into its own dump_path, with",
+            f"  msprobe_config: {_yaml(first.next_step)}",
+        ]
     return lines
 
 

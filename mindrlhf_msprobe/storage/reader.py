@@ -139,6 +139,17 @@ class Run:
                     return None
         return None
 
+    @property
+    def lost(self) -> list[str]:
+        """What the run says it could not record, by rank and kind."""
+        said = []
+        for manifest in self.manifests:
+            lost, world = manifest.get("lost"), manifest.get("world")
+            rank = world.get("rank") if isinstance(world, dict) else None
+            if isinstance(lost, dict):
+                said += [f"rank {rank} lost {n} record(s): {what}" for what, n in lost.items()]
+        return said
+
     def coverage(self, rank: int = 0) -> dict[str, str]:
         """Return what a rank could not record in its mode, and why."""
         for manifest in self.manifests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -158,6 +159,18 @@ def test_a_key_of_a_phase_that_was_not_recorded_stands_in_its_round():
         "responses",
         "begin Cell",
     ]
+
+
+def test_keys_of_phases_that_were_not_recorded_keep_their_order():
+    """Where only a later phase was recorded, all keys before it stand in the order of a step."""
+    entries = rounds(UPDATE)
+    entries = [replace(e, seq=e.seq + 10 * (i + 1), end=e.end + 10) for i, e in enumerate(entries)]
+    names = ("responses", "old_log_prob", "rewards")
+    data = [datum(key, 10 * n + i, n) for n in range(2) for i, key in enumerate(names)]
+    found = [
+        name for name in shown(order_of(entries, data)) if name[-2] == "." and "Cell" not in name
+    ]
+    assert found == [f"{key}.{n}" for n in range(2) for key in names]
 
 
 def test_one_round_of_experience_stands_before_all_its_updates():

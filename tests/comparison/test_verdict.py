@@ -165,6 +165,24 @@ def test_the_trainers_own_arithmetic_is_data_whenever_it_was_saved(tmp_path, key
 
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize(
+    "off",
+    [
+        ("actor_train_dump",),
+        ("critic_train_dump",),
+        ("actor_train_dump", "reference_dump", "actor_infer_dump"),
+        ("actor_train_dump", "critic_train_dump"),
+    ],
+)
+def test_rewards_come_before_losses_whichever_phases_were_recorded(tmp_path, off, at_end):
+    """Rewards that differ are named before the losses they lead to, with any switches."""
+    settings = {"data_at_end": at_end, "steps": 1, **dict.fromkeys(off, False)}
+    a = record_training(tmp_path / "a", **settings)
+    b = record_training(tmp_path / "b", faults=[Fault("rewards")], **settings)
+    assert first(compare_runs(a, b)).record == "rewards"
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize(
     ("phase", "cell"),
     [("actor_compute_log_prob", "head"), (REFERENCE, "head"), ("actor_update", "head")],
 )

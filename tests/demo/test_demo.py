@@ -144,7 +144,7 @@ def test_with_key_data_only_no_phase_directory_exists(tmp_path):
 
 
 def test_the_step_window_limits_layers(tmp_path):
-    """reference_dump with step_start = step_end = 2 leaves only reference_compute_log_prob/step2."""
+    """With reference_dump and step 2 alone, only reference_compute_log_prob/step2 exists."""
     section = "  msprobe: true\n  reference_dump: true\n  step_start: 2\n  step_end: 2\n"
     config = config_file(tmp_path, section)
     done = run_demo(tmp_path / "out", "--config", str(config), "--fault-step", "2")

@@ -68,7 +68,7 @@ def test_what_was_not_compared_is_listed(tmp_path):
     (b / "actor_update/step0/rank0/records.jsonl").write_text("damaged\n")
     text = render(compare_runs(a, b))
     assert "Not compared: 48 records only in A — reference_compute_log_prob not recorded" in text
-    assert "Could not be read: B: " in text
+    assert "Incomplete: B: " in text
 
 
 def test_nothing_in_common_is_incomparable(tmp_path):

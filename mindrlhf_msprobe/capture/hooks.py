@@ -1,0 +1,134 @@
+"""Hooks on cells, in PyNative mode, that change nothing: no output, no gradient, no compilation."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import mindspore
+from mindspore import nn
+from mindspore.common import hook_handle
+
+#: Takes a cell and the args and kwargs it is called with.
+Before = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any]], None]
+#: Takes a cell and what it returned.
+After = Callable[[nn.Cell, Any], None]
+
+
+def _yes() -> bool:
+    return True
+
+
+class _Compiling(mindspore.constexpr(_yes, get_instance=False)):  # type: ignore[misc]
+    """True where MindSpore compiles the function that asks, False where Python runs it."""
+
+    def __call__(self) -> bool:
+        return False
+
+
+_COMPILING = _Compiling()
+
+
+class CellHooks:
+    """Calls two functions around every run of the cells that were added.
+
+    Args:
+        before: called before a cell runs.
+        after: called when it returned; not when it raised.
+    """
+
+    def __init__(self, before: Before, after: After) -> None:
+        self._before = before
+        self._after = after
+        self._handles: list[Any] = []
+
+        # MindSpore takes plain functions only, and passes what they return on to the training.
+        # It also compiles them into what `ms.jit` compiles while they are registered, where they
+        # are called without kwargs and must do nothing.
+        def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> None:
+            if not _COMPILING():
+                self._before(cell, args, kwargs)
+
+        def hook(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
+            if not _COMPILING():
+                self._after(cell, output)
+
+        self._pre_hook = pre_hook
+        self._hook = hook
+
+    def add(self, cell: nn.Cell) -> None:
+        """Hook a cell."""
+        with _without_recompiling():
+            if cell.has_bprop:
+                self._handles.append(_Watch(cell, self._before, self._after))
+                return
+            handle = cell.register_forward_pre_hook(self._pre_hook, with_kwargs=True)
+            self._handles.append(handle)
+            self._handles.append(cell.register_forward_hook(self._hook, with_kwargs=True))
+
+    def remove(self) -> None:
+        """Remove every hook."""
+        with _without_recompiling():
+            while self._handles:
+                self._handles.pop().remove()
+
+
+@contextmanager
+def _without_recompiling() -> Iterator[None]:
+    """Keep what `ms.jit` has compiled (MindSpore's optimizers, for instance).
+
+    MindSpore counts every hook that comes or goes, and compiles all jitted functions again when
+    the count has changed. Ours change nothing in them.
+    """
+    version = getattr(hook_handle, "_HOOK_VERSION", None)
+    try:
+        yield
+    finally:
+        if version is not None:
+            hook_handle._HOOK_VERSION = version
+
+
+class _NoHooks(OrderedDict):
+    """A cell's forward hooks, none, which nevertheless make it run by `_run_construct`."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Watch:
+    """What a forward pre-hook and a forward hook are, on a cell with its own bprop.
+
+    `Cell.register_forward_hook` silently ignores such a cell, and any hook put on it makes `ms.jit`
+    fail to compile its gradient. Standing in for the method that runs the cell in PyNative mode
+    does neither, and its gradient stays what its bprop says.
+    """
+
+    def __init__(self, cell: nn.Cell, before: Before, after: After) -> None:
+        self._cell = cell
+        self._run = cell._run_construct
+        self._before = before
+        self._after = after
+        self._hooks = cell._lazy_forward_hook
+        vars(cell)["_run_construct"] = self
+        if not self._hooks:
+            vars(cell)["_lazy_forward_hook"] = _NoHooks()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._before(self._cell, args, kwargs)
+        output = self._run(*args, **kwargs)
+        self._after(self._cell, output)
+        return output
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A copy of the cell runs itself, unwatched.
+        return MethodType(type(self._cell)._run_construct, memo[id(self._cell)])
+
+    def remove(self) -> None:
+        """Give the cell its own method back."""
+        cell = vars(self._cell)
+        cell.pop("_run_construct", None)
+        if not len(cell["_lazy_forward_hook"] or ()):  # hooks that came meanwhile stay
+            cell["_lazy_forward_hook"] = self._hooks

@@ -1,0 +1,283 @@
+"""configurations.json: a trainer's configurations as plain JSON."""
+
+import argparse
+import dataclasses
+import enum
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import read_json
+
+from mindrlhf_msprobe import Probe, UsageError, open_run
+
+
+class Mode(enum.Enum):
+    """An enum whose values are no JSON."""
+
+    FAST = object()
+    SLOW = ("a", 1)
+
+
+class Level(enum.IntEnum):
+    """An enum of numbers."""
+
+    LOW = 1
+
+
+@dataclasses.dataclass
+class Optimizer:
+    """A dataclass with a dataclass inside."""
+
+    lr: float = 1e-3
+    mode: Mode = Mode.FAST
+    inner: Any = None
+
+
+class WithToDict:
+    """An object that describes itself, as transformers' and mindformers' configurations do."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"hidden": 16, "dtype": np.float16}
+
+
+class BrokenToDict:
+    """An object whose to_dict raises."""
+
+    def to_dict(self) -> dict[str, Any]:
+        raise RuntimeError("no")
+
+    def __repr__(self) -> str:
+        return "BrokenToDict()"
+
+
+class BrokenRepr:
+    """An object that cannot be printed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Plain:
+    """An object that says nothing but its address."""
+
+
+class Endless:
+    """An object whose to_dict leads back to it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"a": self, "b": self}
+
+    def __repr__(self) -> str:
+        return "Endless()"
+
+
+def cycle() -> Any:
+    """Return a dict and a list that hold each other, twice."""
+    knot: dict[str, Any] = {}
+    knot["list"] = [knot, knot]
+    knot["again"] = knot
+    return knot
+
+
+@pytest.fixture
+def saved(make_probe: Callable[..., Probe], tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that saves one configuration and reads it back."""
+
+    def save_and_read(value: Any) -> Any:
+        probe = make_probe(configurations_dump=True)
+        probe.save_configs({"it": value})
+        probe.close()
+        assert not read_json(tmp_path / "run" / "run.json")["lost"]
+        return read_json(tmp_path / "run" / "configurations.json")["it"]
+
+    return save_and_read
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        (3, 3),
+        (1e-3, 1e-3),
+        ("文本", "文本"),
+        (float("nan"), "NaN"),
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
+        (10**30, 10**30),
+        ({"a": [1, (2, 3)]}, {"a": [1, [2, 3]]}),
+        (OrderedDict(b=1), {"b": 1}),
+        ({1: "int", "1": "text"}, {"1": "int", "1~": "text"}),
+        ({None: 1, (1, 2): 2}, {"None": 1, "(1, 2)": 2}),
+        ({Mode.FAST: 1}, {"FAST": 1}),
+        ({3, 1, 2}, [1, 2, 3]),
+        (frozenset("a"), ["a"]),
+        (Mode.FAST, "FAST"),
+        (Mode.SLOW, "SLOW"),
+        (Level.LOW, "LOW"),
+        (Path("/a/b"), "/a/b"),
+        (np.float32, "float32"),
+        (np.dtype("int8"), "int8"),
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (np.arange(3), [0, 1, 2]),
+        (np.array(2.5), 2.5),
+        (np.array([np.nan]), ["NaN"]),
+        (np.longdouble(0.5), 0.5),
+        (Optimizer(), {"lr": 1e-3, "mode": "FAST", "inner": None}),
+        (
+            Optimizer(inner=[Optimizer(mode=Mode.SLOW)]),
+            {
+                "lr": 1e-3,
+                "mode": "FAST",
+                "inner": [{"lr": 1e-3, "mode": "SLOW", "inner": None}],
+            },
+        ),
+        (SimpleNamespace(a=1), {"a": 1}),
+        (argparse.Namespace(a=Mode.FAST), {"a": "FAST"}),
+        (WithToDict(), {"hidden": 16, "dtype": "float16"}),
+    ],
+    ids=repr,
+)
+def test_configurations_become_json(saved: Callable[..., Any], value: Any, expected: Any) -> None:
+    """What configurations are made of is written as plain JSON values, without a warning."""
+    assert saved(value) == expected
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "bool_"])
+def test_mindspore_dtypes_become_their_names(saved: Callable[..., Any], name: str) -> None:
+    """A MindSpore dtype is written by its name."""
+    ms = pytest.importorskip("mindspore")
+    assert saved({"dtype": getattr(ms, name)})["dtype"].lower().startswith(name.rstrip("_"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"bytes", "b'bytes'"),
+        (1 + 2j, "(1+2j)"),
+        (BrokenToDict(), "BrokenToDict()"),
+        (BrokenRepr(), "<BrokenRepr, whose repr failed: RuntimeError>"),
+        (Plain(), "<test_configurations.Plain object>"),
+        (print, "<built-in function print>"),
+        (range(3), "range(0, 3)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_json_becomes_text_with_a_warning(
+    saved: Callable[..., Any], warnings_of: Callable[[], list[str]], value: Any, text: str
+) -> None:
+    """Anything else is written as its text, without its address, and a warning names the place."""
+    assert saved({"deep": [value]}) == {"deep": [text]}
+    assert len(warnings_of()) == 1
+    assert "it.deep.0" in warnings_of()[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {BrokenRepr(), 1},
+        {BrokenRepr(): 1},
+        {"a": 7**6000},
+        {"lone": "\ud800"},
+        cycle(),
+        Endless(),
+        [cycle(), Endless()] * 3,
+    ],
+    ids=["set", "key", "huge", "surrogate", "cycle", "endless", "many"],
+)
+def test_hostile_configurations_are_written_all_the_same(
+    saved: Callable[..., Any], value: Any
+) -> None:
+    """Cycles, unprintable keys, huge numbers and lone surrogates lose nothing beside them."""
+    assert saved({"before": 1, "value": value, "after": 2})["after"] == 2
+
+
+def test_two_runs_write_the_same_text(saved: Callable[..., Any]) -> None:
+    """No memory address is written, so that the configurations of two runs can be compared."""
+    written = saved({"f": test_two_runs_write_the_same_text, "o": [Plain(), {Plain(): Plain()}]})
+    assert "0x" not in str(written)
+
+
+def test_a_second_call_adds_to_the_first(make_probe: Callable[..., Probe]) -> None:
+    """What was saved under other names stays; the same name is replaced."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs({"actor": {"lr": 1}, "critic": 1})
+    probe.save_configs({"critic": 2, "reward": 3})
+    probe.close()
+    run = open_run(probe.config.dump_path)
+    assert run.configurations() == {"actor": {"lr": 1}, "critic": 2, "reward": 3}
+
+
+@pytest.mark.parametrize("config", [Optimizer(), SimpleNamespace(lr=1e-3)])
+def test_a_configuration_object_is_taken_by_its_fields(
+    make_probe: Callable[..., Probe], config: Any
+) -> None:
+    """A dataclass or a namespace may stand for the mapping of names."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs(config)
+    assert open_run(probe.config.dump_path).configurations()["lr"] == 1e-3  # type: ignore[index]
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [1], object(), Optimizer, print])
+def test_what_names_no_configurations_is_refused(
+    make_probe: Callable[..., Probe], value: Any
+) -> None:
+    """A value that is not a mapping, dataclass or namespace is misuse and raises."""
+    probe = make_probe(configurations_dump=True)
+    with pytest.raises(UsageError, match="expected a mapping of name to configuration"):
+        probe.save_configs(value)
+
+
+def test_it_is_readable_when_the_call_returns(make_probe: Callable[..., Probe]) -> None:
+    """When save_configs returns, the file is whole."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs({"actor": 1})
+    assert read_json(Path(probe.config.dump_path) / "configurations.json") == {"actor": 1}
+
+
+class Unwritable(dict):  # type: ignore[type-arg]
+    """A mapping that breaks in the middle."""
+
+    def items(self) -> Any:
+        yield "first", 1
+        raise RuntimeError("broken in the middle")
+
+
+def test_a_value_that_raises_is_text_beside_the_others(saved: Callable[..., Any]) -> None:
+    """A container that breaks while it is read is written as its text."""
+    assert saved({"good": 1, "broken": Unwritable(a=1)}) == {"good": 1, "broken": "{'a': 1}"}
+
+
+def test_content_that_fails_leaves_the_old_file(
+    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    """When new content cannot be written, the old file stays whole and training goes on."""
+    resource = pytest.importorskip("resource")
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs({"actor": 1})
+    before = (tmp_path / "run" / "configurations.json").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        probe.save_configs({"broken": "x" * 100_000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "run" / "configurations.json").read_bytes() == before
+    assert any("configurations" in w and "File too large" in w for w in warnings_of())
+    probe.save_configs({"broken": 0, "critic": 2})
+    assert open_run(tmp_path / "run").configurations() == {"actor": 1, "broken": 0, "critic": 2}
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.json", "configurations.json"}
+
+
+def test_switched_off_writes_nothing(make_probe: Callable[..., Probe], tmp_path: Path) -> None:
+    """Without configurations_dump nothing is written, whatever is given."""
+    probe = make_probe()
+    probe.save_configs(3)
+    assert not (tmp_path / "run" / "configurations.json").exists()
