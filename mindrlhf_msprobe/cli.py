@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_compare(commands)
+    _add_show(commands)
     _add_demo(commands)
     return parser
 
@@ -109,6 +110,37 @@ def _compare(arguments: argparse.Namespace) -> int:
     if result.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
     return SAME if result else DIVERGED
+
+
+def _add_show(commands: argparse._SubParsersAction[_Parser]) -> None:
+    show = commands.add_parser(
+        "show",
+        help="list what a run holds, or show one record",
+        description="List a run's phases, steps, ranks, keys and sizes; with a name, show that "
+        "record's statistics and first values. An entry's or a key's name shows all its records.",
+    )
+    show.add_argument("path", metavar="RUN", help="the dump_path of a run")
+    show.add_argument("name", nargs="?", metavar="NAME", help="a record, an entry or a key")
+    show.add_argument("--json", action="store_true", help="print JSON instead of text")
+    show.set_defaults(run=_show)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.report.listing import render_holdings, render_records
+    from mindrlhf_msprobe.storage.inventory import find_records, inventory
+    from mindrlhf_msprobe.storage.reader import open_run
+
+    run = open_run(arguments.path)
+    if arguments.name is None:
+        holdings = inventory(run)
+        content = [holding.to_json() for holding in holdings]
+        text = render_holdings(run.path, run.state, holdings, [*map(str, run.problems), *run.lost])
+    else:
+        records = find_records(run, arguments.name)
+        content = [record.to_json() for record in records]
+        text = render_records(records)
+    print(json.dumps(content, ensure_ascii=False, indent=1) if arguments.json else text)
+    return SAME
 
 
 def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -30,10 +30,10 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
         lines.append(f"Tables: {len(comparison.tables)} in {output}")
         lines.append(f"Machine-readable: {output / VERDICT_FILE}")
     lines.append(_summary(verdict, seconds))
-    return "\n".join(map(_printable, lines))
+    return "\n".join(map(printable, lines))
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """Return a line with its control characters, and what has no UTF-8 form, as escapes."""
     return "".join(
         char.encode("unicode_escape").decode() if unicodedata.category(char)[0] == "C" else char

@@ -96,6 +96,12 @@ class Run:
         return all(manifest.get("state") == FINISHED for manifest in self.manifests)
 
     @property
+    def state(self) -> str:
+        """finished, failed, or running (also of a killed process); unknown for msprobe's runs."""
+        states = {str(manifest.get("state")) for manifest in self.manifests}
+        return ", ".join(sorted(states)) or "unknown"
+
+    @property
     def steps(self) -> list[int]:
         """The steps of which anything was recorded."""
         steps = {step for _, step, _ in self._layer_dirs}
@@ -127,6 +133,12 @@ class Run:
             if problem.step is not None and problem.rank is not None:
                 found.add((problem.step, problem.rank))
         return found
+
+    def directories(self, *, phase: str | None = None, key: str | None = None) -> list[Path]:
+        """Return the directories of one phase's layer data or of one key's data."""
+        if phase is not None:
+            return [path for (name, _, _), path in self._layer_dirs.items() if name == phase]
+        return [path for (name, *_), path in self._key_dirs.items() if name == key]
 
     def config(self, rank: int = 0) -> ProbeConfig | None:
         """Return what the run was configured to record, or None where that is not known."""

@@ -1,0 +1,157 @@
+"""What a run holds: its phases, steps, ranks, keys and sizes, and single records by name."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.arrays import ArrayFileError
+from mindrlhf_msprobe.storage.reader import Run
+from mindrlhf_msprobe.storage.records import Record
+
+_FIRST_VALUES = 8
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a run holds of one phase or one key.
+
+    Attributes:
+        kind: phase or key.
+        count: entries of a phase, saves of a key.
+        size: bytes on disk; a file that is linked under several names counts once.
+    """
+
+    kind: str
+    name: str
+    steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    count: int
+    records: int
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the holding as plain JSON values."""
+        return {**vars(self), "steps": list(self.steps), "ranks": list(self.ranks)}
+
+
+@dataclass(frozen=True)
+class FoundRecord:
+    """One record of a run, with its place and its first values.
+
+    Attributes:
+        values: the first elements in row-major order; None where only statistics were recorded.
+        unreadable: why the elements could not be read, or None.
+    """
+
+    step: int
+    rank: int
+    phase: str | None
+    micro_step: int | None
+    record: Record
+    values: list[Any] | None
+    unreadable: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON values."""
+        return {
+            "step": self.step,
+            "rank": self.rank,
+            "phase": self.phase,
+            "micro_step": self.micro_step,
+            "record": self.record.name,
+            **self.record.leaf.to_json(),
+            "first_values": self.values,
+            "unreadable": self.unreadable,
+        }
+
+
+def inventory(run: Run) -> list[Holding]:
+    """Return what a run holds, phases first, in the order in which a step runs them."""
+    holdings = []
+    for phase in run.phases:
+        entries = run.entries(phase)
+        holdings.append(
+            Holding(
+                "phase",
+                phase,
+                tuple(sorted({entry.step for entry in entries})),
+                tuple(sorted({entry.rank for entry in entries})),
+                len(entries),
+                sum(len(entry.records) for entry in entries),
+                sum(map(_size, run.directories(phase=phase))),
+            )
+        )
+    for key in run.keys:
+        data = run.key_data(key)
+        holdings.append(
+            Holding(
+                "key",
+                key,
+                tuple(sorted({datum.step for datum in data})),
+                tuple(sorted({datum.rank for datum in data})),
+                len(data),
+                sum(len(datum.records) for datum in data),
+                sum(map(_size, run.directories(key=key))),
+            )
+        )
+    return holdings
+
+
+def find_records(run: Run, name: str) -> list[FoundRecord]:
+    """Return every record called `name`, or belonging to the entry or key `name`.
+
+    Raises:
+        RunError: there is none; the message names the nearest.
+    """
+    found = []
+    names: dict[str, None] = {}
+    for step, rank, phase, micro_step, owner, record in _all_records(run):
+        names[record.name] = names[owner] = None
+        if name in (record.name, owner):
+            values, unreadable = _first_values(record)
+            found.append(FoundRecord(step, rank, phase, micro_step, record, values, unreadable))
+    if not found:
+        close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.3)
+        hint = f" Nearest: {', '.join(close)}." if close else ""
+        raise RunError(f"{run.path} holds no entry, record or key called {name!r}.{hint}")
+    return found
+
+
+def _all_records(
+    run: Run,
+) -> Iterator[tuple[int, int, str | None, int | None, str, Record]]:
+    for entry in run.entries():
+        for record in entry.records:
+            yield entry.step, entry.rank, entry.phase, None, entry.name, record
+    for datum in run.key_data():
+        for record in datum.records:
+            yield datum.step, datum.rank, None, datum.micro_step, datum.key, record
+
+
+def _first_values(record: Record) -> tuple[list[Any] | None, str | None]:
+    if record.leaf.error is not None:
+        return None, record.leaf.error
+    if record.file is None:
+        return None, None
+    try:
+        return record.array().reshape(-1)[:_FIRST_VALUES].tolist(), None
+    except ArrayFileError as error:
+        return None, f"{record.file.name} {error}"
+
+
+def _size(directory: Path) -> int:
+    seen: set[tuple[int, int]] = set()
+    total = 0
+    for folder, _, files in os.walk(directory):
+        for file in files:
+            status = os.lstat(os.path.join(folder, file))
+            if (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                total += status.st_size
+    return total

@@ -1,0 +1,75 @@
+"""`mindrlhf-msprobe show`: what a run holds, on one screen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from runs import record_training
+
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.report.listing import size, spans
+
+
+@pytest.fixture
+def run(tmp_path):
+    return record_training(tmp_path / "run")
+
+
+def test_show_lists_phases_and_keys_with_their_steps_and_sizes(run, capsys):
+    """Every phase and key stands on a line of its own with steps, ranks and size."""
+    assert main(["show", str(run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = {line.split()[0] for line in lines[2:]}
+    assert {"reference_compute_log_prob", "actor_update", "ref_log_prob"} <= names
+    assert "finished" in lines[0]
+
+
+def test_show_counts_what_is_there(run, capsys):
+    """The JSON form counts entries, records and bytes; linked files count once."""
+    main(["show", str(run), "--json"])
+    holdings = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
+    phase = holdings["reference_compute_log_prob"]
+    files = [p for p in (run / "reference_compute_log_prob").rglob("*") if p.is_file()]
+    assert phase["size"] == sum({p.stat().st_ino: p.stat().st_size for p in files}.values())
+    assert phase["steps"] == [0, 1]
+    assert phase["count"] > 0
+    assert phase["records"] >= phase["count"]
+
+
+def test_show_tells_a_records_statistics_and_first_values(run, capsys):
+    """A key's name shows each of its records with dtype, shape, statistics and first values."""
+    assert main(["show", str(run), "ref_log_prob"]) == 0
+    text = capsys.readouterr().out
+    assert "step 0, micro_step 0, rank 0" in text
+    assert "Float32" in text
+    assert "max " in text
+    assert "first values [" in text
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(run, capsys):
+    """A name the run does not hold gives exit code 2 and the nearest names."""
+    assert main(["show", str(run), "ref_log_prb"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Nearest: ref_log_prob" in captured.err
+
+
+def test_an_array_that_cannot_be_read_is_said(run, capsys):
+    """A cut file is named, and the statistics are still shown."""
+    next((run / "data" / "ref_log_prob" / "step0").rglob("*.npy")).write_bytes(b"cut")
+    assert main(["show", str(run), "ref_log_prob"]) == 0
+    assert "cannot be read" in capsys.readouterr().out
+
+
+def test_what_is_not_a_run_is_refused(tmp_path, capsys):
+    """An empty directory gives exit code 2 and one clear message."""
+    assert main(["show", str(tmp_path)]) == 2
+    assert "is not a run" in capsys.readouterr().err
+
+
+def test_spans_and_sizes_read_well():
+    """Numbers are put together to spans, bytes into the unit that reads best."""
+    assert spans([0, 1, 2, 5]) == "0-2, 5"
+    assert size(512) == "512 B"
+    assert size(1536) == "1.5 KiB"
