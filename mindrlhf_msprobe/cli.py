@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return UNDECIDED
+    except OSError as error:
+        print(f"mindrlhf-msprobe {arguments.command}: {error}", file=sys.stderr)
+        return UNDECIDED
 
 
 class _Parser(argparse.ArgumentParser):

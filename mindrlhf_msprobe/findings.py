@@ -181,6 +181,33 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How one phase or one key of the diverged step differs, from the first divergence on.
+
+    Attributes:
+        place: the phase or the key.
+        different, compared: how many of its records differ, and of how many.
+        max_abs_err, max_rel_err: the largest errors where elements were compared, else None.
+    """
+
+    place: str
+    different: int
+    compared: int
+    max_abs_err: float | None
+    max_rel_err: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {
+            "place": self.place,
+            "different": self.different,
+            "compared": self.compared,
+            "max_abs_err": number_to_json(self.max_abs_err),
+            "max_rel_err": number_to_json(self.max_rel_err),
+        }
+
+
+@dataclass(frozen=True)
 class CoverageGap:
     """Records of one run that the other was configured not to record: listed, not a divergence."""
 
@@ -195,12 +222,18 @@ class CoverageGap:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison concludes."""
+    """What a comparison concludes.
+
+    Attributes:
+        spread: in causal order, where the difference went in the step and rank of the first
+            divergence.
+    """
 
     status: Outcome
     counts: dict[str, int]
     first_divergence: Divergence | None
     coverage: tuple[CoverageGap, ...] = ()
+    spread: tuple[Spread, ...] = ()
     steps: int = 0
     ranks: int = 0
     phases: tuple[str, ...] = ()
@@ -241,6 +274,7 @@ class Comparison:
             "counts": verdict.counts,
             "first_divergence": first.to_json() if first else None,
             "tables": list(self.tables),
+            "spread": [place.to_json() for place in verdict.spread],
             "coverage": [gap.to_json() for gap in verdict.coverage],
             "problems": list(self.problems),
         }

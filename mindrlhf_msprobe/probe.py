@@ -120,7 +120,7 @@ class Probe:
                     f"is declared in msprobe_config.phases."
                 )
         self._networks |= {
-            role: None if network is None else _checked(role, network)
+            role: None if network is None else _checked(f"watch({role}=…)", network)
             for role, network in networks.items()
         }
 
@@ -145,7 +145,7 @@ class Probe:
                 f"msprobe_config.phases."
             )
         if model is not None:
-            model = _checked(phase.role, model)
+            model = _checked(f"phase({name!r}, model=…)", model)
         return PhaseContext(self, self._recorder, phase, model)
 
     def save_data(self, name: Any = None, data: Any = _MISSING, /, **named: Any) -> None:
@@ -277,7 +277,9 @@ class Probe:
             network = model if model is not None else self._networks[phase.role]
         self._open = context
         assert self._recorder is not None
-        return network if self._config.records_step(self._recorder.step) else None
+        if network is None:
+            return None
+        return network if self._recorder.wants(phase) else None
 
     def _leave_phase(self, context: PhaseContext) -> None:
         if self._open is context:
@@ -375,15 +377,15 @@ class _NoPhase:
 _NO_PHASE = _NoPhase()
 
 
-def _checked(role: str, network: Any) -> Any:
+def _checked(call: str, network: Any) -> Any:
     try:
         from mindrlhf_msprobe.capture.eager import check_cell
     except ImportError as error:
         raise UsageError(
-            f"watch({role}=…) got {type(network).__name__}, which is not a cell here: MindSpore "
-            f"cannot be imported ({error})."
+            f"{call} got {type(network).__name__}, which is not a cell here: MindSpore cannot be "
+            f"imported ({error})."
         ) from None
-    return check_cell(role, network)
+    return check_cell(call, network)
 
 
 def _key_data_items(name: Any, data: Any, named: Mapping[str, Any]) -> list[tuple[Any, Any]]:

@@ -255,10 +255,14 @@ def test_watching_what_is_not_a_cell_is_refused(
 ) -> None:
     """Whatever is not a cell is refused with its role, its kind and what was expected."""
     probe = make_probe()
-    for call in (lambda: probe.watch(actor=given), lambda: probe.phase("actor_update", given)):
+    calls = {
+        "watch(actor=": lambda: probe.watch(actor=given),
+        "phase('actor_update', model=": lambda: probe.phase("actor_update", given),
+    }
+    for name, call in calls.items():
         with pytest.raises(UsageError) as refusal:
             call()
-        for part in ("watch(actor=", named, "not a cell", "mindspore.nn.Cell"):
+        for part in (name, named, "not a cell", "mindspore.nn.Cell"):
             assert part in str(refusal.value)
 
 
@@ -491,6 +495,43 @@ def test_a_phase_in_which_nothing_ran_warns_once(
     assert len(warnings) == 1
     assert "phase actor_update, step 0: no cell of the actor network" in warnings[0]
     assert recorded(probe).phases == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"step_start": 7, "step_end": 7}, "step_start 7 … step_end 7 meets none of them"),
+        ({"token_range_start": 5, "token_range_end": 6}, "token_range_start 5"),
+        ({"directions": ["backward"]}, "directions leaves out forward"),
+    ],
+)
+def test_a_phase_of_which_nothing_was_recorded_is_said_at_the_end(
+    layer_probe: Callable[..., Probe],
+    warnings_of: Callable[[], list[str]],
+    recorded: Callable[[Probe], Any],
+    settings: dict[str, Any],
+    reason: str,
+) -> None:
+    """A switched-on phase that ran, but never where it is recorded, gets one warning with why."""
+    probe = layer_probe(**settings)
+    network = Scale()
+    probe.watch(actor=network)
+    for _ in range(2):
+        with probe.phase("actor_generate_sequences"):
+            network(tensor(2))
+        probe.step()
+    assert recorded(probe).phases == []
+    probe.close()
+    said = [w for w in warnings_of() if "nothing of it was recorded" in w]
+    assert len(said) == 1
+    assert "ran in steps 0 to 1" in said[0]
+    assert reason in said[0]
+
+
+def test_the_model_of_a_phase_must_be_a_cell(layer_probe: Callable[..., Probe]) -> None:
+    """The message names the call that got the wrong thing."""
+    with pytest.raises(UsageError, match=r"phase\('actor_update', model=…\) got int"):
+        layer_probe().phase("actor_update", model=3)
 
 
 @pytest.mark.parametrize("phase", ["actor_generate_sequences", "actor_update"])

@@ -32,7 +32,7 @@ EntrySink = Callable[[dict[str, Any], tuple[str, ...]], None]
 FaultSink = Callable[[str, BaseException], None]
 
 
-def check_cell(role: str, cell: object) -> nn.Cell:
+def check_cell(call: str, cell: object) -> nn.Cell:
     """Return `cell` if it is a network.
 
     Raises:
@@ -41,7 +41,7 @@ def check_cell(role: str, cell: object) -> nn.Cell:
     if not isinstance(cell, nn.Cell):
         kind = f"class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__
         raise UsageError(
-            f"watch({role}=…) got {kind}, which is not a cell; expected a mindspore.nn.Cell "
+            f"{call} got {kind}, which is not a cell; expected a mindspore.nn.Cell "
             f"(the network itself, not its class, parameters or trainer)."
         )
     return cell

@@ -46,9 +46,18 @@ class Recorder:
         self._configurations: dict[str, Any] = {}
         self._lost: dict[str, int] = {}
         self._silent_phases: set[str] = set()
+        # Phases that are switched on: the first and the last step in which they ran.
+        self._phases_run: dict[str, tuple[int, int]] = {}
+        self._phases_recorded: set[str] = set()
         self._raised: BaseException | None = None
         # Cells run in any thread. Held while files are written, never while a tensor is fetched.
         self._lock = threading.RLock()
+
+    def wants(self, phase: Phase) -> bool:
+        """Tell whether a phase that is switched on is recorded in this step."""
+        first, _ = self._phases_run.get(phase.name, (self.step, self.step))
+        self._phases_run[phase.name] = first, self.step
+        return "forward" in self._config.directions and self._config.records_step(self.step)
 
     def open_phase(self, phase: Phase, network: Any) -> EagerCapture | None:
         """Register the hooks of a phase; None if that failed, which is counted, not raised."""
@@ -146,6 +155,27 @@ class Recorder:
         if self._lost:
             lost = ", ".join(f"{what}: {count}" for what, count in self._lost.items())
             logger.warning("records lost while recording (see run.json): %s", lost)
+        for name, (first, last) in self._phases_run.items():
+            if name not in self._phases_recorded | self._silent_phases:
+                logger.warning(
+                    "phase %s is switched on and ran in steps %d to %d, but nothing of it was "
+                    "recorded: %s",
+                    name,
+                    first,
+                    last,
+                    self._why_nothing(first, last),
+                )
+
+    def _why_nothing(self, first: int, last: int) -> str:
+        config = self._config
+        if "forward" not in config.directions:
+            return "directions leaves out forward, and this version records nothing else"
+        if last < config.step_start or first > config.step_end:
+            return f"step_start {config.step_start} … step_end {config.step_end} meets none of them"
+        return (
+            f"look at token_range_start {config.token_range_start} … token_range_end "
+            f"{config.token_range_end}, include and exclude"
+        )
 
     def fault(self, what: str, error: BaseException) -> None:
         """Count a fault while recording and log it once per kind; raise it in strict mode."""
@@ -172,6 +202,7 @@ class Recorder:
         def sink(values: dict[str, Any], frames: tuple[str, ...]) -> None:
             with self._lock:
                 self._writer.append_entry(phase, self.step, values, frames)
+            self._phases_recorded.add(phase)
 
         return sink
 

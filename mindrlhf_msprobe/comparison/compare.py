@@ -11,7 +11,7 @@ from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_s
 from mindrlhf_msprobe.comparison.status import judge, side_of
 from mindrlhf_msprobe.comparison.timeline import BEGIN
 from mindrlhf_msprobe.comparison.verdict import JudgedStep, conclude
-from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Comparison, Finding, Metrics, Status
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
@@ -41,12 +41,11 @@ def compare_runs(
 
     Raises:
         RunError: a directory is not a run, both are the same, or the output cannot be written.
+        UsageError: the tolerance is not a Tolerance.
     """
-    if Path(a).resolve() == Path(b).resolve():
-        raise RunError(
-            f"{a} and {b} are the same directory: comparing a run with itself proves nothing. "
-            f"Give the dump_path of two runs."
-        )
+    _refuse_same(Path(a), Path(b))
+    if tolerance is not None and not isinstance(tolerance, Tolerance):
+        raise UsageError(f"tolerance is {tolerance!r}; expected Tolerance(rtol=…, atol=…).")
     runs = open_run(a), open_run(b)
     judged = []
     places = _places(*runs)
@@ -72,6 +71,20 @@ def compare_runs(
 
     tables = write_report(comparison, Path(output_path))
     return replace(comparison, output_path=str(output_path), tables=tuple(tables))
+
+
+def _refuse_same(a: Path, b: Path) -> None:
+    places = a.resolve(), b.resolve()
+    if places[0] == places[1]:
+        raise RunError(
+            f"{a} and {b} are the same directory: comparing a run with itself proves nothing. "
+            f"Give the dump_path of two runs."
+        )
+    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
+        raise RunError(
+            f"one of {a} and {b} lies inside the other, so they are the same run. Give the "
+            f"dump_path of two runs, or the same phase's directory of two runs."
+        )
 
 
 def _places(a: Run, b: Run) -> list[tuple[int, int]]:

@@ -46,8 +46,9 @@ def why_no_entry(
         )
     if not config.records_cell(entry.cell):
         return "cells left out by include/exclude"
-    if entry.direction == "backward" and "backward" not in config.directions:
-        return "backward not recorded (directions)"
+    direction = "forward" if entry.direction == "forward" else "backward"
+    if direction not in config.directions:
+        return f"{direction} not recorded (directions: {list(config.directions)})"
     return _why_not_rank(config, entry.rank)
 
 

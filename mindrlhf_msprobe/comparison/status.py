@@ -52,6 +52,9 @@ def judge(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
             return Status.UNREADABLE, None, f"{side}: {record.leaf.error}"
     if a.leaf.type == b.leaf.type == "str" and a.leaf.is_tensor and b.leaf.is_tensor:
         return _judge_texts(a, b)
+    if "str" in (a.leaf.type, b.leaf.type) and a.leaf.is_tensor and b.leaf.is_tensor:
+        kinds = ["text" if leaf.type == "str" else leaf.dtype for leaf in (a.leaf, b.leaf)]
+        return Status.DTYPE_MISMATCH, None, f"{kinds[0]} against {kinds[1]}"
     if not (a.leaf.is_tensor and b.leaf.is_tensor):
         return _judge_scalars(a.leaf, b.leaf, tolerance)
     by_value = not tolerance.bitwise

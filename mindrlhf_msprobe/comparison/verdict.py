@@ -11,12 +11,14 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
 from mindrlhf_msprobe.comparison.timeline import DATA, END
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import (
     Cause,
     CoverageGap,
     Divergence,
     Finding,
     Outcome,
+    Spread,
     Status,
     Verdict,
 )
@@ -32,6 +34,7 @@ _NAMED_CAUSES = {
     Status.SHAPE_MISMATCH: Cause.SHAPE,
     Status.NON_FINITE: Cause.NON_FINITE,
 }
+_ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 
 
 @dataclass(frozen=True)
@@ -54,15 +57,17 @@ def conclude(steps: Sequence[JudgedStep], runs: tuple[Run, Run]) -> Verdict:
     findings = [f for step in steps for _, f in step.judged if f is not None]
     counts = Counter(str(finding.status) for finding in findings)
     candidates = [place for step in steps if (place := _first_divergence(step)) is not None]
-    first = None
-    if candidates:
+    first: Divergence | None = None
+    spread: tuple[Spread, ...] = ()
+    if candidates and _compared_something(findings):
         step, index = min(candidates, key=_causal_order)
-        first = _explain(step, index, runs)
+        first, spread = _explain(step, index, runs), _spread(step, index)
     return Verdict(
         status=_outcome(findings),
         counts={str(status): counts.get(str(status), 0) for status in Status},
-        first_divergence=first if _compared_something(findings) else None,
+        first_divergence=first,
         coverage=_coverage(steps),
+        spread=spread,
         steps=len({step.plan.step for step in steps}),
         ranks=len({step.plan.rank for step in steps}),
         phases=tuple(dict.fromkeys(f.phase for f in findings if f.phase and f.entry)),
@@ -80,8 +85,7 @@ def _outcome(findings: Sequence[Finding]) -> Outcome:
 
 
 def _compared_something(findings: Sequence[Finding]) -> bool:
-    one_sided = (Status.ONLY_IN_A, Status.ONLY_IN_B)
-    return any(finding.status not in one_sided for finding in findings)
+    return any(finding.status not in _ONE_SIDED for finding in findings)
 
 
 def _coverage(steps: Sequence[JudgedStep]) -> tuple[CoverageGap, ...]:
@@ -102,6 +106,34 @@ def _first_divergence(step: JudgedStep) -> tuple[JudgedStep, int] | None:
     return None
 
 
+def _spread(step: JudgedStep, index: int) -> tuple[Spread, ...]:
+    """Return each phase and key from the first divergence on that holds a difference."""
+    places: dict[str, list[Finding]] = {}
+    for _, finding in step.judged[index:]:
+        if finding is not None:
+            places.setdefault(finding.key or finding.phase or "", []).append(finding)
+    return tuple(
+        _spread_of(place, findings)
+        for place, findings in places.items()
+        if not all(finding.status.agrees for finding in findings)
+    )
+
+
+def _spread_of(place: str, findings: Sequence[Finding]) -> Spread:
+    metrics = [f.metrics for f in findings if f.metrics is not None]
+    return Spread(
+        place=place,
+        different=sum(not finding.status.agrees for finding in findings),
+        compared=len(findings),
+        max_abs_err=max(
+            (m.max_abs_err for m in metrics if m.max_abs_err is not None), default=None
+        ),
+        max_rel_err=max(
+            (m.max_rel_err for m in metrics if m.max_rel_err is not None), default=None
+        ),
+    )
+
+
 def _causal_order(place: tuple[JudgedStep, int]) -> tuple[float, ...]:
     step, index = place
     first = step.judged[index][0].event
@@ -117,13 +149,13 @@ def _explain(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> Divergence:
     assert finding is not None
     before = sum(1 for _, f in step.judged[:index] if f is not None)
     if pair.event.kind == DATA:
-        cause, origin, why = _explain_data(step, index)
+        cause, origin, why = _explain_data(step, index, runs)
     elif pair.event.kind == END:
-        cause, origin, why = _explain_output(step, pair, finding)
+        cause, origin, why = _explain_output(step, pair, finding, runs)
     else:
         cause, origin, why = _explain_begin(step, index, runs)
     cause = _NAMED_CAUSES.get(finding.status, cause)
-    metrics = finding.metrics
+    metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return Divergence(
         step=finding.step,
         rank=finding.rank,
@@ -135,7 +167,7 @@ def _explain(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> Divergence:
         max_rel_err=metrics.max_rel_err if metrics else None,
         explanation=_sentence(finding, why),
         agreed_before=before,
-        next_step=_next_step(pair, finding, origin, runs),
+        next_step=_next_step(step, index, origin, runs),
     )
 
 
@@ -155,18 +187,21 @@ def _sentence(finding: Finding, why: str) -> str:
     return f"{finding.record} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
 
 
-def _explain_output(step: JudgedStep, pair: Pair, finding: Finding) -> tuple[Cause, str, str]:
+def _explain_output(
+    step: JudgedStep, pair: Pair, finding: Finding, runs: tuple[Run, Run]
+) -> tuple[Cause, str, str]:
     assert pair.entry is not None
     name = pair.entry.name
-    if finding.status in (Status.ONLY_IN_A, Status.ONLY_IN_B):
+    if finding.status in _ONE_SIDED:
         return Cause.MISSING, name, "What it was given agrees; it ended in one run only."
     parameters = any(record.io == "parameters" for record in pair.entry.records)
     given = "Its inputs and its parameters agree" if parameters else "Its inputs agree"
     inside = (pair.entry.phase, name) in {
         (phase, parent) for (phase, _), parent in step.plan.parents.items()
     }
-    children = ", and so does everything that ran inside it" if inside else ""
-    return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else."
+    children = ", and so does everything recorded inside it" if inside else ""
+    doubt = _doubt(runs) + _doubt_about_parameters(runs)
+    return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else.{doubt}"
 
 
 def _explain_begin(
@@ -177,7 +212,6 @@ def _explain_begin(
     if pair.entry is None:
         return Cause.UNREADABLE, None, "Nothing of this phase can be compared."
     name, phase = pair.entry.name, pair.entry.phase
-    one_sided = finding.status in (Status.ONLY_IN_A, Status.ONLY_IN_B)
     if finding.io == "parameters":
         return (
             Cause.PARAMETER,
@@ -185,41 +219,29 @@ def _explain_begin(
             "Everything before it agrees, but the cell already holds another parameter: look at "
             "loading, at weight synchronisation or at the previous update.",
         )
-    if all(f is None or f.status is finding.status for _, f in step.judged) and one_sided:
-        missing = "B" if finding.status is Status.ONLY_IN_A else "A"
-        return Cause.MISSING, name, f"{missing} recorded nothing of step {finding.step} here."
     parent = step.plan.parents.get((phase, name))
-    if one_sided and _whole_entry_missing(step, index):
-        around = f" inside {parent}" if parent else ""
-        return Cause.MISSING, name, f"The cell ran{around} in one run only."
+    if finding.status in _ONE_SIDED and _whole_entry_missing(step, index):
+        return Cause.MISSING, name, _absence(step, pair, finding, parent, runs)
     if parent is not None:
-        skipped = _filtered(runs)
-        doubt = (
-            f" Cells were left out by {skipped}, so one of those may be to blame."
-            if skipped
-            else ""
-        )
         return (
             Cause.COMPUTATION,
             parent,
             f"{parent} was given the same and handed this cell something else: the code of the "
-            f"container itself, outside its cells, is the origin.{doubt}",
+            f"container itself, outside its cells, is the origin.{_doubt(runs)}",
         )
     earlier = [
         p for p, f in step.judged[:index] if f is not None and p.entry and p.entry.phase == phase
     ]
     if earlier:
-        return (
-            Cause.INPUT,
-            name,
+        why = (
             f"All {len(earlier)} records of {phase} before it agree; what entered this cell was "
-            f"made outside the recorded cells.",
+            f"made outside the recorded cells."
         )
-    return (
-        Cause.INPUT,
-        name,
-        f"What entered {phase} differs already: look at what the trainer handed to it.",
-    )
+    elif _doubt(runs):
+        why = f"It is the first recorded cell of {phase}."
+    else:
+        why = f"What entered {phase} differs already: look at what the trainer handed to it."
+    return Cause.INPUT, name, why + _doubt(runs)
 
 
 def _whole_entry_missing(step: JudgedStep, index: int) -> bool:
@@ -228,9 +250,33 @@ def _whole_entry_missing(step: JudgedStep, index: int) -> bool:
     return all(p.a is None for p in same) or all(p.b is None for p in same)
 
 
-def _explain_data(step: JudgedStep, index: int) -> tuple[Cause, None, str]:
-    pair, _ = step.judged[index]
+def _absence(
+    step: JudgedStep, pair: Pair, finding: Finding, parent: str | None, runs: tuple[Run, Run]
+) -> str:
+    """Say how much is missing beside the first missing entry, and whether that run was cut off."""
+    missing, run = ("B", runs[1]) if finding.status is Status.ONLY_IN_A else ("A", runs[0])
+    same_phase = [
+        f
+        for p, f in step.judged
+        if f is not None and p.entry is not None and p.entry.phase == pair.event.phase
+    ]
+    if all(f is None or f.status is finding.status for _, f in step.judged):
+        what = f"{missing} recorded nothing of step {finding.step} here."
+    elif all(f.status is finding.status for f in same_phase):
+        what = f"{missing} recorded nothing of {finding.phase} in this step."
+    else:
+        what = f"The cell ran{f' inside {parent}' if parent else ''} in one run only."
+    if run.manifests and not run.finished:
+        what += f" {missing} was never closed ({run.state}): it was killed, failed or still runs."
+    return what
+
+
+def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[Cause, None, str]:
+    pair, finding = step.judged[index]
+    assert finding is not None
     key, home = pair.event.name, pair.event.phase
+    if finding.status in _ONE_SIDED:
+        return Cause.MISSING, None, "The trainer saved it in one run only."
     cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
     if key in INPUT_KEYS and home not in cells:
         made = "" if key == "prompts" else f", and the cells of {home} were not recorded"
@@ -243,28 +289,52 @@ def _explain_data(step: JudgedStep, index: int) -> tuple[Cause, None, str]:
         why = "Every recorded cell before it agrees: the trainer's own arithmetic made it differ."
     else:
         why = "No cell before it was recorded in both runs; all key data before it agree."
-    return Cause.DATA, None, why
+    return Cause.DATA, None, why + (_doubt(runs) if cells else "")
 
 
-def _filtered(runs: tuple[Run, Run]) -> str:
-    configs = [config for run in runs if (config := run.config()) is not None]
-    return "include/exclude" if any(c.include or c.exclude for c in configs) else ""
+def _doubt(runs: tuple[Run, Run]) -> str:
+    """Say that a cell which was left out may be to blame instead."""
+    if not _filtered(runs):
+        return ""
+    return " But cells were left out by include/exclude, and one of those may be to blame."
+
+
+def _doubt_about_parameters(runs: tuple[Run, Run]) -> str:
+    if all(config is None or config.parameters for config in _configs(runs)):
+        return ""
+    return " But its parameters were not recorded (parameters: false), and may be to blame."
+
+
+def _filtered(runs: tuple[Run, Run]) -> bool:
+    return any(config and (config.include or config.exclude) for config in _configs(runs))
+
+
+def _configs(runs: tuple[Run, Run]) -> list[ProbeConfig | None]:
+    return [run.config() for run in runs]
 
 
 def _next_step(
-    pair: Pair, finding: Finding, origin: str | None, runs: tuple[Run, Run]
+    step: JudgedStep, index: int, origin: str | None, runs: tuple[Run, Run]
 ) -> dict[str, Any] | None:
-    """Return the msprobe_config section that records the place of the divergence more closely."""
+    """Return the msprobe_config section that records the place of the divergence more closely.
+
+    None where recording more would tell no more: something is missing, the elements are at hand,
+    or the cells before key data were recorded already.
+    """
+    pair, finding = step.judged[index]
+    assert finding is not None
     config = runs[0].config(finding.rank)
     table = config.phase_table() if config else phase_table({})
     phase = table.get(finding.phase or "")
-    if phase is None:
+    if phase is None or finding.status in (*_ONE_SIDED, Status.UNREADABLE):
         return None
     section: dict[str, Any] = {"msprobe": True}
+    if config and config.phases:
+        section["phases"] = dict(config.phases)
+    if config and config.initial_step:
+        section["initial_step"] = config.initial_step
     if phase.switch is not None:
         section[phase.switch] = True
-    else:
-        section["phases"] = {phase.name: phase.role}
     section.update(step_start=finding.step, step_end=finding.step)
     if phase.counts_tokens:
         token = pair.entry.token if pair.entry else None
@@ -273,11 +343,12 @@ def _next_step(
         elif token:
             section.update(token_range_start=token, token_range_end=token)
     if pair.entry is None:
-        return section
+        recorded = {p.entry.phase for p, f in step.judged if f is not None and p.entry}
+        return None if phase.name in recorded else section
     if finding.metrics is not None:
-        return None  # the elements are at hand already
+        return None
     section["task"] = "tensor"
     cell = cell_name(origin) if origin else pair.entry.cell
-    if cell != "root":
+    if cell != "root" and not _filtered(runs):
         section["include"] = [f"^{re.escape(cell)}(\\.|$)"]
     return section

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ EXAMPLE = "ppo_demo.yaml"
 
 AS_PLANTED = 0
 OTHERWISE = 1
+UNDECIDED = 2
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -39,11 +41,13 @@ def run_demo(arguments: argparse.Namespace) -> int:
     _require_frameworks()
     from mindrlhf_msprobe.demo.quiet import quiet_frameworks
 
+    plan.make_output()
     quiet_frameworks(plan.output / "log")
     from mindrlhf_msprobe.report.console import render
     from mindrlhf_msprobe.report.progress import progress_bar
 
     fault = plan.fault()
+    _check_training(plan)
     with progress_bar("Training twice") as advance:
         total = 2 * plan.steps
         advance(0, total)
@@ -58,6 +62,8 @@ def run_demo(arguments: argparse.Namespace) -> int:
     right, words = _judge(result, fault, plan.probe_config)
     print(words)
     print(_what_next(plan, result))
+    if result.verdict.status is Outcome.INCOMPARABLE:
+        return UNDECIDED
     return AS_PLANTED if right else OTHERWISE
 
 
@@ -88,6 +94,20 @@ class DemoPlan:
     def comparison(self) -> Path:
         """The tables and verdict.json."""
         return self.output / "comparison"
+
+    def make_output(self) -> None:
+        """Make the directory for everything.
+
+        Raises:
+            RunError: it cannot be made.
+        """
+        try:
+            self.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"--output {self.output} cannot be used: {error.strerror or error}. Give a "
+                f"directory in which files may be created."
+            ) from None
 
     def fault(self) -> Fault | None:
         """Return the fault to plant; imports the framework."""
@@ -157,21 +177,59 @@ def _parse_fault(text: str | None) -> tuple[Phase, str]:
 
 
 def _read_config(path: str | None) -> tuple[Mapping[str, Any], ProbeConfig]:
-    """Return the trainer's and the probe's configuration; what a file lacks is the example's."""
+    """Return the trainer's and the probe's configuration, completed from the example."""
     example = read_yaml(example_path(EXAMPLE))
     given = read_yaml(Path(path)) if path is not None else {}
     config = {
-        section: {**example[section], **(given.get(section) or {})}
+        section: _merged(section, example[section], given.get(section) or {})
         for section in example
         if section != SECTION
     }
+    if config["rl_config"]["minibatches"] > config["rl_config"]["batch_size"]:
+        raise UsageError(f"{path}: rl_config.minibatches is larger than rl_config.batch_size.")
     source = path if path is not None and SECTION in given else example
     probe_config = load_config(source)
-    if not probe_config.msprobe:
+    if not probe_config.msprobe or not probe_config.records_rank(0):
+        setting = "ranks" if probe_config.msprobe else "msprobe"
         raise UsageError(
-            f"{path}: {SECTION}.msprobe is false, so nothing would be recorded; expected true."
+            f"{path}: with {SECTION}.{setting}: {getattr(probe_config, setting)!r} nothing would "
+            f"be recorded; the demo is rank 0 and needs msprobe: true."
         )
     return config, probe_config
+
+
+def _merged(place: str, example: Mapping[str, Any], given: Any) -> dict[str, Any]:
+    """Return a section of the trainer's settings, completed from the example and checked.
+
+    Raises:
+        UsageError: a key is not known, or a value is not of the example's kind.
+    """
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{place} is {given!r}; expected settings such as {dict(example)}.")
+    for key in given:
+        if key not in example:
+            raise UsageError(
+                f"unknown key {key!r} in {place}.{nearest(str(key), example)} Valid keys: "
+                f"{', '.join(example)}."
+            )
+    merged = {}
+    for key, usual in example.items():
+        value = given.get(key, usual)
+        if isinstance(usual, Mapping):
+            value = _merged(f"{place}.{key}", usual, value)
+        else:
+            _check_number(f"{place}.{key}", value, usual)
+        merged[key] = value
+    return merged
+
+
+def _check_number(place: str, value: Any, usual: float) -> None:
+    whole = isinstance(usual, int)
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    least = 1 if whole else 0
+    if not number or not least <= value < math.inf or (place.endswith("temperature") and not value):
+        kind = "a whole number, 1 or larger" if whole else "a number that is not negative"
+        raise UsageError(f"{place} is {value!r}; expected {kind}, such as {usual}.")
 
 
 def example_path(name: str) -> Path:
@@ -214,21 +272,32 @@ class _PhaseNote:
         return getattr(self._probe, name)
 
 
+def _check_training(plan: DemoPlan) -> None:
+    """Build the training once, unrecorded: what is wrong shows before a directory is claimed.
+
+    Raises:
+        UsageError: the networks cannot be built, or the planted cell is not among them.
+    """
+    from mindrlhf_msprobe.demo.fault import find_cell
+    from mindrlhf_msprobe.demo.trainer import PPOTrainer
+
+    try:
+        trainer = PPOTrainer(plan.trainer_config, Probe(), plan.seed)
+        if plan.phase is not None:
+            find_cell(trainer.networks[plan.phase.role], plan.cell)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"the training cannot be built: {error}") from error
+
+
 def _train(
     plan: DemoPlan, dump_path: Path, fault: Fault | None, on_step: Callable[[int], None]
 ) -> None:
     """Train once, recorded into `dump_path`, with the fault planted if there is one."""
-    from mindrlhf_msprobe.demo.fault import find_cell
     from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
     with Probe(replace(plan.probe_config, dump_path=str(dump_path))) as probe:
         note = _PhaseNote(probe)
-        try:
-            trainer = PPOTrainer(plan.trainer_config, note, plan.seed)  # type: ignore[arg-type]
-            if plan.phase is not None:
-                find_cell(trainer.networks[plan.phase.role], plan.cell)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"the training cannot be built: {error}") from error
+        trainer = PPOTrainer(plan.trainer_config, note, plan.seed)  # type: ignore[arg-type]
         planted = None
         if fault is not None and plan.phase is not None:
             planted = fault.plant(
@@ -253,24 +322,35 @@ def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tupl
     if fault is None:
         if status is Outcome.IDENTICAL:
             return True, "No fault was planted, and both runs agree bit for bit. As it should be."
+        if status is Outcome.WITHIN_TOLERANCE:
+            return False, (
+                "No fault was planted, and nothing differs; but statistics alone do not prove that "
+                "both runs agree bit for bit: leave fingerprint: true."
+            )
         return False, f"No fault was planted, but the verdict is {status}."
     planted = f"Planted: {fault.phase}:{fault.cell_name} from step {fault.from_step} on."
     if first is None:
-        return False, f"{planted} The verdict is {status}: what was recorded does not show it."
+        unseen = (
+            "" if _recorded(fault, config) else " The configuration does not record that place."
+        )
+        return (
+            False,
+            f"{planted} The verdict is {status}: what was recorded does not show it.{unseen}",
+        )
     found = f"Found: {first.phase}:{cell_of(first) or first.record} at step {first.step}."
-    if _names(first, fault):
+    if _names(first, fault, config):
         return True, f"{planted} {found} The verdict is what was planted."
     if not _recorded(fault, config) and first.phase == fault.phase:
         return True, (
             f"{planted} {found} This configuration does not record the planted cell at that step; "
-            f"the verdict points to its phase, and the section above records its layers."
+            f"the verdict points to its phase. Record that phase's layers to see the cell."
         )
     return False, f"{planted} {found} The verdict is not what was planted."
 
 
-def _names(first: Divergence, fault: Fault) -> bool:
+def _names(first: Divergence, fault: Fault, config: ProbeConfig) -> bool:
     place = (first.phase, cell_of(first), first.step)
-    return place == (fault.phase, fault.cell_name, fault.from_step)
+    return place == (fault.phase, fault.cell_name, fault.from_step + config.initial_step)
 
 
 def cell_of(first: Divergence) -> str | None:
@@ -282,7 +362,7 @@ def _recorded(fault: Fault, config: ProbeConfig) -> bool:
     phase = config.phase_table()[fault.phase]
     return (
         config.records_phase(phase)
-        and config.records_step(fault.from_step)
+        and config.records_step(fault.from_step + config.initial_step)
         and config.records_cell(fault.cell_name)
     )
 

@@ -27,21 +27,6 @@ class Fault:
     cell_name: str
     from_step: int
 
-    @classmethod
-    def parse(cls, text: str, from_step: int) -> "Fault":
-        """Read "PHASE:CELL", such as "actor_update:model.layers.1.attention.wo".
-
-        Raises:
-            ValueError: if there is no phase or no cell in `text`.
-        """
-        phase, _, cell_name = (part.strip() for part in text.partition(":"))
-        if not phase or not cell_name:
-            raise ValueError(
-                f"a fault is written PHASE:CELL, for example "
-                f"reference_compute_log_prob:model.layers.1.attention.wo, but this is {text!r}"
-            )
-        return cls(phase, cell_name, from_step)
-
     def plant(self, network: nn.Cell, is_active: Callable[[], bool]) -> "PlantedFault":
         """Make the cell of `network` return wrong values whenever `is_active()` is true.
 
@@ -55,7 +40,7 @@ class Fault:
 
 
 class PlantedFault:
-    """A cell whose `construct` is replaced, until `remove()`.
+    """A cell whose `construct` is replaced.
 
     Attributes:
         calls: how often the cell has returned wrong values.
@@ -74,10 +59,6 @@ class PlantedFault:
             return disturb(output)
 
         cell.construct = construct
-
-    def remove(self) -> None:
-        """Let the cell compute right values again."""
-        del self._cell.construct
 
 
 def find_cell(network: nn.Cell, name: str) -> nn.Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def write_report(comparison: Comparison, output: Path) -> list[str]:
 
     try:
         output.mkdir(parents=True, exist_ok=True)
+        _remove_earlier(output)
         tables = write_tables(comparison.findings, output)
         write_json(output / VERDICT_FILE, replace(comparison, tables=tuple(tables)).to_json())
     except OSError as error:
@@ -30,3 +32,14 @@ def write_report(comparison: Comparison, output: Path) -> list[str]:
             f"another one with -o."
         ) from None
     return tables
+
+
+def _remove_earlier(output: Path) -> None:
+    """Remove the tables an earlier comparison wrote here: they would pass for this one's."""
+    try:
+        tables = json.loads((output / VERDICT_FILE).read_bytes())["tables"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for name in tables if isinstance(tables, list) else []:
+        if isinstance(name, str) and Path(name).name == name and name.endswith(".xlsx"):
+            (output / name).unlink(missing_ok=True)

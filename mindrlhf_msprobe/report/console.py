@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Verdict
+from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Verdict
 from mindrlhf_msprobe.report import VERDICT_FILE
+
+_SPREAD_SHOWN = 8  # places
 
 
 def render(comparison: Comparison, seconds: float | None = None) -> str:
@@ -18,6 +20,8 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
     lines = _headline(verdict)
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
+        lines += _spread(verdict)
+        lines += _look_closer(verdict.first_divergence)
     lines += [
         f"Not compared: {gap.records} records only in {gap.only_in} — {gap.reason}."
         if gap.only_in != "both"
@@ -68,12 +72,36 @@ def _divergence(first: Divergence) -> list[str]:
         relative = "" if first.max_rel_err is None else f", max rel {first.max_rel_err:.2g}"
         lines.append(f"  max abs {first.max_abs_err:.2g}{relative}")
     lines.append(f"Before it: {first.agreed_before} records of step {first.step} agree.")
-    if first.next_step is not None:
-        lines += [
-            "Look closer: record both again, each into its own dump_path, with",
-            f"  msprobe_config: {_yaml(first.next_step)}",
-        ]
     return lines
+
+
+def _look_closer(first: Divergence) -> list[str]:
+    if first.next_step is None:
+        return []
+    return [
+        "Look closer: record both again, each into its own dump_path, with",
+        f"  msprobe_config: {_yaml(first.next_step)}",
+    ]
+
+
+def _spread(verdict: Verdict) -> list[str]:
+    """Return where the difference went after the place where it arose."""
+    first = verdict.first_divergence
+    assert first is not None
+    origin = first.phase if first.entry is not None else first.record
+    after = [place for place in verdict.spread if place.place != origin]
+    if not after:
+        return []
+    shown = [_spread_place(place) for place in after[:_SPREAD_SHOWN]]
+    if len(after) > len(shown):
+        shown.append(f"… {len(after) - len(shown)} more")
+    return [f"After it, in step {first.step}: {' → '.join(shown)}"]
+
+
+def _spread_place(place: Spread) -> str:
+    error = "" if place.max_abs_err is None else f" {place.max_abs_err:.1e}"
+    records = f" ({place.different} of {place.compared} records)" if place.compared > 1 else ""
+    return f"{place.place}{error}{records}"
 
 
 def _yaml(value: Any) -> str:

@@ -668,3 +668,14 @@ def test_the_next_step_names_a_trainers_own_phase(tmp_path):
 def test_the_network_helper_is_deterministic():
     """The runs of these tests start from the same weights."""
     assert all((Network(1).weights[n] == w).all() for n, w in Network(1).weights.items())
+
+
+def test_the_spread_tells_where_the_difference_went(compared):
+    """Each later phase and key of the step that differs is listed in causal order, no other."""
+    verdict = compared(Fault("layers.1.mlp", REFERENCE)).verdict
+    places = [spread.place for spread in verdict.spread]
+    assert places[0] == REFERENCE
+    assert "ref_log_prob" in places
+    assert "responses" not in places
+    for spread in verdict.spread:
+        assert 0 < spread.different <= spread.compared

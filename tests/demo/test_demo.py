@@ -155,6 +155,55 @@ def test_the_step_window_limits_layers(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("rl_config: 7\n", "rl_config is 7"),
+        ("rl_config: {batch_size: -3}\n", "rl_config.batch_size is -3"),
+        ("rl_config: {batch_sizes: 3}\n", "Did you mean 'batch_size'?"),
+        ("rl_config: {minibatches: 9}\n", "minibatches is larger"),
+        ("actor_config: {model_config: {num_heads: 5}}\n", "the training cannot be built"),
+        ("msprobe_config: {msprobe: true, ranks: [1]}\n", "nothing would be recorded"),
+        ("msprobe_config: {msprobe: false}\n", "nothing would be recorded"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_refused_before_training(tmp_path, section, message):
+    """Wrong trainer settings get one message and exit code 2, and claim no directory."""
+    (tmp_path / "trainer.yaml").write_text(section)
+    done = run_demo(tmp_path / "out", "--config", str(tmp_path / "trainer.yaml"))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "run_a").exists()
+
+
+def test_an_output_that_cannot_be_made_is_refused(tmp_path):
+    """A file in the place of DIR gives one message and exit code 2."""
+    (tmp_path / "out").write_text("")
+    done = run_demo(tmp_path / "out")
+    assert done.returncode == 2
+    assert "cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_where_nothing_can_be_compared_the_demo_cannot_decide(tmp_path):
+    """With configurations alone nothing is compared: exit code 2, not 1."""
+    config = config_file(tmp_path, "  msprobe: true\n  configurations_dump: true\n")
+    done = run_demo(tmp_path / "out", "--config", str(config), "--steps", "1")
+    assert done.returncode == 2
+    assert "INCOMPARABLE" in done.stdout
+
+
+def test_steps_may_begin_elsewhere(tmp_path):
+    """With initial_step the planted step is counted from there."""
+    section = "  msprobe: true\n  reference_dump: true\n  initial_step: 5\n  step_end: 9\n"
+    config = config_file(tmp_path, section)
+    done = run_demo(tmp_path / "out", "--config", str(config), "--steps", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert verdict_of(tmp_path / "out")["first_divergence"]["step"] == 6
+    assert "The verdict is what was planted" in done.stdout
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--fault", "actor_updat:lm_head"], "Did you mean 'actor_update'?"),
@@ -173,6 +222,8 @@ def test_bad_arguments_get_one_clear_message(tmp_path, options, message):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+    if "never runs" not in message:  # which shows only when the training has run
+        assert not (tmp_path / "out" / "run_a").exists()
 
 
 def test_a_wrong_section_is_refused(tmp_path):

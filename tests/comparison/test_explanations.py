@@ -1,0 +1,143 @@
+"""What the verdict says beside the place: no blame the data do not support, no useless advice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from runs import Fault, record_training
+
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.findings import Cause
+
+REFERENCE = "reference_compute_log_prob"
+ONLY_CELLS = {"key_data_dump": False, "configurations_dump": False}
+
+
+@pytest.fixture
+def first(tmp_path):
+    """Return a function that records two runs and returns their first divergence."""
+
+    def compare(*faults, break_b=None, **settings):
+        a = record_training(tmp_path / "a", **settings)
+        b = record_training(tmp_path / "b", faults=faults, **settings)
+        if break_b is not None:
+            break_b(b)
+        return compare_runs(a, b).verdict.first_divergence
+
+    return compare
+
+
+def test_a_cell_left_out_may_be_to_blame(first):
+    """Under include, a difference that comes from outside is not blamed on the trainer."""
+    place = first(Fault("layers.0.mlp", REFERENCE), include=["layers.1"], **ONLY_CELLS)
+    assert place.cause is Cause.INPUT
+    assert "left out by include/exclude" in place.explanation
+    assert "the trainer handed" not in place.explanation
+    assert "include" not in place.next_step
+
+
+def test_key_data_after_filtered_cells_are_not_blamed_on_the_trainer_alone(first):
+    """Under include, key data that differ after agreeing cells carry the doubt, too."""
+    place = first(Fault("layers.1.mlp", REFERENCE), include=["layers.0"])
+    assert place.record == "ref_log_prob"
+    assert "left out by include/exclude" in place.explanation
+
+
+def test_parameters_that_were_not_recorded_may_be_to_blame(first):
+    """With parameters: false a cell is named with the doubt that its weight may differ."""
+    place = first(Fault("layers.1.mlp", REFERENCE), parameters=False)
+    assert place.cause is Cause.COMPUTATION
+    assert "parameters: false" in place.explanation
+    assert "parameters agree" not in place.explanation
+
+
+def test_without_filters_there_is_no_doubt(first):
+    """Where everything was recorded, the cell is blamed without an if."""
+    place = first(Fault("layers.1.mlp", REFERENCE))
+    assert "may be to blame" not in place.explanation
+
+
+def test_a_key_saved_in_one_run_only_is_missing(first):
+    """A key that one run lacks is said to be missing, and no layers are suggested."""
+    place = first(break_b=lambda run: shutil.rmtree(run / "data" / "ref_log_prob"))
+    assert place.cause is Cause.MISSING
+    assert "saved it in one run only" in place.explanation
+    assert "arithmetic" not in place.explanation
+    assert place.next_step is None
+
+
+def test_a_phase_that_one_run_lacks_is_named_as_a_phase(first):
+    """A whole phase that is missing is not told as one missing cell."""
+    place = first(break_b=lambda run: shutil.rmtree(run / REFERENCE / "step1"))
+    assert place.cause is Cause.MISSING
+    assert f"B recorded nothing of {REFERENCE} in this step" in place.explanation
+
+
+def test_a_run_that_was_cut_off_is_said(first):
+    """Where a step is missing because the run was never closed, the verdict says so."""
+
+    def cut(run):
+        for step in run.rglob("step1"):
+            shutil.rmtree(step)
+        content = json.loads((run / "run.json").read_text())
+        content["state"] = "running"
+        (run / "run.json").write_text(json.dumps(content))
+
+    place = first(break_b=cut)
+    assert "B recorded nothing of step 1" in place.explanation
+    assert "B was never closed (running)" in place.explanation
+
+
+def test_the_next_step_keeps_the_trainers_own_settings(first):
+    """Own phases and the first step's number stand in the suggested section, so it can be used."""
+    phases = {"reward_compute": "reward"}
+    place = first(
+        Fault("layers.1.mlp", REFERENCE), task="statistics", phases=phases, initial_step=0
+    )
+    assert place.next_step["phases"] == phases
+
+
+def test_layers_that_were_recorded_are_not_asked_for_again(first):
+    """Key data that differ although their phase's cells agree suggest no second round."""
+    place = first(Fault("advantages"))
+    assert place.cause is Cause.DATA
+    assert place.next_step is None
+
+
+def test_tables_of_an_earlier_comparison_do_not_stay(tmp_path):
+    """A second comparison into the same directory leaves only its own tables."""
+    a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
+    out = tmp_path / "out"
+    compare_runs(a, b, output_path=out)
+    (out / "mine.xlsx").write_bytes(b"not a table of ours")
+    result = compare_runs(a / REFERENCE, b / REFERENCE, output_path=out)
+    assert {path.name for path in out.glob("*.xlsx")} == {*result.tables, "mine.xlsx"}
+
+
+def test_a_run_is_not_compared_with_a_part_of_itself(tmp_path):
+    """A phase's directory inside the other run is the same run, and refused."""
+    a = record_training(tmp_path / "a")
+    with pytest.raises(RunError, match="lies inside the other"):
+        compare_runs(a, a / REFERENCE)
+
+
+def test_a_tolerance_that_is_a_number_is_refused(tmp_path):
+    """The tolerance's form is shown instead of an error from the inside."""
+    a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
+    with pytest.raises(UsageError, match=r"tolerance is 0\.001; expected Tolerance"):
+        compare_runs(a, b, tolerance=1e-3)
+
+
+def test_what_a_run_lost_is_in_the_verdict(tmp_path):
+    """Records lost while recording are named, even where everything else agrees."""
+    a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
+    content = json.loads((a / "run.json").read_text())
+    content["lost"] = {"a tensor: TypeError": 3}
+    (a / "run.json").write_text(json.dumps(content))
+    result = compare_runs(a, b, output_path=tmp_path / "out")
+    assert "A: rank 0 lost 3 record(s): a tensor: TypeError" in result.problems
+    written = json.loads((tmp_path / "out" / "verdict.json").read_text())
+    assert written["problems"] == list(result.problems)
