@@ -19,6 +19,9 @@ from mindrlhf_msprobe.storage.records import Leaf
 FINGERPRINT_ALGORITHM = "xxh3_128"
 
 _BLOCK = 1 << 16  # elements converted to float64 at a time: 512 KiB
+_FLOAT32_BLOCK = 1 << 12  # float32 elements added up before float64 takes over
+# Between these sizes squares and their sum over a block neither overflow nor vanish in float32.
+_FLOAT32_SAFE = (1e-12, 1e16)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def _statistics(values: np.ndarray) -> tuple[Any, Any, Any, Any, int, int]:
         largest, smallest = _number(values.max()), _number(values.min())
         if values.dtype.kind == "b":
             return largest, smallest, None, None, 0, 0
-        total, squares = _sums(values.reshape(-1))
+        total, squares = _sums(values.reshape(-1), max(abs(largest), abs(smallest)))
         nans = infs = 0
         if values.dtype.kind == "f" and not np.isfinite(np.float64(largest) - smallest):
             nans = int(np.count_nonzero(np.isnan(values)))
@@ -126,8 +129,18 @@ def _number(value: np.generic) -> Any:
     return float(value) if isinstance(value, np.longdouble) else value.item()
 
 
-def _sums(flat: np.ndarray) -> tuple[float, float]:
-    """Return the sum and the sum of squares, accumulated in float64 block by block."""
+def _sums(flat: np.ndarray, size: float) -> tuple[float, float]:
+    """Return the sum and the sum of squares, accumulated in float64 block by block.
+
+    Squares of float32 of ordinary `size` (its largest absolute value) are first added up over
+    short blocks as they are: many times faster, and right to about 1e-8, since none are negative.
+    """
+    if flat.dtype == np.float32 and _FLOAT32_SAFE[0] < size < _FLOAT32_SAFE[1]:
+        whole = flat.size // _FLOAT32_BLOCK * _FLOAT32_BLOCK
+        rows = flat[:whole].reshape(-1, 1, _FLOAT32_BLOCK)
+        squares = float(np.matmul(rows, rows.transpose(0, 2, 1)).sum(dtype=np.float64))
+        rest = flat[whole:].astype(np.float64)
+        return float(flat.sum(dtype=np.float64)), squares + float(np.dot(rest, rest))
     total = squares = 0.0
     for start in range(0, flat.size, _BLOCK):
         block = flat[start : start + _BLOCK].astype(np.float64)
