@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
+from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reader import Run
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.storage.records import Entry, Record
 
 _FIRST_VALUES = 8
 
@@ -73,34 +74,26 @@ class FoundRecord:
 
 def inventory(run: Run) -> list[Holding]:
     """Return what a run holds, phases first, in the order in which a step runs them."""
-    holdings = []
-    for phase in run.phases:
-        entries = run.entries(phase)
-        holdings.append(
-            Holding(
-                "phase",
-                phase,
-                tuple(sorted({entry.step for entry in entries})),
-                tuple(sorted({entry.rank for entry in entries})),
-                len(entries),
-                sum(len(entry.records) for entry in entries),
-                sum(map(_size, run.directories(phase=phase))),
-            )
-        )
-    for key in run.keys:
-        data = run.key_data(key)
-        holdings.append(
-            Holding(
-                "key",
-                key,
-                tuple(sorted({datum.step for datum in data})),
-                tuple(sorted({datum.rank for datum in data})),
-                len(data),
-                sum(len(datum.records) for datum in data),
-                sum(map(_size, run.directories(key=key))),
-            )
-        )
-    return holdings
+    phases = [
+        _holding("phase", phase, run.entries(phase), run.directories(phase=phase))
+        for phase in run.phases
+    ]
+    keys = [_holding("key", key, run.key_data(key), run.directories(key=key)) for key in run.keys]
+    return phases + keys
+
+
+def _holding(
+    kind: str, name: str, held: Sequence[Entry] | Sequence[KeyDatum], directories: Sequence[Path]
+) -> Holding:
+    return Holding(
+        kind,
+        name,
+        steps=tuple(sorted({item.step for item in held})),
+        ranks=tuple(sorted({item.rank for item in held})),
+        count=len(held),
+        records=sum(len(item.records) for item in held),
+        size=sum(map(_size, directories)),
+    )
 
 
 def find_records(run: Run, name: str) -> list[FoundRecord]:
