@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
-from runs import record_training
+from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.report.listing import size, spans
@@ -73,3 +74,21 @@ def test_spans_and_sizes_read_well():
     assert spans([0, 1, 2, 5]) == "0-2, 5"
     assert size(512) == "512 B"
     assert size(1536) == "1.5 KiB"
+
+
+def test_first_values_are_valid_json_whatever_they_are(tmp_path, capsys):
+    """NaN, infinities, complex numbers and long doubles come out as JSON takes them."""
+    recording = Recording(tmp_path / "odd")
+    recording.data("odd", np.array([np.nan, np.inf, 1.5], np.float32))
+    recording.data("odd", np.array([1 + 2j], np.complex64))
+    recording.data("odd", np.array([0.25], np.longdouble))
+    recording.end_step()
+    recording.close()
+    assert main(["show", str(tmp_path / "odd"), "odd", "--json"]) == 0
+
+    def refuse(constant):
+        raise AssertionError(f"bare {constant}")
+
+    shown = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    values = [record["first_values"] for record in shown]
+    assert values == [["NaN", "Infinity", 1.5], ["(1+2j)"], [0.25]]

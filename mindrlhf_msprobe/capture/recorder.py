@@ -156,7 +156,7 @@ class Recorder:
             lost = ", ".join(f"{what}: {count}" for what, count in self._lost.items())
             logger.warning("records lost while recording (see run.json): %s", lost)
         for name, (first, last) in self._phases_run.items():
-            if name not in self._phases_recorded | self._silent_phases:
+            if name not in self._phases_recorded | self._silent_phases and not self._lost:
                 logger.warning(
                     "phase %s is switched on and ran in steps %d to %d, but nothing of it was "
                     "recorded: %s",

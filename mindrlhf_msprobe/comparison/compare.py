@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def compare_runs(
 
 
 def _refuse_same(a: Path, b: Path) -> None:
-    places = a.resolve(), b.resolve()
+    places = Path(os.path.realpath(a)), Path(os.path.realpath(b))
     if places[0] == places[1]:
         raise RunError(
             f"{a} and {b} are the same directory: comparing a run with itself proves nothing. "
@@ -82,8 +83,8 @@ def _refuse_same(a: Path, b: Path) -> None:
         )
     if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
         raise RunError(
-            f"one of {a} and {b} lies inside the other, so they are the same run. Give the "
-            f"dump_path of two runs, or the same phase's directory of two runs."
+            f"one of {a} and {b} lies inside the other. Give the dump_path of two runs in "
+            f"directories of their own, or the same phase's directory of two runs."
         )
 
 

@@ -200,7 +200,7 @@ def _explain_output(
         (phase, parent) for (phase, _), parent in step.plan.parents.items()
     }
     children = ", and so does everything recorded inside it" if inside else ""
-    doubt = _doubt(runs) + _doubt_about_parameters(runs)
+    doubt = _doubt(runs) + _doubt_about_parameters(runs) + _doubt_about_agreement(step, pair)
     return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else.{doubt}"
 
 
@@ -227,7 +227,8 @@ def _explain_begin(
             Cause.COMPUTATION,
             parent,
             f"{parent} was given the same and handed this cell something else: the code of the "
-            f"container itself, outside its cells, is the origin.{_doubt(runs)}",
+            f"container itself, outside its cells, is the origin.{_doubt(runs)}"
+            f"{_doubt_about_agreement(step, pair)}",
         )
     earlier = [
         p for p, f in step.judged[:index] if f is not None and p.entry and p.entry.phase == phase
@@ -239,6 +240,10 @@ def _explain_begin(
         )
     elif _doubt(runs):
         why = f"It is the first recorded cell of {phase}."
+    elif pair.entry.token:
+        why = (
+            f"Token {pair.entry.token} is the first one recorded: an earlier one may have differed."
+        )
     else:
         why = f"What entered {phase} differs already: look at what the trainer handed to it."
     return Cause.INPUT, name, why + _doubt(runs)
@@ -254,14 +259,17 @@ def _absence(
     step: JudgedStep, pair: Pair, finding: Finding, parent: str | None, runs: tuple[Run, Run]
 ) -> str:
     """Say how much is missing beside the first missing entry, and whether that run was cut off."""
-    missing, run = ("B", runs[1]) if finding.status is Status.ONLY_IN_A else ("A", runs[0])
+    in_a = finding.status is Status.ONLY_IN_A
+    missing, run = ("B", runs[1]) if in_a else ("A", runs[0])
     same_phase = [
         f
         for p, f in step.judged
         if f is not None and p.entry is not None and p.entry.phase == pair.event.phase
     ]
-    if all(f is None or f.status is finding.status for _, f in step.judged):
+    if all((p.b if in_a else p.a) is None for p, _ in step.judged):
         what = f"{missing} recorded nothing of step {finding.step} here."
+    elif pair.entry is None:
+        what = "The trainer saved it in one run only."
     elif all(f.status is finding.status for f in same_phase):
         what = f"{missing} recorded nothing of {finding.phase} in this step."
     else:
@@ -276,12 +284,14 @@ def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[
     assert finding is not None
     key, home = pair.event.name, pair.event.phase
     if finding.status in _ONE_SIDED:
-        return Cause.MISSING, None, "The trainer saved it in one run only."
+        return Cause.MISSING, None, _absence(step, pair, finding, None, runs)
     cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
     if key in INPUT_KEYS and home not in cells:
         made = "" if key == "prompts" else f", and the cells of {home} were not recorded"
         return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
-    if home in cells:
+    if home in cells and _counts_tokens(home):
+        why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."
+    elif home in cells:
         why = f"Every recorded cell of {home} agrees: the trainer's own arithmetic made it differ."
     elif home is not None:
         why = f"The cells of {home}, which it comes from, were not recorded in both runs."
@@ -297,6 +307,23 @@ def _doubt(runs: tuple[Run, Run]) -> str:
     if not _filtered(runs):
         return ""
     return " But cells were left out by include/exclude, and one of those may be to blame."
+
+
+def _doubt_about_agreement(step: JudgedStep, pair: Pair) -> str:
+    """Say that what came before agrees by statistics or within a tolerance only."""
+    for other, finding in step.judged:
+        if finding is None or other.event.phase != pair.event.phase:
+            continue
+        if finding.status is Status.WITHIN_TOLERANCE:
+            return (
+                " But some records agree within a tolerance or by statistics only, not bit for bit."
+            )
+    return ""
+
+
+def _counts_tokens(phase: str | None) -> bool:
+    table = phase_table({})
+    return phase in table and table[phase].counts_tokens
 
 
 def _doubt_about_parameters(runs: tuple[Run, Run]) -> str:
@@ -328,6 +355,8 @@ def _next_step(
     phase = table.get(finding.phase or "")
     if phase is None or finding.status in (*_ONE_SIDED, Status.UNREADABLE):
         return None
+    if finding.key in ("prompt", "prompts"):  # nothing of the step has run yet
+        return None
     section: dict[str, Any] = {"msprobe": True}
     if config and config.phases:
         section["phases"] = dict(config.phases)
@@ -337,18 +366,28 @@ def _next_step(
         section[phase.switch] = True
     section.update(step_start=finding.step, step_end=finding.step)
     if phase.counts_tokens:
-        token = pair.entry.token if pair.entry else None
-        if token is None and finding.metrics:
-            section["token_range_end"] = finding.metrics.first_mismatch or 0
-        elif token:
-            section.update(token_range_start=token, token_range_end=token)
+        section["token_range_end"] = _last_token(pair, finding)
+    recorded = {p.entry.phase for p, f in step.judged if f is not None and p.entry}
     if pair.entry is None:
-        recorded = {p.entry.phase for p, f in step.judged if f is not None and p.entry}
-        return None if phase.name in recorded else section
-    if finding.metrics is not None:
+        return None if phase.name in recorded and not phase.counts_tokens else section
+    if _filtered(runs):  # the culprit may be a cell that was left out
+        return section
+    if config is not None and config.task == "tensor":
         return None
     section["task"] = "tensor"
     cell = cell_name(origin) if origin else pair.entry.cell
-    if cell != "root" and not _filtered(runs):
+    if cell != "root":
         section["include"] = [f"^{re.escape(cell)}(\\.|$)"]
     return section
+
+
+def _last_token(pair: Pair, finding: Finding) -> int:
+    """Return the last token whose layers may hold the origin.
+
+    For texts and tokens, the length along the last axis, because the place of the first
+    difference says where in the batch it lies, not which pass made it.
+    """
+    if pair.entry is not None:
+        return pair.entry.token or 0
+    lengths = [side.shape[-1] for side in (finding.a, finding.b) if side.shape]
+    return max(lengths, default=0)

@@ -181,7 +181,7 @@ def _read_config(path: str | None) -> tuple[Mapping[str, Any], ProbeConfig]:
     example = read_yaml(example_path(EXAMPLE))
     given = read_yaml(Path(path)) if path is not None else {}
     config = {
-        section: _merged(section, example[section], given.get(section) or {})
+        section: _merged(section, example[section], given.get(section))
         for section in example
         if section != SECTION
     }
@@ -204,6 +204,8 @@ def _merged(place: str, example: Mapping[str, Any], given: Any) -> dict[str, Any
     Raises:
         UsageError: a key is not known, or a value is not of the example's kind.
     """
+    if given is None:
+        given = {}
     if not isinstance(given, Mapping):
         raise UsageError(f"{place} is {given!r}; expected settings such as {dict(example)}.")
     for key in given:
@@ -273,7 +275,7 @@ class _PhaseNote:
 
 
 def _check_training(plan: DemoPlan) -> None:
-    """Build the training once, unrecorded: what is wrong shows before a directory is claimed.
+    """Build and run it once, unrecorded: what is wrong shows before a directory is claimed.
 
     Raises:
         UsageError: the networks cannot be built, or the planted cell is not among them.
@@ -285,6 +287,7 @@ def _check_training(plan: DemoPlan) -> None:
         trainer = PPOTrainer(plan.trainer_config, Probe(), plan.seed)
         if plan.phase is not None:
             find_cell(trainer.networks[plan.phase.role], plan.cell)
+        trainer.make_experience()
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"the training cannot be built: {error}") from error
 
@@ -364,6 +367,8 @@ def _recorded(fault: Fault, config: ProbeConfig) -> bool:
         config.records_phase(phase)
         and config.records_step(fault.from_step + config.initial_step)
         and config.records_cell(fault.cell_name)
+        and "forward" in config.directions
+        and (not phase.counts_tokens or config.token_range_start == 0)
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Verdict
 from mindrlhf_msprobe.report import VERDICT_FILE
 
+_YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 _SPREAD_SHOWN = 8  # places
 
 
@@ -107,8 +108,8 @@ def _spread_place(place: Spread) -> str:
 def _yaml(value: Any) -> str:
     """Return a value in YAML's one-line form."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, str) and value.isalnum():
+        return "{" + ", ".join(f"{_yaml(key)}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, str) and value.isidentifier() and value.lower() not in _YAML_WORDS:
         return value
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
+from mindrlhf_msprobe.storage.atomic import number_to_json
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -67,7 +70,7 @@ class FoundRecord:
             "micro_step": self.micro_step,
             "record": self.record.name,
             **self.record.leaf.to_json(),
-            "first_values": self.values,
+            "first_values": None if self.values is None else [*map(_plain, self.values)],
             "unreadable": self.unreadable,
         }
 
@@ -136,6 +139,13 @@ def _first_values(record: Record) -> tuple[list[Any] | None, str | None]:
         return record.array().reshape(-1)[:_FIRST_VALUES].tolist(), None
     except ArrayFileError as error:
         return None, f"{record.file.name} {error}"
+
+
+def _plain(value: Any) -> Any:
+    """Return an element as JSON takes it; an extended float is rounded to float64."""
+    if isinstance(value, np.floating):
+        value = float(value)
+    return number_to_json(value)
 
 
 def _size(directory: Path) -> int:

@@ -141,3 +141,72 @@ def test_what_a_run_lost_is_in_the_verdict(tmp_path):
     assert "A: rank 0 lost 3 record(s): a tensor: TypeError" in result.problems
     written = json.loads((tmp_path / "out" / "verdict.json").read_text())
     assert written["problems"] == list(result.problems)
+
+
+GENERATE = "actor_generate_sequences"
+
+
+def test_tokens_that_were_not_recorded_may_be_to_blame(first):
+    """Responses that differ after agreeing tokens are not blamed on the trainer's arithmetic."""
+    place = first(Fault("layers.0.mlp", GENERATE, call=2), token_range_end=0)
+    assert place.record == "responses"
+    assert "only some of its tokens were recorded" in place.explanation
+    assert "arithmetic" not in place.explanation
+    assert place.next_step["token_range_end"] > 0
+
+
+def test_a_token_range_that_begins_late_is_said(first):
+    """A first recorded token whose input differs points to the tokens before it."""
+    place = first(Fault("layers.0.mlp", GENERATE, call=0), token_range_start=2, token_range_end=2)
+    assert place.cause is Cause.INPUT
+    assert "an earlier one may have differed" in place.explanation
+    assert place.next_step["token_range_end"] == 2
+    assert "token_range_start" not in place.next_step
+
+
+def test_agreement_by_statistics_only_is_said(first):
+    """Without fingerprints, what agrees before the origin agrees by statistics only."""
+    place = first(Fault("layers.1.mlp", REFERENCE), fingerprint=False, task="statistics")
+    assert "by statistics only, not bit for bit" in place.explanation
+
+
+def test_a_cut_off_run_is_said_with_key_data_alone(first):
+    """Also in the first round, key data only, a run that was never closed is named."""
+
+    def cut(run):
+        for step in run.rglob("step1"):
+            shutil.rmtree(step)
+        content = json.loads((run / "run.json").read_text())
+        content["state"] = "running"
+        (run / "run.json").write_text(json.dumps(content))
+
+    off = ("actor_infer", "actor_train", "reference", "critic_train")
+    place = first(break_b=cut, **{f"{name}_dump": False for name in off})
+    assert "B recorded nothing of step 1" in place.explanation
+    assert "B was never closed (running)" in place.explanation
+
+
+def test_prompts_that_differ_suggest_no_layers(first):
+    """Nothing of the step has run when the prompts differ, so no layers are asked for."""
+    off = ("actor_infer", "actor_train", "reference", "critic_train")
+    place = first(Fault("prompts"), **{f"{name}_dump": False for name in off})
+    assert (place.record, place.cause) == ("prompts", Cause.INPUT)
+    assert place.next_step is None
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    """A path that leads nowhere is a run that does not exist, not a crash."""
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    with pytest.raises(RunError):
+        compare_runs(tmp_path / "one", record_training(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("content", ['{"tables": ["a\\u0000.xlsx", "d.xlsx"]}', "[" * 100_000])
+def test_an_odd_verdict_in_the_output_does_no_harm(tmp_path, content):
+    """Whatever an earlier verdict.json says, the comparison is written."""
+    (tmp_path / "out" / "d.xlsx").mkdir(parents=True)
+    (tmp_path / "out" / "verdict.json").write_text(content)
+    a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
+    assert compare_runs(a, b, output_path=tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "verdict.json").read_text())["status"] == "identical"

@@ -162,6 +162,8 @@ def test_the_step_window_limits_layers(tmp_path):
         ("rl_config: {batch_sizes: 3}\n", "Did you mean 'batch_size'?"),
         ("rl_config: {minibatches: 9}\n", "minibatches is larger"),
         ("actor_config: {model_config: {num_heads: 5}}\n", "the training cannot be built"),
+        ("actor_config: {model_config: {hidden_size: 2}}\n", "the training cannot be built"),
+        ("rl_config: []\n", "rl_config is []"),
         ("msprobe_config: {msprobe: true, ranks: [1]}\n", "nothing would be recorded"),
         ("msprobe_config: {msprobe: false}\n", "nothing would be recorded"),
     ],
