@@ -59,6 +59,19 @@ def test_the_planted_cell_is_named(planted):
     assert first["entry"] in done.stdout
 
 
+@pytest.mark.parametrize("readme", ["README.md", "README_CN.md"])
+def test_the_readme_shows_what_the_demo_prints(planted, readme):
+    """The answer in the README is the demo's own, down to the number of records."""
+    _, done = planted
+    text = (Path(__file__).parents[2] / readme).read_text(encoding="utf-8")
+    shown = text.split("```text\n")[1].split("```")[0].splitlines()
+    printed = done.stdout.splitlines()
+    for line in shown:
+        # Tables name the directory; how far a difference spreads depends on the processor.
+        if not line.startswith(("Tables:", "Machine-readable:", "After it")):
+            assert line in printed
+
+
 def test_the_demo_says_only_what_it_has_to(planted):
     """Neither the frameworks nor the probe chatter on stderr, and nothing lands beside DIR."""
     output, done = planted
