@@ -30,6 +30,15 @@ def first(tmp_path):
     return compare
 
 
+def cut_off(run):
+    """Take step 1 from a run and leave it as a killed job leaves it."""
+    for step in run.rglob("step1"):
+        shutil.rmtree(step)
+    content = json.loads((run / "run.json").read_text())
+    content["state"] = "running"
+    (run / "run.json").write_text(json.dumps(content))
+
+
 def test_a_cell_left_out_may_be_to_blame(first):
     """Under include, a difference that comes from outside is not blamed on the trainer."""
     place = first(Fault("layers.0.mlp", REFERENCE), include=["layers.1"], **ONLY_CELLS)
@@ -78,15 +87,7 @@ def test_a_phase_that_one_run_lacks_is_named_as_a_phase(first):
 
 def test_a_run_that_was_cut_off_is_said(first):
     """Where a step is missing because the run was never closed, the verdict says so."""
-
-    def cut(run):
-        for step in run.rglob("step1"):
-            shutil.rmtree(step)
-        content = json.loads((run / "run.json").read_text())
-        content["state"] = "running"
-        (run / "run.json").write_text(json.dumps(content))
-
-    place = first(break_b=cut)
+    place = first(break_b=cut_off)
     assert "B recorded nothing of step 1" in place.explanation
     assert "B was never closed (running)" in place.explanation
 
@@ -172,16 +173,8 @@ def test_agreement_by_statistics_only_is_said(first):
 
 def test_a_cut_off_run_is_said_with_key_data_alone(first):
     """Also in the first round, key data only, a run that was never closed is named."""
-
-    def cut(run):
-        for step in run.rglob("step1"):
-            shutil.rmtree(step)
-        content = json.loads((run / "run.json").read_text())
-        content["state"] = "running"
-        (run / "run.json").write_text(json.dumps(content))
-
     off = ("actor_infer", "actor_train", "reference", "critic_train")
-    place = first(break_b=cut, **{f"{name}_dump": False for name in off})
+    place = first(break_b=cut_off, **{f"{name}_dump": False for name in off})
     assert "B recorded nothing of step 1" in place.explanation
     assert "B was never closed (running)" in place.explanation
 
