@@ -142,13 +142,11 @@ class Run:
 
     def config(self, rank: int = 0) -> ProbeConfig | None:
         """Return what the run was configured to record, or None where that is not known."""
-        for manifest in self.manifests:
-            world = manifest.get("world")
-            if len(self.manifests) == 1 or (isinstance(world, dict) and world.get("rank") == rank):
-                try:
-                    return ProbeConfig(**manifest["config"])
-                except (ConfigError, KeyError, TypeError):
-                    return None
+        for manifest in self._manifests_of(rank):
+            try:
+                return ProbeConfig(**manifest["config"])
+            except (ConfigError, KeyError, TypeError):
+                return None
         return None
 
     @property
@@ -156,28 +154,23 @@ class Run:
         """What the run says it could not record, by rank and kind."""
         said = []
         for manifest in self.manifests:
-            lost, world = manifest.get("lost"), manifest.get("world")
-            rank = world.get("rank") if isinstance(world, dict) else None
+            lost, rank = manifest.get("lost"), _rank_of(manifest)
             if isinstance(lost, dict):
                 said += [f"rank {rank} lost {n} record(s): {what}" for what, n in lost.items()]
         return said
 
     def coverage(self, rank: int = 0) -> dict[str, str]:
         """Return what a rank could not record in its mode, and why."""
-        for manifest in self.manifests:
-            world, coverage = manifest.get("world"), manifest.get("coverage")
-            own = isinstance(world, dict) and world.get("rank") == rank
-            if (len(self.manifests) == 1 or own) and isinstance(coverage, dict):
+        for manifest in self._manifests_of(rank):
+            coverage = manifest.get("coverage")
+            if isinstance(coverage, dict):
                 return {str(what): str(why) for what, why in coverage.items()}
         return {}
 
     def completed(self, step: int, rank: int = 0) -> bool:
         """Tell whether `step` was ended by `Probe.step()`; msprobe's runs do not say."""
-        for manifest in self.manifests:
-            world, attempts = manifest.get("world"), manifest.get("attempts")
-            own = isinstance(world, dict) and world.get("rank") == rank
-            if len(self.manifests) > 1 and not own:
-                continue
+        for manifest in self._manifests_of(rank):
+            attempts = manifest.get("attempts")
             for attempt in attempts if isinstance(attempts, list) else []:
                 if not isinstance(attempt, dict):
                     continue
@@ -229,6 +222,12 @@ class Run:
                 if datum is not None:
                     found.append(datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
+
+    def _manifests_of(self, rank: int) -> list[dict[str, Any]]:
+        """Return the manifest of a rank; a run with a single one has it for every rank."""
+        if len(self.manifests) == 1:
+            return self.manifests
+        return [manifest for manifest in self.manifests if _rank_of(manifest) == rank]
 
     def _read_manifests(self) -> Iterator[dict[str, Any]]:
         for path in layout.manifests(self.path):
@@ -301,6 +300,11 @@ class Run:
             stack=tuple(line.get("frames") or ()),
             records=records,
         )
+
+
+def _rank_of(manifest: dict[str, Any]) -> Any:
+    world = manifest.get("world")
+    return world.get("rank") if isinstance(world, dict) else None
 
 
 def _wanted(value: Any, choice: Any) -> bool:
