@@ -121,6 +121,9 @@ class Finding:
         io: input, output, parameters, parameters_grad, or data.
         path: the place inside the structure of its entry or key.
         note: what a reader should know about the status, e.g. that only statistics were compared.
+        tolerance: what it was judged by, in words: a tolerance and the rule that gave it, or the
+            noise of further runs; "" if bitwise.
+        suspicion: why a record that agrees deserves a look all the same; "" if it does not.
     """
 
     record: str
@@ -137,6 +140,8 @@ class Finding:
     micro_step: int | None = None
     metrics: Metrics | None = None
     note: str = ""
+    tolerance: str = ""
+    suspicion: str = ""
     stack: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -148,6 +153,9 @@ class Divergence:
         record: the first record that differs, in causal order.
         entry: the origin: the innermost cell to blame; None for key data.
         agreed_before: how many records of this step and rank, before it, agree.
+        agreed_phases: how many phases of this step and rank agree as a whole, before it.
+        agreed_steps: how many earlier steps agree as a whole.
+        last_agreeing: the last record before it, which agrees; None if it is the first.
         next_step: an msprobe_config section that records the place more closely, or None.
     """
 
@@ -161,6 +169,9 @@ class Divergence:
     max_rel_err: float | None
     explanation: str
     agreed_before: int = 0
+    agreed_phases: int = 0
+    agreed_steps: int = 0
+    last_agreeing: str | None = None
     next_step: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -176,18 +187,25 @@ class Divergence:
             "max_rel_err": number_to_json(self.max_rel_err),
             "explanation": self.explanation,
             "agreed_before": self.agreed_before,
+            "agreed_phases": self.agreed_phases,
+            "agreed_steps": self.agreed_steps,
+            "last_agreeing": self.last_agreeing,
             "next_step": self.next_step,
         }
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How one phase or one key of the diverged step differs, from the first divergence on.
+    """How one phase, layer or key of the diverged step differs, from the first divergence on.
 
     Attributes:
-        place: the phase or the key.
+        place: the phase, the layer's cell or the key.
         different, compared: how many of its records differ, and of how many.
         max_abs_err, max_rel_err: the largest errors where elements were compared, else None.
+        factor: its largest relative distance, as a multiple of the one at the first divergence;
+            the relative distance of two records is that of their elements, |a−b| / max(|a|, |b|)
+            as L2 norms, or of their recorded L2 norms. None where neither is known.
+        layers: of a phase, its layers in causal order.
     """
 
     place: str
@@ -195,6 +213,8 @@ class Spread:
     compared: int
     max_abs_err: float | None
     max_rel_err: float | None
+    factor: float | None = None
+    layers: tuple[Spread, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
@@ -204,6 +224,84 @@ class Spread:
             "compared": self.compared,
             "max_abs_err": number_to_json(self.max_abs_err),
             "max_rel_err": number_to_json(self.max_rel_err),
+            "factor": number_to_json(self.factor),
+            **({"layers": [layer.to_json() for layer in self.layers]} if self.layers else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something about two runs that differs before any tensor is looked at.
+
+    Attributes:
+        section: what it belongs to: schema, versions, device, world, seeds, determinism,
+            environment, configurations, msprobe_config or initial_weights.
+        name: the setting, by its path inside the section, e.g. `actor.model.num_layers`.
+        a, b: what each run says, as text; None where it says nothing.
+    """
+
+    section: str
+    name: str
+    a: str | None
+    b: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {"section": self.section, "name": self.name, "a": self.a, "b": self.b}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of one role's network when it was first entered, by their fingerprints.
+
+    Attributes:
+        compared: how many parameters both runs have.
+        different: the names of those whose bytes, dtype or shape differ.
+        only_in_a, only_in_b: the names that one run has alone.
+    """
+
+    role: str
+    compared: int
+    different: tuple[str, ...] = ()
+    only_in_a: tuple[str, ...] = ()
+    only_in_b: tuple[str, ...] = ()
+
+    @property
+    def agree(self) -> bool:
+        """Whether both runs started with the same parameters, and at least one was compared."""
+        return self.compared > 0 and not (self.different or self.only_in_a or self.only_in_b)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {
+            "role": self.role,
+            "compared": self.compared,
+            "different": list(self.different),
+            "only_in_a": list(self.only_in_a),
+            "only_in_b": list(self.only_in_b),
+        }
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What differs between two runs before any tensor: settings, versions, weights.
+
+    Attributes:
+        differences: in the order of the sections.
+        weights: one for each role whose initial parameters both runs recorded.
+        unknown: what could not be compared, and why.
+    """
+
+    differences: tuple[Difference, ...] = ()
+    weights: tuple[Weights, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {
+            "differences": [difference.to_json() for difference in self.differences],
+            "initial_weights": [weights.to_json() for weights in self.weights],
+            "unknown": list(self.unknown),
         }
 
 
@@ -245,11 +343,33 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class RuleUse:
+    """How often one tolerance, or the noise of further runs, decided.
+
+    Attributes:
+        rule: the tolerance in words, as `Finding.tolerance` has it.
+        records: how many records were judged by it.
+        passed: how many of them agree only because of it.
+    """
+
+    rule: str
+    records: int
+    passed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {"rule": self.rule, "records": self.records, "passed": self.passed}
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A finished comparison; true only if something was compared and nothing diverged.
 
     Attributes:
         findings: one for each pair, in causal order.
+        preflight: what differs before any tensor.
+        rules: the tolerances that were used, and how often.
+        notes: how the runs were brought together, e.g. which prefix was taken off.
         problems: what could not be read of either run, and what it lost while recording.
         tables: the files written, by name, relative to `output_path`.
     """
@@ -258,6 +378,9 @@ class Comparison:
     run_b: str
     verdict: Verdict
     findings: tuple[Finding, ...] = field(repr=False)
+    preflight: Preflight = Preflight()
+    rules: tuple[RuleUse, ...] = ()
+    notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     output_path: str | None = None
     tables: tuple[str, ...] = ()
@@ -275,6 +398,9 @@ class Comparison:
             "first_divergence": first.to_json() if first else None,
             "tables": list(self.tables),
             "spread": [place.to_json() for place in verdict.spread],
+            "preflight": self.preflight.to_json(),
+            "tolerance": [rule.to_json() for rule in self.rules],
             "coverage": [gap.to_json() for gap in verdict.coverage],
+            "notes": list(self.notes),
             "problems": list(self.problems),
         }
