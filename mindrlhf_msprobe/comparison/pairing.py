@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mindrlhf_msprobe.comparison.alignment import Alignment, align
 from mindrlhf_msprobe.comparison.coverage import why_no_entry, why_no_key_data, why_no_parameters
+from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.keydata import KeyDatum
@@ -15,12 +17,38 @@ _BEGIN_IO = ("input", "parameters")
 
 
 @dataclass(frozen=True)
+class OwnPlace:
+    """What a run itself calls a place of the comparison; None where both agree.
+
+    Attributes:
+        step, rank: its own numbers.
+        phases: the comparison's name of a phase → its own.
+    """
+
+    step: int | None = None
+    rank: int | None = None
+    phases: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, entry: Entry) -> Entry:
+        """Return an entry of the other run as it would stand in this one."""
+        if self.step is None and self.rank is None and not self.phases:
+            return entry
+        return replace(
+            entry,
+            phase=self.phases.get(entry.phase, entry.phase),
+            step=entry.step if self.step is None else self.step,
+            rank=entry.rank if self.rank is None else self.rank,
+        )
+
+
+@dataclass(frozen=True)
 class StepData:
-    """What one run recorded in one step of one rank.
+    """What one run recorded in one step of one rank, under the names the comparison has for it.
 
     Attributes:
         unreadable: phase → why its records, or some of them, could not be read.
         coverage: what the run could not record in its mode, and why.
+        own: the place in the run itself, where it is another one than in the comparison.
     """
 
     entries: Sequence[Entry]
@@ -28,6 +56,7 @@ class StepData:
     config: ProbeConfig | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     coverage: Mapping[str, str] = field(default_factory=dict)
+    own: OwnPlace = OwnPlace()
 
 
 @dataclass(frozen=True)
@@ -59,52 +88,75 @@ class StepPlan:
     """The pairs of one step and rank in causal order.
 
     Attributes:
-        parents: (phase, entry name) → the name of the nearest entry that ran around it and that
-            both runs recorded.
+        parents: (phase, entry id) → the name of the nearest entry that ran around it and that both
+            runs recorded. An entry's id is the name in its pair's event.
+        notes: how the names of the cells were brought together.
     """
 
     step: int
     rank: int
     pairs: tuple[Pair, ...]
     parents: dict[tuple[str, str], str | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-def plan_step(step: int, rank: int, a: StepData, b: StepData) -> StepPlan:
-    """Pair everything both runs recorded in one step of one rank."""
-    order = merge(order_of(a.entries, a.key_data), order_of(b.entries, b.key_data))
-    planner = _Planner(rank, a, b)
+def plan_step(
+    step: int, rank: int, a: StepData, b: StepData, rules: tuple[NameRule, ...] = ()
+) -> StepPlan:
+    """Pair everything both runs recorded in one step of one rank.
+
+    Args:
+        rules: how cells of A are called in B.
+    """
+    alignment = align(a.entries, b.entries, rules)
+    order = merge(
+        order_of(a.entries, a.key_data, alignment.a), order_of(b.entries, b.key_data, alignment.b)
+    )
+    planner = _Planner(rank, a, b, alignment)
     pairs = (
         *planner.unreadable_pairs(),
         *(pair for event in order for pair in planner.pairs_of(event)),
     )
-    return StepPlan(step, rank, pairs, _parents(a.entries, b.entries))
+    parents = _parents(a.entries, b.entries, alignment)
+    return StepPlan(step, rank, pairs, parents, tuple(alignment.notes))
 
 
-def _parents(a: Sequence[Entry], b: Sequence[Entry]) -> dict[tuple[str, str], str | None]:
-    recorded = [{(e.phase, e.name) for e in side} for side in (a, b)]
-    common = recorded[0] & recorded[1]
-    parents = {(e.phase, e.name): e.parent for e in (*b, *a)}
-
-    def nearest(phase: str, name: str) -> str | None:
-        seen = {name}  # a dump from elsewhere may go in circles
-        parent = parents[phase, name]
-        while parent is not None and (phase, parent) not in common:
-            seen.add(parent)
-            parent = parents.get((phase, parent))
-            if parent in seen:
-                return None
-        return parent
-
-    return {(phase, name): nearest(phase, name) for phase, name in parents}
+def _parents(
+    a: Sequence[Entry], b: Sequence[Entry], alignment: Alignment
+) -> dict[tuple[str, str], str | None]:
+    parents: dict[tuple[str, str], str | None] = {}
+    places = [{(phase, i) for (phase, _), i in ids.items()} for ids in (alignment.a, alignment.b)]
+    shared = places[0] & places[1]
+    for entries, ids in ((b, alignment.b), (a, alignment.a)):
+        around = {(e.phase, e.name): e.parent for e in entries}
+        for entry in entries:
+            seen = {entry.name}  # a dump from elsewhere may go in circles
+            parent = entry.parent
+            while parent is not None:
+                entry_id = ids.get((entry.phase, parent))
+                if entry_id is not None and (entry.phase, entry_id) in shared:
+                    break
+                seen.add(parent)
+                parent = around.get((entry.phase, parent))
+                if parent in seen:
+                    parent = None
+            known = None if parent is None else ids[entry.phase, parent]
+            parents[entry.phase, ids[entry.phase, entry.name]] = known
+    return parents
 
 
 class _Planner:
-    def __init__(self, rank: int, a: StepData, b: StepData) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, a: StepData, b: StepData, alignment: Alignment) -> None:
+        self._ranks = [rank if side.own.rank is None else side.own.rank for side in (a, b)]
+        self._own = (a.own, b.own)
+        self._outside = alignment.outside
         self._configs = (a.config, b.config)
         self._unreadable = (a.unreadable, b.unreadable)
         self._coverage = (a.coverage, b.coverage)
-        self._entries = tuple({(e.phase, e.name): e for e in side.entries} for side in (a, b))
+        self._entries = tuple(
+            {(e.phase, ids[e.phase, e.name]): e for e in side.entries}
+            for side, ids in ((a, alignment.a), (b, alignment.b))
+        )
         self._data = tuple({(d.key, d.micro_step): d for d in side.key_data} for side in (a, b))
         # The parameters each cell was last seen with: recorded again only when they changed.
         self._parameters: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
@@ -127,8 +179,8 @@ class _Planner:
         entry = entries[0] or entries[1]
         assert entry is not None
         gaps = [
-            why_no_entry(config, coverage, entry) if side is None else None
-            for side, config, coverage in zip(entries, self._configs, self._coverage)
+            self._why_no_entry(i, entry, key) if side is None else None
+            for i, side in enumerate(entries)
         ]
         wanted = [_records_of(side, event) for side in entries]
         if event.kind == BEGIN:
@@ -136,10 +188,10 @@ class _Planner:
             if None in entries and not entry.records:  # it ran in one run only, and silently
                 silent = Record(entry.name, "input", "", Leaf("NoneType"))
                 side = 1 if entries[0] is None else 0
-                wanted[side][silent.name] = silent
+                wanted[side]["input", ""] = silent
         no_parameters = [why_no_parameters(config) for config in self._configs]
-        for name in _merged_names(*wanted):
-            a, b = (side.get(name) for side in wanted)
+        for place in _merged_names(*wanted):
+            a, b = (side.get(place) for side in wanted)
             missing = 0 if a is None else 1
             gap = unreadable = None
             if a is None or b is None:
@@ -150,8 +202,13 @@ class _Planner:
                     gap = no_parameters[missing]
             yield Pair(event, a, b, entry, gap, unreadable)
 
+    def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> str | None:
+        if place in self._outside:
+            return "cells outside the network that both runs have"
+        return why_no_entry(self._configs[i], self._coverage[i], self._own[i].of(entry))
+
     def _carry_parameters(
-        self, entries: Sequence[Entry | None], wanted: Sequence[dict[str, Record]]
+        self, entries: Sequence[Entry | None], wanted: Sequence[_Records]
     ) -> None:
         """Give a side that did not record its parameters again the ones it last recorded."""
         seen: list[set[str]] = [set(), set()]
@@ -171,25 +228,39 @@ class _Planner:
                 last = self._parameters[i].get(place)
                 if last is not None:
                     name = f"{entry.name}.parameters.{path}"
-                    wanted[i][name] = replace(last, name=name)
+                    wanted[i]["parameters", path] = replace(last, name=name)
 
     def _data_pairs(self, event: EventKey) -> Iterator[Pair]:
         data = [side.get((event.name, event.micro_step)) for side in self._data]
-        wanted = [{r.name: r for r in side.records} if side else {} for side in data]
+        wanted = [_by_place(side.records) if side else {} for side in data]
         for side, records in zip(data, wanted):
             if side is not None and not records and None in data:  # an empty list, say
-                records[event.name] = Record(event.name, "data", "", Leaf("empty"))
+                records["data", ""] = Record(event.name, "data", "", Leaf("empty"))
         gaps = [
-            why_no_key_data(config, self._rank) if side is None else None
-            for side, config in zip(data, self._configs)
+            why_no_key_data(config, rank) if side is None else None
+            for side, config, rank in zip(data, self._configs, self._ranks)
         ]
-        for name in _merged_names(*wanted):
-            a, b = (side.get(name) for side in wanted)
+        for place in _merged_names(*wanted):
+            a, b = (side.get(place) for side in wanted)
             gap = gaps[0] if a is None else gaps[1] if b is None else None
             yield Pair(event, a, b, None, gap)
 
 
-def _records_of(entry: Entry | None, event: EventKey) -> dict[str, Record]:
+#: The records of one entry or of one save by their place in it: (io, path).
+_Records = dict[tuple[str, str], Record]
+
+
+def _by_place(records: Iterable[Record]) -> _Records:
+    found: _Records = {}
+    for record in records:
+        path = record.path
+        while (record.io, path) in found:  # a damaged save holds one record more
+            path += " "
+        found[record.io, path] = record
+    return found
+
+
+def _records_of(entry: Entry | None, event: EventKey) -> _Records:
     """Return the records that are known at this event: inputs when it begins, the rest at its end.
 
     An entry that never ended has no end event, so what else it holds is known at its begin.
@@ -197,12 +268,12 @@ def _records_of(entry: Entry | None, event: EventKey) -> dict[str, Record]:
     if entry is None:
         return {}
     begins = event.kind == BEGIN
-    return {
-        record.name: record
+    return _by_place(
+        record
         for record in entry.records
         if (record.io in _BEGIN_IO) == begins or (begins and entry.end is None)
-    }
+    )
 
 
-def _merged_names(a: dict[str, Record], b: dict[str, Record]) -> list[str]:
+def _merged_names(a: _Records, b: _Records) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*a, *b]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mindrlhf_msprobe.phases import (
@@ -43,7 +43,7 @@ class EventKey:
     Attributes:
         kind: begin or end of an entry, or data.
         phase: of the entry; for key data the phase whose result they are, or None.
-        name: the entry's name, or the key.
+        name: the entry's id (its name in A, where A has it), or the key.
         micro_step: of key data, else 0.
     """
 
@@ -53,14 +53,22 @@ class EventKey:
     micro_step: int = 0
 
 
-def order_of(entries: Sequence[Entry], key_data: Sequence[KeyDatum]) -> list[EventKey]:
-    """Return the events of one step of one rank of one run, in causal order."""
+def order_of(
+    entries: Sequence[Entry],
+    key_data: Sequence[KeyDatum],
+    ids: Mapping[tuple[str, str], str] | None = None,
+) -> list[EventKey]:
+    """Return the events of one step of one rank of one run, in causal order.
+
+    Args:
+        ids: (phase, entry name) → the id by which the events know the entry; None: its name.
+    """
     placed: list[tuple[_Order, EventKey]] = []
     for entry in entries:
-        begin = EventKey(BEGIN, entry.phase, entry.name)
-        placed.append(((entry.seq, 0.0), begin))
+        name = entry.name if ids is None else ids[entry.phase, entry.name]
+        placed.append(((entry.seq, 0.0), EventKey(BEGIN, entry.phase, name)))
         if entry.end is not None:
-            placed.append(((entry.end, 0.0), EventKey(END, entry.phase, entry.name)))
+            placed.append(((entry.end, 0.0), EventKey(END, entry.phase, name)))
     placed += _place_key_data(_Spans(entries), key_data)
     placed.sort(key=lambda item: (item[0], item[1].name))
     return [event for _, event in placed]

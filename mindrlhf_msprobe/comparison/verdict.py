@@ -219,7 +219,7 @@ def _explain_begin(
             "Everything before it agrees, but the cell already holds another parameter: look at "
             "loading, at weight synchronisation or at the previous update.",
         )
-    parent = step.plan.parents.get((phase, name))
+    parent = step.plan.parents.get((phase, pair.event.name))
     if finding.status in _ONE_SIDED and _whole_entry_missing(step, index):
         return Cause.MISSING, name, _absence(step, pair, finding, parent, runs)
     if parent is not None:

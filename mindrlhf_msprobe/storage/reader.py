@@ -8,10 +8,10 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
@@ -21,6 +21,8 @@ from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
 from mindrlhf_msprobe.storage.manifest import FINISHED, read_manifest
 from mindrlhf_msprobe.storage.records import Entry, Record, entry_records, locate
+
+_Place = TypeVar("_Place")
 
 #: The phase of dumps that lie in no phase's directory (msprobe's PrecisionDebugger).
 UNNAMED_PHASE = "dump"
@@ -69,6 +71,7 @@ class Run:
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
         self.manifests = list(self._read_manifests())
+        self._of_rank: dict[int, list[dict[str, Any]]] | None = None
         self._layer_dirs: dict[tuple[str, int, int], Path] = {}
         for place, directory in _layer_directories(path, self._unlisted):
             if place in self._layer_dirs:
@@ -80,6 +83,13 @@ class Run:
                 message = "another directory is the same step, rank and micro-step"
                 self._problem(directory, message, datum[0], *datum[1:3])
             self._key_dirs.setdefault(datum, directory)
+        # What lies at each (step, rank): a run of many ranks is read place by place.
+        self._layers_at: dict[tuple[int, int], list[tuple[str, int, int]]] = {}
+        for place in self._layer_dirs:
+            self._layers_at.setdefault(place[1:], []).append(place)
+        self._keys_at: dict[tuple[int, int], list[tuple[str, int, int, int]]] = {}
+        for saved in self._key_dirs:
+            self._keys_at.setdefault(saved[1:3], []).append(saved)
         if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
             raise RunError(
                 f"{path} is not a run: it holds neither {layout.RUN_FILE} nor layer data "
@@ -196,9 +206,9 @@ class Run:
     ) -> list[Entry]:
         """Return the entries of a phase, step and rank (None: of all), as they began in time."""
         found: list[Entry] = []
-        for place in sorted(self._layer_dirs, key=lambda p: (p[1], p[2], phase_order(p[0]), p[0])):
-            if _wanted(place[0], phase) and _wanted(place[1], step) and _wanted(place[2], rank):
-                found += self._read_entries(*place)
+        places = [p for p in _at(self._layers_at, step, rank) if _wanted(p[0], phase)]
+        for place in sorted(places, key=lambda p: (p[1], p[2], phase_order(p[0]), p[0])):
+            found += self._read_entries(*place)
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
 
     def key_data(
@@ -206,8 +216,8 @@ class Run:
     ) -> list[KeyDatum]:
         """Return what was saved under `name` (None: all), by step, rank and micro-step."""
         found = []
-        for key, at_step, at_rank, micro_step in sorted(self._key_dirs):
-            if _wanted(key, name) and _wanted(at_step, step) and _wanted(at_rank, rank):
+        for key, at_step, at_rank, micro_step in sorted(_at(self._keys_at, step, rank)):
+            if _wanted(key, name):
                 path = self._key_dirs[key, at_step, at_rank, micro_step]
                 datum = read_key_datum(
                     self.path,
@@ -227,7 +237,12 @@ class Run:
         """Return the manifest of a rank; a run with a single one has it for every rank."""
         if len(self.manifests) == 1:
             return self.manifests
-        return [manifest for manifest in self.manifests if _rank_of(manifest) == rank]
+        if self._of_rank is None:
+            self._of_rank = {}
+            for manifest in self.manifests:
+                if isinstance(number := _rank_of(manifest), int):
+                    self._of_rank.setdefault(number, []).append(manifest)
+        return self._of_rank.get(rank, [])
 
     def _read_manifests(self) -> Iterator[dict[str, Any]]:
         for path in layout.manifests(self.path):
@@ -305,6 +320,16 @@ class Run:
 def _rank_of(manifest: dict[str, Any]) -> Any:
     world = manifest.get("world")
     return world.get("rank") if isinstance(world, dict) else None
+
+
+def _at(
+    index: Mapping[tuple[int, int], Sequence[_Place]], step: int | None, rank: int | None
+) -> list[_Place]:
+    """Return what an index holds of a step and a rank (None: of all)."""
+    if step is not None and rank is not None:
+        return list(index.get((step, rank), ()))
+    wanted = [at for at in index if _wanted(at[0], step) and _wanted(at[1], rank)]
+    return [place for at in wanted for place in index[at]]
 
 
 def _wanted(value: Any, choice: Any) -> bool:

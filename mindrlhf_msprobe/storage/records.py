@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -282,28 +283,29 @@ class Entry:
     @property
     def cell(self) -> str:
         """The cell's name in its network, `root` for the network itself."""
-        return self._parts()["cell"]
+        return self._parts["cell"]
 
     @property
     def class_name(self) -> str:
         """The cell's class."""
-        return self._parts()["cls"]
+        return self._parts["cls"]
 
     @property
     def direction(self) -> str:
         """forward, backward or parameters_grad."""
-        return self._parts()["direction"]
+        return self._parts["direction"]
 
     @property
     def call(self) -> int:
         """The n-th time the cell ran in its phase and step, from 0."""
-        return int(self._parts()["call"])
+        return int(self._parts["call"])
 
     @property
     def call_name(self) -> str:
         """The entry's name without its call number: the same for all calls of one cell."""
         return self.name.rpartition(".")[0]
 
+    @cached_property
     def _parts(self) -> dict[str, str]:
         match = _ENTRY.fullmatch(self.name)
         if match is None:

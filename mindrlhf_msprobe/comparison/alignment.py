@@ -1,0 +1,208 @@
+"""Which entry of A is which entry of B, in one step of one rank.
+
+A cell that runs in loops is called more often in one run than in the other: its calls are counted
+inside the call of the cell around them, so that a longer loop shifts nothing that comes after it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mindrlhf_msprobe.comparison.names import NameRule, match_names
+from mindrlhf_msprobe.storage.records import Entry
+
+#: A cell in one direction under the name both runs have for it.
+_Cell = tuple[str, str]
+#: Calls that are counted together: those of one cell inside one call of the cell around it.
+_Loop = tuple[object, ...]
+
+
+@dataclass
+class Alignment:
+    """The entries of two runs under common names.
+
+    Attributes:
+        a, b: (phase, entry name) → the entry's id: the same on both sides for entries that stand
+            against each other, else unique. It is the name of A's entry where there is one.
+        outside: (phase, id) of entries that lie outside the network both runs have.
+        notes: how the names were brought together.
+    """
+
+    a: dict[tuple[str, str], str] = field(default_factory=dict)
+    b: dict[tuple[str, str], str] = field(default_factory=dict)
+    outside: set[tuple[str, str]] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+
+def align(a: Sequence[Entry], b: Sequence[Entry], rules: tuple[NameRule, ...] = ()) -> Alignment:
+    """Pair the entries of both runs, phase by phase.
+
+    Args:
+        rules: how cells of A are called in B.
+    """
+    alignment = Alignment()
+    phases = dict.fromkeys(entry.phase for entry in (*a, *b))
+    for phase in phases:
+        sides = [[entry for entry in side if entry.phase == phase] for side in (a, b)]
+        cells_a, cells_b = ({entry.cell for entry in side} for side in sides)
+        names = match_names(cells_a, cells_b, rules)
+        note = names.note(phase)
+        if note is not None and all(sides):
+            alignment.notes.append(note)
+        _align_phase(alignment, _Side(sides[0], names.of_a), _Side(sides[1], names.of_b))
+    return alignment
+
+
+class _Side:
+    """The entries of one phase of one run."""
+
+    def __init__(self, entries: Sequence[Entry], common_name: Callable[[str], str | None]) -> None:
+        self.entries = sorted(entries, key=lambda entry: entry.seq)
+        self.by_name = {entry.name: entry for entry in self.entries}
+        self.cells: dict[str, _Cell | None] = {}
+        for entry in self.entries:
+            name = common_name(entry.cell)
+            self.cells[entry.name] = None if name is None else (name, entry.direction)
+        self.openings = len({entry.opening for entry in self.entries})
+
+    def parents(self, common: set[_Cell]) -> dict[str, str | None]:
+        """Return for each entry the nearest one around it whose cell both runs recorded."""
+        found: dict[str, str | None] = {}
+        for entry in self.entries:
+            parent, seen = entry.parent, {entry.name}  # a dump from elsewhere may go in circles
+            while parent is not None and self.cells.get(parent) not in common:
+                seen.add(parent)
+                around = self.by_name.get(parent)
+                parent = around.parent if around is not None else None
+                if parent in seen:
+                    parent = None
+            found[entry.name] = parent if parent in self.by_name and parent not in seen else None
+        return found
+
+    def bases(self, loops: dict[str, _Loop]) -> dict[_Loop, int]:
+        """Return the call number each loop ought to begin with: the one after the last before."""
+        bases: dict[_Loop, int] = {}
+        last: dict[_Cell | None, int] = {}
+        for entry in sorted(self.entries, key=lambda e: e.call):
+            cell = self.cells[entry.name]
+            bases.setdefault(loops[entry.name], last.get(cell, -1) + 1)
+            last[cell] = entry.call
+        return bases
+
+
+def _align_phase(alignment: Alignment, a: _Side, b: _Side) -> None:
+    common = {cell for cell in a.cells.values() if cell is not None} & {*b.cells.values()}
+    paired = _Pairing(a, b, common).paired
+    ids = {name: name for name in a.by_name}
+    for side, found in ((a, alignment.a), (b, alignment.b)):
+        for entry in side.entries:
+            if side is a:
+                entry_id = entry.name
+            else:
+                entry_id = paired.get(entry.name) or _unique(entry.name, ids)
+                ids[entry_id] = entry.name
+            found[entry.phase, entry.name] = entry_id
+            if side.cells[entry.name] is None:
+                alignment.outside.add((entry.phase, entry_id))
+
+
+def _unique(name: str, taken: Iterable[str]) -> str:
+    while name in taken:
+        name += " in B"
+    return name
+
+
+class _Pairing:
+    """Pairs two sides from the outermost entries inwards.
+
+    Attributes:
+        paired: name of B's entry → name of A's.
+    """
+
+    def __init__(self, a: _Side, b: _Side, common: set[_Cell]) -> None:
+        self.paired: dict[str, str] = {}
+        self._sides = (a, b)
+        self._common = common
+        self._used: set[str] = set()
+        self._openings = a.openings == b.openings
+        self._tokens = all(any(e.token is not None for e in s.entries) for s in (a, b))
+        self._parents = (a.parents(common), b.parents(common))
+        self._loops = tuple(
+            {entry.name: self._loop(i, entry) for entry in side.entries}
+            for i, side in enumerate(self._sides)
+        )
+        self._bases = tuple(side.bases(self._loops[i]) for i, side in enumerate(self._sides))
+        self._members = tuple(self._by_loop(i) for i in (0, 1))
+        self._pair_inside(None, None)
+        self._pair_moved()
+
+    def _loop(self, i: int, entry: Entry) -> _Loop:
+        parent = self._parents[i][entry.name]
+        cell = self._sides[i].cells[entry.name]
+        if parent is not None:
+            return (parent, cell)
+        opening = entry.opening if self._openings else 0
+        return (None, opening, entry.token if self._tokens else None, cell)
+
+    def _by_loop(self, i: int) -> dict[str | None, dict[_Loop, list[Entry]]]:
+        """Return the loops inside each entry, None for the outermost, with their entries."""
+        members: dict[str | None, dict[_Loop, list[Entry]]] = defaultdict(dict)
+        for entry in self._sides[i].entries:
+            if self._sides[i].cells[entry.name] in self._common:
+                loop = self._loops[i][entry.name]
+                members[self._parents[i][entry.name]].setdefault(loop, []).append(entry)
+        return members
+
+    def _pair_inside(self, around_a: str | None, around_b: str | None) -> None:
+        waiting = [(around_a, around_b)]
+        while waiting:
+            outer = waiting.pop()
+            inside = [members.get(name, {}) for members, name in zip(self._members, outer)]
+            theirs = {loop[1:]: loop for loop in inside[1]}
+            for loop, entries in inside[0].items():
+                other = theirs.get(loop[1:])
+                if other is None:
+                    continue
+                for x, y in self._calls(loop, entries, other, inside[1][other]):
+                    if x.name not in self._used and y.name not in self.paired:
+                        self.paired[y.name] = x.name
+                        self._used.add(x.name)
+                        waiting.append((x.name, y.name))
+
+    def _calls(
+        self, loop_a: _Loop, a: Sequence[Entry], loop_b: _Loop, b: Sequence[Entry]
+    ) -> Iterable[tuple[Entry, Entry]]:
+        """Yield the calls of two loops that stand against each other."""
+        base_a, base_b = self._bases[0][loop_a], self._bases[1][loop_b]
+        if base_a != base_b:  # something before ran unlike often: count from this loop's first
+            base_a, base_b = min(e.call for e in a), min(e.call for e in b)
+        else:
+            base_a = base_b = 0
+        calls = {entry.call - base_b: entry for entry in b}
+        for entry in a:
+            other = calls.get(entry.call - base_a)
+            if other is not None:
+                yield entry, other
+
+    def _pair_moved(self) -> None:
+        """Pair the same call of a cell that another cell is around in the other run."""
+        a, b = self._sides
+        left = {
+            (a.cells[entry.name], entry.call): entry
+            for entry in a.entries
+            if entry.name not in self._used and a.cells[entry.name] in self._common
+        }
+        for entry in b.entries:
+            other = left.get((b.cells[entry.name], entry.call))
+            if other is None or entry.name in self.paired or other.name in self._used:
+                continue
+            around = [
+                side.cells.get(parents[e.name] or "")
+                for side, parents, e in zip(self._sides, self._parents, (other, entry))
+            ]
+            if around[0] != around[1]:
+                self.paired[entry.name] = other.name
+                self._used.add(other.name)
+                self._pair_inside(other.name, entry.name)

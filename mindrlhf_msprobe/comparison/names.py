@@ -1,0 +1,178 @@
+"""Which cell of A is which cell of B, where their names differ."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from mindrlhf_msprobe.config import read_yaml
+from mindrlhf_msprobe.errors import ConfigError
+
+ROOT = "root"
+_SAMPLED = 64  # names of which a common prefix is guessed
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """One line of a mapping: cells of A whose names match are called otherwise in B.
+
+    A rule that matches a cell also holds for what lies inside it.
+
+    Attributes:
+        source: a regular expression over the whole name of a cell of A, or a name in which `*`
+            stands for any one part between dots.
+        target: the cell's name in B, with `\\1` (or the n-th `*`) for what the n-th group matched.
+    """
+
+    source: str
+    target: str
+
+    def rename(self, cell: str) -> str | None:
+        """Return the name in B of a cell of A, or None if the rule says nothing about it."""
+        pattern, template = _compiled(self.source, self.target)
+        match = pattern.fullmatch(cell)
+        return None if match is None else match.expand(template) + (match["inside"] or "")
+
+
+@lru_cache(maxsize=1024)
+def _compiled(source: str, target: str) -> tuple[re.Pattern[str], str]:
+    """Return the pattern and the template of a rule; with a `*` in its target it has wildcards."""
+    if "*" in target:
+        source = "".join("([^.]+)" if c == "*" else re.escape(c) for c in source)
+        numbers = itertools.count(1)
+        target = re.sub(r"\*", lambda _: f"\\{next(numbers)}", target)
+    pattern = re.compile(rf"(?:{source})(?P<inside>\..+)?")
+    pattern.sub(target, "")  # raises where the template is wrong
+    for number in re.findall(r"\\(\d+)", target):
+        if int(number) >= pattern.groups:  # the last group is what lies inside
+            raise re.error(f"there is no group {number}")
+    return pattern, target
+
+
+def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
+    """Read a mapping: a YAML mapping from name patterns of A to names in B, the first one wins.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not such a mapping.
+    """
+    content = read_yaml(Path(path))
+    if not content:
+        raise ConfigError(
+            f"{path}: holds no name pattern; expected lines such as "
+            f"'backbone.layers.*: model.layers.*'."
+        )
+    return tuple(_rule(path, source, target) for source, target in content.items())
+
+
+def _rule(path: str | Path, source: object, target: object) -> NameRule:
+    if not (isinstance(source, str) and isinstance(target, str) and source and target):
+        raise ConfigError(f"{path}: {source!r}: {target!r}; expected a name pattern and a name.")
+    rule = NameRule(source, target)
+    try:
+        _compiled(source, target)
+    except (re.error, IndexError) as error:
+        raise ConfigError(
+            f"{path}: {source!r}: {target!r} is not a pair of name patterns: {error}."
+        ) from None
+    return rule
+
+
+@dataclass(frozen=True)
+class Names:
+    """How the cells of one phase of two runs are brought under one name.
+
+    Attributes:
+        rules: renames A's cells into B's names.
+        prefix_a, prefix_b: what is taken off the names of each run; cells outside of it are
+            outside of the network that both have.
+    """
+
+    rules: tuple[NameRule, ...] = ()
+    prefix_a: str = ""
+    prefix_b: str = ""
+
+    def of_a(self, cell: str) -> str | None:
+        """Return the common name of a cell of A, None if it lies outside the common network."""
+        return _without(renamed(self.rules, cell), self.prefix_a)
+
+    def of_b(self, cell: str) -> str | None:
+        """Return the common name of a cell of B, None if it lies outside the common network."""
+        return _without(cell, self.prefix_b)
+
+    def note(self, phase: str) -> str | None:
+        """Say which prefixes were taken off, or None."""
+        if not (self.prefix_a or self.prefix_b):
+            return None
+        a, b = (f"{p}.…" if p else "the network itself" for p in (self.prefix_a, self.prefix_b))
+        return f"{phase}: the cells of A below {a} stand against those of B below {b}"
+
+
+def renamed(rules: Sequence[NameRule], cell: str) -> str:
+    """Return a cell's name under the first rule that matches it, or its own."""
+    for rule in rules:
+        name = rule.rename(cell)
+        if name is not None:
+            return name
+    return cell
+
+
+def _without(cell: str, prefix: str) -> str | None:
+    if not prefix:
+        return cell
+    if cell == prefix:
+        return ROOT
+    return cell[len(prefix) + 1 :] if cell.startswith(prefix + ".") else None
+
+
+def match_names(a: Iterable[str], b: Iterable[str], rules: tuple[NameRule, ...] = ()) -> Names:
+    """Find out how the cells of A and B are to be matched.
+
+    A prefix is taken off only where most names have no partner as they are, and have one without
+    it.
+    """
+    names_a = frozenset(renamed(rules, cell) for cell in a) - {ROOT}
+    names_b = frozenset(b) - {ROOT}
+    if 2 * len(names_a & names_b) >= min(len(names_a), len(names_b)):
+        return Names(rules)
+    return Names(rules, *_prefixes(names_a, names_b))
+
+
+@lru_cache(maxsize=256)
+def _prefixes(a: frozenset[str], b: frozenset[str]) -> tuple[str, str]:
+    votes: Counter[tuple[str, str]] = Counter()
+    sampled, others = (a, b) if len(a) <= len(b) else (b, a)
+    for name in sorted(sampled, key=lambda n: (-n.count("."), n))[:_SAMPLED]:
+        for other in others:
+            pair = _ends(name, other) if sampled is a else _ends(other, name)
+            if pair is not None:
+                votes[pair] += 1
+    best, most = ("", ""), len(a & b)
+    ranked = sorted(votes, key=lambda p: (-votes[p], len(p[0]) + len(p[1]), p))
+    for pair in ranked[:_SAMPLED]:
+        count = len(_below(a, pair[0]) & _below(b, pair[1]))
+        if count > most:
+            best, most = pair, count
+    return best if 2 * most >= min(len(a), len(b)) else ("", "")
+
+
+def _ends(a: str, b: str) -> tuple[str, str] | None:
+    """Return what stands before the longest common end of two names, None if they have none."""
+    parts_a, parts_b = a.split("."), b.split(".")
+    common = 0
+    for x, y in zip(reversed(parts_a), reversed(parts_b)):
+        if x != y:
+            break
+        common += 1
+    if not common:
+        return None
+    return ".".join(parts_a[:-common]), ".".join(parts_b[:-common])
+
+
+def _below(names: frozenset[str], prefix: str) -> set[str]:
+    below = (_without(name, prefix) for name in names)
+    return {name for name in below if name is not None and name != ROOT}

@@ -1,0 +1,102 @@
+"""One side of a comparison: a run under the names the comparison has for its places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.reader import Run
+
+
+@dataclass
+class View:
+    """What of a run is compared.
+
+    Attributes:
+        run: the run.
+        phases: the comparison's name of a phase → the run's own; empty for all phases, and key
+            data, under their own names.
+        steps, ranks: the comparison's number → the run's own; what is not named keeps its own
+            unless `only_ranks` is set.
+    """
+
+    run: Run
+    phases: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[int, int] = field(default_factory=dict)
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    only_ranks: bool = False
+
+    def places(self) -> set[tuple[int, int]]:
+        """Return every (step, rank) of the comparison of which the run recorded something."""
+        steps = {own: shown for shown, own in self.steps.items()}
+        ranks = {own: shown for shown, own in self.ranks.items()}
+        return {
+            (steps.get(step, step), ranks.get(rank, rank))
+            for step, rank in self.run.places
+            if rank in ranks or not self.only_ranks
+        }
+
+    def load(self, step: int, rank: int) -> StepData:
+        """Read one place."""
+        own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases)
+        at = (
+            step if own.step is None else own.step,
+            rank if own.rank is None else own.rank,
+        )
+        shown = {name: phase for phase, name in self.phases.items()}
+        entries = self.run.entries(step=at[0], rank=at[1]) if not self.phases else []
+        for phase in shown:
+            entries += [
+                replace(entry, phase=shown[phase])
+                for entry in self.run.entries(phase, step=at[0], rank=at[1])
+            ]
+        unreadable = {
+            shown.get(problem.phase, problem.phase): str(problem)
+            for problem in self.run.problems
+            if problem.phase is not None
+            and (problem.step, problem.rank) == at
+            and (not self.phases or problem.phase in shown)
+        }
+        return StepData(
+            entries=entries,
+            key_data=[] if self.phases else self.run.key_data(step=at[0], rank=at[1]),
+            config=self.run.config(at[1]),
+            unreadable=unreadable,
+            coverage=self.run.coverage(at[1]),
+            own=own,
+        )
+
+
+def views(
+    a: Run, b: Run, phases: tuple[str, str] | None, ranks: tuple[int, int] | None
+) -> tuple[View, View, list[str]]:
+    """Bring two runs together and say how.
+
+    Args:
+        phases: which phase of A stands against which of B; None: each against its own.
+        ranks: which rank of A stands against which of B; None: each against its own, or in order
+            if the runs have no rank in common.
+    """
+    notes: list[str] = []
+    sides = View(a), View(b)
+    if phases is not None and phases[0] != phases[1]:
+        notes.append(f"{phases[0]} of A stands against {phases[1]} of B")
+    if phases is not None:
+        sides[0].phases = {phases[0]: phases[0]}
+        sides[1].phases = {phases[0]: phases[1]}
+    if ranks is not None:
+        sides[0].ranks, sides[1].ranks = {ranks[0]: ranks[0]}, {ranks[0]: ranks[1]}
+        sides[0].only_ranks = sides[1].only_ranks = True
+        if ranks[0] != ranks[1]:
+            notes.append(f"rank {ranks[0]} of A stands against rank {ranks[1]} of B")
+    elif a.ranks and b.ranks and not set(a.ranks) & set(b.ranks) and len(a.ranks) == len(b.ranks):
+        sides[1].ranks = dict(zip(a.ranks, b.ranks))
+        notes.append(f"no rank in common: ranks {a.ranks} of A stand against {b.ranks} of B")
+    steps = [layout.step_number(Path(run.path).name) for run in (a, b)]
+    if None not in steps and steps[0] != steps[1]:
+        sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
+        notes.append(f"step {steps[0]} of A stands against step {steps[1]} of B")
+    return *sides, notes
