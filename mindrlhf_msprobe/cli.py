@@ -11,6 +11,8 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.errors import MsprobeError
@@ -82,37 +84,122 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     compare.add_argument("--rtol", type=float, default=0.0, help="relative tolerance (default: 0)")
     compare.add_argument("--atol", type=float, default=0.0, help="absolute tolerance (default: 0)")
+    compare.add_argument(
+        "--tolerance",
+        metavar="FILE",
+        help="YAML with tolerance rules: a regular expression on record names → {rtol, atol}; the "
+        "first that matches counts, --rtol and --atol hold for the rest",
+    )
+    compare.add_argument(
+        "--noise",
+        metavar="RUN",
+        action="append",
+        default=[],
+        help="a further run of A's configuration, to learn the natural spread from (repeatable)",
+    )
+    compare.add_argument(
+        "--mapping", metavar="FILE", help="YAML: name pattern of A's cells → their name in B"
+    )
+    compare.add_argument(
+        "--phases", metavar="X,Y", help="hold phase X of A against phase Y of B, or of A itself"
+    )
+    compare.add_argument(
+        "--ranks", metavar="M,N", help="hold rank M of A against rank N of B, or of A itself"
+    )
+    compare.add_argument("--csv", action="store_true", help="write the tables as CSV as well")
+    compare.add_argument(
+        "--workers", type=int, metavar="N", help="processes that compare (default: one a core)"
+    )
+    compare.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="(default: %(default)s)"
+    )
+    compare.add_argument(
+        "--address", metavar="ADDRESS", help="of a Ray cluster (default: one on this machine)"
+    )
     compare.add_argument("--json", action="store_true", help="print verdict.json instead of text")
     compare.set_defaults(run=_compare)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.comparison import Tolerance, compare_runs
-    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.comparison import compare_runs
+    from mindrlhf_msprobe.errors import RunError
     from mindrlhf_msprobe.findings import Outcome
+    from mindrlhf_msprobe.report import check_output
     from mindrlhf_msprobe.report.console import render
     from mindrlhf_msprobe.report.progress import progress_bar
 
-    runs = [*arguments.runs, arguments.target_path, arguments.golden_path]
-    runs = [run for run in runs if run is not None]
-    if len(runs) != 2:
-        raise UsageError(f"expected two runs to compare, got {len(runs)}: {' '.join(runs)}")
+    options = _compare_options(arguments)
+    output: str | None = arguments.output_path
+    unwritable = False
     try:
-        tolerance = Tolerance(arguments.rtol, arguments.atol)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+        check_output(Path(arguments.output_path))
+    except RunError as error:
+        print(f"mindrlhf-msprobe compare: {error} The answer is printed here.", file=sys.stderr)
+        output, unwritable = None, True
     began = time.perf_counter()
     with progress_bar("Comparing") as advance:
-        result = compare_runs(
-            *runs, output_path=arguments.output_path, tolerance=tolerance, progress=advance
-        )
+        result = compare_runs(output_path=output, progress=advance, **options)
     if arguments.json:
         print(json.dumps(result.to_json(), ensure_ascii=False, indent=1))
     else:
         print(render(result, time.perf_counter() - began))
-    if result.verdict.status is Outcome.INCOMPARABLE:
+    if unwritable or result.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
     return SAME if result else DIVERGED
+
+
+def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the command line's choices as compare_runs takes them.
+
+    Raises:
+        UsageError: one of them is wrong.
+    """
+    from mindrlhf_msprobe.comparison import Tolerance
+    from mindrlhf_msprobe.comparison.tolerance import Tolerances, load_rules
+    from mindrlhf_msprobe.errors import UsageError
+
+    runs = [*arguments.runs, arguments.target_path, arguments.golden_path]
+    runs = [run for run in runs if run is not None]
+    within_one = len(runs) == 1 and (arguments.phases or arguments.ranks)
+    if len(runs) != 2 and not within_one:
+        hint = "; one run is enough with --phases or --ranks" if len(runs) == 1 else ""
+        raise UsageError(f"expected two runs to compare, got {len(runs)}: {' '.join(runs)}{hint}")
+    try:
+        default = Tolerance(arguments.rtol, arguments.atol)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    rules = load_rules(arguments.tolerance) if arguments.tolerance is not None else ()
+    phases = _two("--phases", arguments.phases)
+    ranks = _two("--ranks", arguments.ranks)
+    if ranks is not None and not all(rank.isdecimal() for rank in ranks):
+        raise UsageError(f"--ranks is {arguments.ranks!r}; expected two numbers, e.g. 0,1")
+    if arguments.address is not None and arguments.engine != "ray":
+        raise UsageError("--address is of a Ray cluster; give --engine ray with it")
+    return {
+        "a": runs[0],
+        "b": runs[1] if len(runs) == 2 else None,
+        "tolerance": Tolerances(default, rules),
+        "noise": arguments.noise,
+        "mapping": arguments.mapping,
+        "phases": phases,
+        "ranks": None if ranks is None else (int(ranks[0]), int(ranks[1])),
+        "engine": arguments.engine,
+        "address": arguments.address,
+        "workers": arguments.workers,
+        "csv": arguments.csv,
+    }
+
+
+def _two(option: str, value: str | None) -> tuple[str, str] | None:
+    """Split the two names of an option."""
+    from mindrlhf_msprobe.errors import UsageError
+
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if len(parts) != 2 or not all(parts):
+        raise UsageError(f"{option} is {value!r}; expected two names with a comma between them")
+    return parts[0], parts[1]
 
 
 def _add_show(commands: argparse._SubParsersAction[_Parser]) -> None:

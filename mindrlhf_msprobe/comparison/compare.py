@@ -1,40 +1,70 @@
-"""compare_runs: open, pair, judge, conclude, write."""
+"""compare_runs: open, bring together, judge, conclude, write."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mindrlhf_msprobe.comparison.executor import (
+    Engine,
+    Progress,
+    available_cores,
+    merged_problems,
+    run,
+)
 from mindrlhf_msprobe.comparison.metrics import Tolerance
-from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
-from mindrlhf_msprobe.comparison.status import judge, side_of
-from mindrlhf_msprobe.comparison.timeline import BEGIN
-from mindrlhf_msprobe.comparison.verdict import JudgedStep, conclude
-from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.findings import Comparison, Finding, Metrics, Status
+from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
+from mindrlhf_msprobe.comparison.place import Job, JudgedPlace
+from mindrlhf_msprobe.comparison.preflight import preflight
+from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
+from mindrlhf_msprobe.comparison.verdict import conclude
+from mindrlhf_msprobe.comparison.view import View, views
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest
+from mindrlhf_msprobe.findings import Comparison, Finding, Preflight, RuleUse, Status
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
-#: Called with (steps done, steps in all) as the comparison proceeds.
-Progress = Callable[[int, int], None]
+_PathLike = str | Path
+ENGINES = ("local", "ray")
 
 
 def compare_runs(
-    a: str | Path,
-    b: str | Path,
+    a: _PathLike,
+    b: _PathLike | None = None,
     *,
-    output_path: str | Path | None = None,
-    tolerance: Tolerance | None = None,
+    output_path: _PathLike | None = None,
+    tolerance: Tolerance | Tolerances | _PathLike | None = None,
+    noise: Iterable[_PathLike] = (),
+    mapping: _PathLike | None = None,
+    phases: tuple[str, str] | None = None,
+    ranks: tuple[int, int] | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    csv: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare two runs and say where they first part, and why.
+    """Compare two runs, or two phases or ranks of one run, and say where they first part, and why.
 
     Args:
-        a, b: the runs' directories, or one phase's or step's directory of each.
+        a, b: the runs' directories, or one phase's or step's directory of each. Without `b`, or
+            with the same run twice, `phases` or `ranks` say what of the run is compared.
         output_path: where tables and verdict.json are written; None writes nothing.
-        tolerance: what counts as the same; the default is bitwise.
-        progress: told how many of the (step, rank) places are done.
+        tolerance: what counts as the same: a Tolerance, the path of a YAML file with rules, or
+            Tolerances of both. The default is bitwise.
+        noise: further runs of A's configuration. What they differ by among themselves and from A
+            does not count as a difference.
+        mapping: the path of a YAML file that says how cells of A are called in B.
+        phases: which phase of A stands against which of B.
+        ranks: which rank of A stands against which of B.
+        engine: `local`, or `ray` for a Ray cluster.
+        address: of a running Ray cluster; None starts one on this machine.
+        workers: how many processes compare at once; 1: only this one; None: as many as there
+            are cores, once this process has worked for half a second.
+        csv: write the tables as CSV as well.
+        progress: told how many records are done, and of how many as far as is known.
 
     Returns:
         The comparison; `bool(result)` is true only if something was compared and nothing
@@ -42,45 +72,168 @@ def compare_runs(
 
     Raises:
         RunError: a directory is not a run, both are the same, or the output cannot be written.
-        UsageError: the tolerance is not a Tolerance.
+        ConfigError: a file of rules or names is wrong.
+        UsageError: an argument is wrong, or a rule or a name pattern matches nothing.
     """
-    _refuse_same(Path(a), Path(b))
-    if tolerance is not None and not isinstance(tolerance, Tolerance):
-        raise UsageError(f"tolerance is {tolerance!r}; expected Tolerance(rtol=…, atol=…).")
-    runs = open_run(a), open_run(b)
-    judged = []
-    places = _places(*runs)
-    for done, (step, rank) in enumerate(places):
-        plan = plan_step(step, rank, _load(runs[0], step, rank), _load(runs[1], step, rank))
-        judged.append(_judge_step(plan, tolerance or Tolerance()))
-        if progress is not None:
-            progress(done + 1, len(places))
-    comparison = Comparison(
-        run_a=str(a),
-        run_b=str(b),
-        verdict=conclude(judged, runs),
-        findings=tuple(f for step in judged for _, f in step.judged if f is not None),
-        problems=tuple(
-            f"{side}: {problem}"
-            for side, run in zip("AB", runs)
-            for problem in (*run.problems, *run.lost)
-        ),
+    _check_choice(engine, workers)
+    within_one = b is None or _same(a, b)
+    job, notes = _job(a, b, tolerance, noise, mapping, phases, ranks, within_one)
+    if output_path is not None:
+        from mindrlhf_msprobe.report.staging import check_output
+
+        check_output(Path(output_path))
+    places = sorted(job.sides[0].places() | job.sides[1].places())
+    _check_patterns(job, places)
+    start = _engine(engine, job, address, workers)
+    alone = 0.0 if engine == "ray" or workers is not None else None
+    judged = run(
+        job, places, start, progress, **({} if alone is None else {"alone_seconds": alone})
     )
+    comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes)
     if output_path is None:
         return comparison
     from mindrlhf_msprobe.report import write_report
 
-    tables = write_report(comparison, Path(output_path))
+    tables = write_report(comparison, Path(output_path), csv=csv)
     return replace(comparison, output_path=str(output_path), tables=tuple(tables))
 
 
-def _refuse_same(a: Path, b: Path) -> None:
-    places = Path(os.path.realpath(a)), Path(os.path.realpath(b))
-    if places[0] == places[1]:
-        raise RunError(
-            f"{a} and {b} are the same directory: comparing a run with itself proves nothing. "
-            f"Give the dump_path of two runs."
+def _conclude(
+    a: str, b: str, job: Job, judged: Sequence[JudgedPlace], notes: Sequence[str]
+) -> Comparison:
+    runs = job.sides[0].run, job.sides[1].run
+    before = Preflight() if runs[0] is runs[1] else preflight(*runs)
+    findings = tuple(f for place in judged for f in place.findings if f is not None)
+    names = ("A", "B", *(f"noise run {view.run.path}" for view in job.noise))
+    sides = [view.run for view in (*job.sides, *job.noise)]
+    problems = [
+        f"{name}: {problem}"
+        for i, (name, side) in enumerate(zip(names, sides))
+        for problem in dict.fromkeys([*map(str, side.problems), *merged_problems(judged, i)])
+    ]
+    problems += [f"{name}: {lost}" for name, side in zip(names, sides[:2]) for lost in side.lost]
+    return Comparison(
+        run_a=a,
+        run_b=b,
+        verdict=conclude(judged, runs, job.plan, before),
+        findings=findings,
+        preflight=before,
+        rules=_rules(findings),
+        notes=tuple(dict.fromkeys([*notes, *(note for place in judged for note in place.notes)])),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _rules(findings: Iterable[Finding]) -> tuple[RuleUse, ...]:
+    used: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
+    for finding in findings:
+        if finding.tolerance:
+            used[finding.tolerance] += 1
+            passed[finding.tolerance] += finding.status is Status.WITHIN_TOLERANCE
+    return tuple(RuleUse(rule, n, passed[rule]) for rule, n in used.items())
+
+
+def _job(
+    a: _PathLike,
+    b: _PathLike | None,
+    tolerance: Tolerance | Tolerances | _PathLike | None,
+    noise: Iterable[_PathLike],
+    mapping: _PathLike | None,
+    phases: tuple[str, str] | None,
+    ranks: tuple[int, int] | None,
+    within_one: bool,
+) -> tuple[Job, list[str]]:
+    if within_one:
+        _check_inside(a, phases, ranks)
+    else:
+        assert b is not None
+        _refuse_inside(Path(a), Path(b))
+    rules: tuple[NameRule, ...] = () if mapping is None else load_mapping(mapping)
+    allowed = tolerances(tolerance)
+    first = open_run(Path(a).absolute())
+    second = first if within_one else open_run(Path(b or a).absolute())
+    _check_phases(phases, first, second)
+    _check_ranks(ranks, first, second)
+    left, right, notes = views(first, second, phases, ranks)
+    repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
+    further = tuple(
+        View(_noise_run(path, a, b), left.phases, left.steps, left.ranks, left.only_ranks)
+        for path in repetitions
+    )
+    notes += [_note_on_noise(first, view.run) for view in further]
+    return Job((left, right), further, allowed, rules), [note for note in notes if note]
+
+
+def _noise_run(path: _PathLike, a: _PathLike, b: _PathLike | None) -> Run:
+    for name, other in (("A", a), ("B", b)):
+        if other is not None and _same(path, other):
+            raise UsageError(
+                f"the noise run {path} is run {name} itself; expected a further run of A's "
+                f"configuration."
+            )
+    return open_run(Path(path).absolute())
+
+
+def _note_on_noise(a: Run, repetition: Run) -> str:
+    before = preflight(a, repetition)
+    weights = [w.role for w in before.weights if not w.agree]
+    names = [d.name for d in before.differences if d.section != "seeds"]
+    if not weights and not names:
+        return ""
+    what = [f"the initial weights of {', '.join(weights)}"] if weights else []
+    what += [", ".join(names[:3]) + (" and more" if len(names) > 3 else "")] if names else []
+    return (
+        f"the noise run {repetition.path} does not have A's configuration ({'; '.join(what)}): "
+        f"what it shows may be more than noise"
+    )
+
+
+def _check_choice(engine: str, workers: int | None) -> None:
+    if engine not in ENGINES:
+        raise UsageError(
+            f"engine is {engine!r}; expected local or ray.{nearest(str(engine), ENGINES)}"
         )
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
+        raise UsageError(f"workers is {workers!r}; expected a whole number, 1 or larger.")
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers is {workers}; expected 1 or larger.")
+
+
+def _engine(
+    engine: str, job: Job, address: str | None, workers: int | None
+) -> Callable[[], Engine] | None:
+    if engine == "ray":
+        from mindrlhf_msprobe.comparison.ray_workers import RayWorkers
+
+        return lambda: RayWorkers(job, address, workers)
+    count = workers or available_cores()
+    if count == 1:
+        return None
+    from mindrlhf_msprobe.comparison.workers import LocalWorkers
+
+    return lambda: LocalWorkers(job, count)
+
+
+def _same(a: _PathLike, b: _PathLike) -> bool:
+    return os.path.realpath(a) == os.path.realpath(b)
+
+
+def _check_inside(
+    a: _PathLike, phases: tuple[str, str] | None, ranks: tuple[int, int] | None
+) -> None:
+    """Refuse to compare a run with itself."""
+    unlike = [pair for pair in (phases, ranks) if pair is not None and pair[0] != pair[1]]
+    if not unlike:
+        raise RunError(
+            f"A and B are the same directory, {a}: comparing a run with itself proves nothing. "
+            f"Give the dump_path of two runs, or two phases (--phases X,Y) or two ranks "
+            f"(--ranks M,N) of this one."
+        )
+
+
+def _refuse_inside(a: Path, b: Path) -> None:
+    places = Path(os.path.realpath(a)), Path(os.path.realpath(b))
     if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
         raise RunError(
             f"one of {a} and {b} lies inside the other. Give the dump_path of two runs in "
@@ -88,70 +241,44 @@ def _refuse_same(a: Path, b: Path) -> None:
         )
 
 
-def _places(a: Run, b: Run) -> list[tuple[int, int]]:
-    """Return every (step, rank) of which either run recorded something."""
-    return sorted(a.places | b.places)
+def _check_phases(phases: tuple[str, str] | None, a: Run, b: Run) -> None:
+    for name, side in zip(phases or (), (a, b)):
+        if name not in side.phases:
+            raise UsageError(
+                f"{side.path} recorded no phase {name!r}.{nearest(str(name), side.phases)} "
+                f"It holds: {', '.join(side.phases) or 'no phase'}."
+            )
 
 
-def _load(run: Run, step: int, rank: int) -> StepData:
-    entries = run.entries(step=step, rank=rank)
-    data = run.key_data(step=step, rank=rank)
-    unreadable = {
-        problem.phase: str(problem)
-        for problem in run.problems
-        if problem.phase is not None and (problem.step, problem.rank) == (step, rank)
-    }
-    return StepData(entries, data, run.config(rank), unreadable, run.coverage(rank))
+def _check_ranks(ranks: tuple[int, int] | None, a: Run, b: Run) -> None:
+    for rank, side in zip(ranks or (), (a, b)):
+        if rank not in side.ranks:
+            raise UsageError(
+                f"{side.path} recorded no rank {rank}. It holds: "
+                f"{', '.join(map(str, side.ranks[:16]))}{' …' if len(side.ranks) > 16 else ''}."
+            )
 
 
-def _judge_step(plan: StepPlan, tolerance: Tolerance) -> JudgedStep:
-    return JudgedStep(plan, tuple(_judged_pairs(plan, tolerance)))
-
-
-def _judged_pairs(plan: StepPlan, tolerance: Tolerance) -> Iterator[tuple[Pair, Finding | None]]:
-    for pair in plan.pairs:
-        if pair.gap is not None or _is_unknown(pair):
-            yield pair, None
-            continue
-        status, metrics, note = _judge_pair(pair, tolerance)
-        yield pair, _finding(plan, pair, status, metrics, note)
-
-
-def _is_unknown(pair: Pair) -> bool:
-    """Tell whether both sides are objects of one type, of which nothing else is known."""
-    if pair.a is None or pair.b is None or not (pair.a.leaf.opaque and pair.b.leaf.opaque):
-        return False
-    return pair.a.leaf.type == pair.b.leaf.type
-
-
-def _judge_pair(pair: Pair, tolerance: Tolerance) -> tuple[Status, Metrics | None, str]:
-    if pair.a is not None and pair.b is not None:
-        return judge(pair.a, pair.b, tolerance)
-    if pair.unreadable is not None:
-        return Status.UNREADABLE, None, pair.unreadable
-    if pair.record.leaf.error is not None:
-        return Status.UNREADABLE, None, pair.record.leaf.error
-    return (Status.ONLY_IN_A if pair.b is None else Status.ONLY_IN_B), None, ""
-
-
-def _finding(
-    plan: StepPlan, pair: Pair, status: Status, metrics: Metrics | None, note: str
-) -> Finding:
-    is_data = pair.record.io == "data"
-    return Finding(
-        record=pair.record.name,
-        status=status,
-        step=plan.step,
-        rank=plan.rank,
-        phase=pair.event.phase,
-        io=pair.record.io,
-        path=pair.record.path,
-        a=side_of(pair.a),
-        b=side_of(pair.b),
-        entry=pair.entry.name if pair.entry else None,
-        key=pair.event.name if is_data else None,
-        micro_step=pair.event.micro_step if is_data else None,
-        metrics=metrics,
-        note=note,
-        stack=pair.entry.stack if pair.entry and pair.event.kind == BEGIN else (),
-    )
+def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:
+    """Refuse rules and name patterns that match nothing, before any tensor is read."""
+    rules = {rule.pattern: rule for rule in job.tolerances.rules}
+    names = {rule.source: rule for rule in job.mapping}
+    for place in places:
+        if not (rules or names):
+            return
+        a, b = (side.load(*place) for side in job.sides)
+        cells = {entry.cell for entry in a.entries}
+        names = {s: r for s, r in names.items() if not any(r.rename(c) for c in cells)}
+        records = {r.name for e in (*a.entries, *b.entries) for r in e.records}
+        records |= {r.name for d in (*a.key_data, *b.key_data) for r in d.records}
+        rules = {p: r for p, r in rules.items() if not any(r.matches([n]) for n in records)}
+    for pattern in rules:
+        raise UsageError(
+            f"the tolerance rule {pattern!r} matches no record of either run. It is a regular "
+            f"expression, searched in names such as those `mindrlhf-msprobe show RUN` lists."
+        )
+    for pattern in names:
+        raise UsageError(
+            f"the name pattern {pattern!r} matches no cell of A ({job.sides[0].run.path}). A "
+            f"mapping leads from the names of A to those of B; patterns match whole names."
+        )

@@ -1,0 +1,277 @@
+"""Runs the plan of a comparison: in this process, on local workers, or on a Ray cluster.
+
+The work is a list of places (one step of one rank each). A place with large tensors comes back
+with pairs that are still to be compared; they are put together into chunks of about equal size, of
+which every worker takes the next. Whoever does the work, the result is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mindrlhf_msprobe.comparison.place import (
+    CHUNK_BYTES,
+    Job,
+    Judged,
+    JudgedPlace,
+    PairWork,
+    judge_pair,
+    judge_place,
+)
+from mindrlhf_msprobe.findings import Finding, Side, Status
+
+#: Called with (records done, records known so far, or estimated) as the comparison proceeds.
+Progress = Callable[[int, int], None]
+
+_ALONE_SECONDS = 0.5  # what this process does by itself before it starts workers
+
+
+@dataclass(frozen=True)
+class PlaceTask:
+    """Compare one place."""
+
+    step: int
+    rank: int
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells the task from all others."""
+        return self.step, self.rank
+
+
+@dataclass(frozen=True)
+class ChunkTask:
+    """Compare some pairs, of one or of several places."""
+
+    works: tuple[PairWork, ...]
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells the task from all others, if it is of one pair."""
+        work = self.works[0]
+        return work.step, work.rank, work.index
+
+
+Task = PlaceTask | ChunkTask
+Result = JudgedPlace | tuple[Judged, ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A task whose worker died, or could not do it."""
+
+    reason: str
+
+
+def perform(job: Job, task: Task) -> Result | Failure:
+    """Do one task; what goes wrong in it is its result, so that nothing else is lost."""
+    try:
+        if isinstance(task, PlaceTask):
+            return judge_place(job, task.step, task.rank)
+        return tuple(judge_pair(job, work) for work in task.works)
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}")
+
+
+class Engine(Protocol):
+    """Does tasks, several at once, in any order.
+
+    Attributes:
+        capacity: how many tasks it takes at once.
+    """
+
+    capacity: int
+
+    def submit(self, task: Task) -> None:
+        """Begin a task."""
+
+    def next_result(self) -> tuple[Task, Result | Failure]:
+        """Wait for any task that was begun and return what became of it."""
+
+    def close(self) -> None:
+        """End all workers; tasks that were begun are abandoned."""
+
+
+class ThisProcess:
+    """Does one task at a time, in this process."""
+
+    capacity = 1
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._tasks: deque[Task] = deque()
+
+    def submit(self, task: Task) -> None:
+        """Begin a task."""
+        self._tasks.append(task)
+
+    def next_result(self) -> tuple[Task, Result | Failure]:
+        """Do the task that was begun first."""
+        task = self._tasks.popleft()
+        return task, perform(self._job, task)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def run(
+    job: Job,
+    places: Sequence[tuple[int, int]],
+    start_workers: Callable[[], Engine] | None,
+    progress: Progress | None = None,
+    *,
+    alone_seconds: float = _ALONE_SECONDS,
+) -> list[JudgedPlace]:
+    """Compare all places and return what was found, in their order.
+
+    Args:
+        start_workers: returns the engine that takes over when this process has worked for
+            `alone_seconds` and there is still something to do; None: this process does it all.
+    """
+    schedule = _Schedule(places, progress)
+    began = time.monotonic()
+    engine: Engine = ThisProcess(job)
+    own = True
+    try:
+        while not schedule.finished:
+            if own and start_workers is not None and time.monotonic() - began >= alone_seconds:
+                engine, own = start_workers(), False
+            while schedule.ready and schedule.running < engine.capacity:
+                engine.submit(schedule.next_task(engine.capacity))
+            schedule.done(*engine.next_result())
+    finally:
+        engine.close()
+    return schedule.results()
+
+
+class _Schedule:
+    """Which tasks are left, and what came of those that are done."""
+
+    def __init__(self, places: Sequence[tuple[int, int]], progress: Progress | None) -> None:
+        self._places = list(places)
+        self._tasks: deque[Task] = deque(PlaceTask(*place) for place in places)
+        self._waiting: deque[PairWork] = deque()
+        self._judged: dict[tuple[int, int], JudgedPlace] = {}
+        self._open: dict[tuple[int, int], int] = {}
+        self._failed_once: set[tuple[int, ...]] = set()
+        self._progress = progress
+        self._waiting_bytes = self._records = self._records_done = 0
+        self.running = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a task that can begin now."""
+        return bool(self._tasks or self._waiting)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything is done."""
+        return not (self.ready or self.running)
+
+    def next_task(self, workers: int) -> Task:
+        """Return the next task; pairs that wait come first, so that few of them are held."""
+        self.running += 1
+        if self._waiting:
+            return self._next_chunk(workers)
+        return self._tasks.popleft()
+
+    def _next_chunk(self, workers: int) -> ChunkTask:
+        """Put pairs together until they make a chunk, a smaller one when little is left."""
+        size = min(CHUNK_BYTES, self._waiting_bytes // workers)
+        works = [self._waiting.popleft()]
+        total = works[0].bytes
+        while self._waiting and total + self._waiting[0].bytes <= size:
+            works.append(self._waiting.popleft())
+            total += works[-1].bytes
+        self._waiting_bytes -= total
+        return ChunkTask(tuple(works))
+
+    def done(self, task: Task, result: Result | Failure) -> None:
+        """Take in what became of a task."""
+        self.running -= 1
+        if isinstance(result, Failure):
+            self._failed(task, result)
+        elif isinstance(result, JudgedPlace):
+            self._place_done(result)
+        else:
+            for judged in result:
+                self._settle(judged)
+        if self._progress is not None:
+            known = len(self._judged)
+            total = self._records * len(self._places) // max(1, known)
+            self._progress(self._records_done, max(total, self._records))
+
+    def _place_done(self, place: JudgedPlace) -> None:
+        at = place.step, place.rank
+        self._judged[at] = place
+        self._open[at] = len(place.waiting)
+        self._records += len(place.findings)
+        self._records_done += len(place.findings) - len(place.waiting)
+        self._waiting.extend(place.waiting)
+        self._waiting_bytes += sum(work.bytes for work in place.waiting)
+        if not place.waiting:
+            place.finish()
+        place.waiting = ()
+
+    def _settle(self, judged: Judged) -> None:
+        at = judged.work.step, judged.work.rank
+        self._judged[at].settle(judged)
+        self._open[at] -= 1
+        self._records_done += 1
+        if not self._open[at]:
+            self._judged[at].finish()
+
+    def _failed(self, task: Task, failure: Failure) -> None:
+        """Do a task that failed once more, in smaller parts, before giving it up."""
+        if isinstance(task, ChunkTask) and len(task.works) > 1:
+            half = len(task.works) // 2
+            self._tasks.extendleft((ChunkTask(task.works[half:]), ChunkTask(task.works[:half])))
+        elif task.key not in self._failed_once:
+            self._failed_once.add(task.key)
+            self._tasks.appendleft(task)
+        elif isinstance(task, ChunkTask):
+            note = f"it could not be compared: {failure.reason}"
+            self._settle(Judged(task.works[0], Status.UNREADABLE, None, note, ""))
+        else:
+            self._place_done(_given_up(task, failure))
+
+    def results(self) -> list[JudgedPlace]:
+        """Return what was found, in the order of the places."""
+        return [self._judged[place] for place in self._places]
+
+
+def _given_up(task: PlaceTask, failure: Failure) -> JudgedPlace:
+    """Return a place of which nothing could be compared: one unreadable finding."""
+    note = f"it could not be compared: {failure.reason}"
+    finding = Finding(
+        record=f"step {task.step}, rank {task.rank}",
+        status=Status.UNREADABLE,
+        step=task.step,
+        rank=task.rank,
+        phase=None,
+        io="input",
+        path="",
+        a=Side(),
+        b=Side(),
+        note=note,
+    )
+    return JudgedPlace(task.step, task.rank, [finding], [0])
+
+
+def merged_problems(places: Iterable[JudgedPlace], side: int) -> list[str]:
+    """Return what could not be read of one run, once each, in the order of the places."""
+    found = (problem for place in places if place.problems for problem in place.problems[side])
+    return list(dict.fromkeys(found))

@@ -1,0 +1,256 @@
+"""Why two runs first part there: the cause, the origin, and the sentence that says so."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
+from mindrlhf_msprobe.comparison.next_step import next_step
+from mindrlhf_msprobe.comparison.pairing import Pair
+from mindrlhf_msprobe.comparison.preflight import remark
+from mindrlhf_msprobe.comparison.timeline import DATA, END
+from mindrlhf_msprobe.findings import Cause, Divergence, Finding, Preflight, Status
+from mindrlhf_msprobe.phases import INPUT_KEYS, phase_table
+from mindrlhf_msprobe.storage.reader import Run
+
+_NAMED_CAUSES = {
+    Status.UNREADABLE: Cause.UNREADABLE,
+    Status.ONLY_IN_A: Cause.MISSING,
+    Status.ONLY_IN_B: Cause.MISSING,
+    Status.DTYPE_MISMATCH: Cause.DTYPE,
+    Status.SHAPE_MISMATCH: Cause.SHAPE,
+    Status.NON_FINITE: Cause.NON_FINITE,
+}
+_WHAT_HAPPENED = {
+    Status.UNREADABLE: "cannot be read",
+    Status.ONLY_IN_A: "was recorded in A only",
+    Status.ONLY_IN_B: "was recorded in B only",
+    Status.DTYPE_MISMATCH: "has another dtype",
+    Status.SHAPE_MISMATCH: "has another shape",
+    Status.NON_FINITE: "is NaN or infinite on one side only",
+    Status.DIFFERENT: "differs",
+}
+
+
+def explain(
+    step: JudgedStep,
+    index: int,
+    runs: tuple[Run, Run],
+    preflight: Preflight,
+    *,
+    agreed_steps: int,
+) -> Divergence:
+    """Return the first divergence, the `index`-th pair of its place, with its cause and origin.
+
+    Args:
+        agreed_steps: how many earlier steps agree.
+    """
+    pair, finding = step.judged[index]
+    assert finding is not None
+    if pair.event.kind == DATA:
+        cause, origin, why = _explain_data(step, index, runs)
+    elif pair.event.kind == END:
+        cause, origin, why = _explain_output(step, pair, finding, runs)
+    else:
+        cause, origin, why = _explain_begin(step, index, runs)
+    phase = phase_table({}).get(finding.phase or "")
+    hint = remark(preflight, phase.role if phase else None)
+    before = [f for _, f in step.judged[:index] if f is not None]
+    metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
+    return Divergence(
+        step=finding.step,
+        rank=finding.rank,
+        phase=finding.phase,
+        record=finding.record,
+        entry=origin,
+        cause=_NAMED_CAUSES.get(finding.status, cause),
+        max_abs_err=metrics.max_abs_err if metrics else None,
+        max_rel_err=metrics.max_rel_err if metrics else None,
+        explanation=" ".join(filter(None, [_sentence(finding, why), hint])),
+        agreed_before=len(before),
+        agreed_phases=_agreed_phases(step, index),
+        agreed_steps=agreed_steps,
+        last_agreeing=before[-1].record if before else None,
+        next_step=next_step(step, index, origin, runs),
+    )
+
+
+def unreadable_place(finding: Finding) -> Divergence:
+    """Return the first divergence of a place that could not be compared as a whole."""
+    return Divergence(
+        step=finding.step,
+        rank=finding.rank,
+        phase=None,
+        record=finding.record,
+        entry=None,
+        cause=Cause.UNREADABLE,
+        max_abs_err=None,
+        max_rel_err=None,
+        explanation=_sentence(finding, "Nothing of this step and rank can be compared."),
+    )
+
+
+def _agreed_phases(step: JudgedStep, index: int) -> int:
+    """Return how many phases ran before that of the divergence, and agree so far."""
+    before = {p.event.phase for p, f in step.judged[:index] if f is not None and p.entry}
+    return len(before - {step.judged[index][0].event.phase})
+
+
+def _sentence(finding: Finding, why: str) -> str:
+    note = f" ({finding.note})" if finding.note else ""
+    return f"{finding.record} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
+
+
+def _explain_output(
+    step: JudgedStep, pair: Pair, finding: Finding, runs: tuple[Run, Run]
+) -> tuple[Cause, str, str]:
+    assert pair.entry is not None
+    name = pair.entry.name
+    if finding.status in ONE_SIDED:
+        return Cause.MISSING, name, "What it was given agrees; it ended in one run only."
+    direction = pair.entry.direction
+    if direction == "parameters_grad":
+        why = "Everything before it agrees: the gradient of this cell's parameters was computed"
+        return Cause.COMPUTATION, name, f"{why} otherwise.{_doubt_about_agreement(step, pair)}"
+    parameters = any(record.io == "parameters" for record in pair.entry.records)
+    given = "Its inputs and its parameters agree" if parameters else "Its inputs agree"
+    if direction == "backward":
+        given = "The gradient that arrived at it and everything before it agree"
+    inside = (pair.entry.phase, name) in {
+        (phase, parent) for (phase, _), parent in step.plan.parents.items()
+    }
+    children = ", and so does everything recorded inside it" if inside else ""
+    doubt = _doubt(runs) + _doubt_about_parameters(runs) + _doubt_about_agreement(step, pair)
+    return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else.{doubt}"
+
+
+def _explain_begin(
+    step: JudgedStep, index: int, runs: tuple[Run, Run]
+) -> tuple[Cause, str | None, str]:
+    pair, finding = step.judged[index]
+    assert finding is not None
+    if pair.entry is None:
+        return Cause.UNREADABLE, None, "Nothing of this phase can be compared."
+    name, phase = pair.entry.name, pair.entry.phase
+    if finding.io == "parameters":
+        return (
+            Cause.PARAMETER,
+            name,
+            "Everything before it agrees, but the cell already holds another parameter: look at "
+            "loading, at weight synchronisation or at the previous update.",
+        )
+    parent = step.plan.parents.get((phase, pair.event.name))
+    if finding.status in ONE_SIDED and _whole_entry_missing(step, index):
+        return Cause.MISSING, name, _absence(step, pair, finding, parent, runs)
+    what = "gradient" if pair.entry.direction == "backward" else "input"
+    if parent is not None:
+        return (
+            Cause.COMPUTATION,
+            parent,
+            f"{parent} was given the same and handed this cell another {what}: the code of the "
+            f"container itself, outside its cells, is the origin.{_doubt(runs)}"
+            f"{_doubt_about_agreement(step, pair)}",
+        )
+    earlier = [
+        p for p, f in step.judged[:index] if f is not None and p.entry and p.entry.phase == phase
+    ]
+    if earlier and what == "gradient":
+        why = (
+            f"All {len(earlier)} records of {phase} before it agree; the gradient that arrives "
+            f"differs: look at what follows this cell, e.g. the loss."
+        )
+    elif earlier:
+        why = (
+            f"All {len(earlier)} records of {phase} before it agree; what entered this cell was "
+            f"made outside the recorded cells."
+        )
+    elif _doubt(runs):
+        why = f"It is the first recorded cell of {phase}."
+    elif pair.entry.token:
+        why = (
+            f"Token {pair.entry.token} is the first one recorded: an earlier one may have differed."
+        )
+    else:
+        why = f"What entered {phase} differs already: look at what the trainer handed to it."
+    return Cause.INPUT, name, why + _doubt(runs)
+
+
+def _whole_entry_missing(step: JudgedStep, index: int) -> bool:
+    pair = step.judged[index][0]
+    same = [p for p, _ in step.judged if p.event == pair.event]
+    return all(p.a is None for p in same) or all(p.b is None for p in same)
+
+
+def _absence(
+    step: JudgedStep, pair: Pair, finding: Finding, parent: str | None, runs: tuple[Run, Run]
+) -> str:
+    """Say how much is missing beside the first missing entry, and whether that run was cut off."""
+    in_a = finding.status is Status.ONLY_IN_A
+    missing, run = ("B", runs[1]) if in_a else ("A", runs[0])
+    same_phase = [
+        f
+        for p, f in step.judged
+        if f is not None and p.entry is not None and p.entry.phase == pair.event.phase
+    ]
+    if all((p.b if in_a else p.a) is None for p, _ in step.judged):
+        what = f"{missing} recorded nothing of step {finding.step} here."
+    elif pair.entry is None:
+        what = "The trainer saved it in one run only."
+    elif all(f.status is finding.status for f in same_phase):
+        what = f"{missing} recorded nothing of {finding.phase} in this step."
+    else:
+        what = f"The cell ran{f' inside {parent}' if parent else ''} in one run only."
+    if run.manifests and not run.finished:
+        what += f" {missing} was never closed ({run.state}): it was killed, failed or still runs."
+    return what
+
+
+def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[Cause, None, str]:
+    pair, finding = step.judged[index]
+    assert finding is not None
+    key, home = pair.event.name, pair.event.phase
+    if finding.status in ONE_SIDED:
+        return Cause.MISSING, None, _absence(step, pair, finding, None, runs)
+    cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
+    if key in INPUT_KEYS and home not in cells:
+        made = "" if key == "prompts" else f", and the cells of {home} were not recorded"
+        return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
+    if home in cells and _counts_tokens(home):
+        why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."
+    elif home in cells:
+        why = f"Every recorded cell of {home} agrees: the trainer's own arithmetic made it differ."
+    elif home is not None:
+        why = f"The cells of {home}, which it comes from, were not recorded in both runs."
+    elif cells:
+        why = "Every recorded cell before it agrees: the trainer's own arithmetic made it differ."
+    else:
+        why = "No cell before it was recorded in both runs; all key data before it agree."
+    return Cause.DATA, None, why + (_doubt(runs) if cells else "")
+
+
+def _doubt(runs: tuple[Run, Run]) -> str:
+    """Say that a cell which was left out may be to blame instead."""
+    if not is_filtered(runs):
+        return ""
+    return " But cells were left out by include/exclude, and one of those may be to blame."
+
+
+def _doubt_about_agreement(step: JudgedStep, pair: Pair) -> str:
+    """Say that what came before agrees by statistics or within a tolerance only."""
+    for other, finding in step.judged:
+        if finding is None or other.event.phase != pair.event.phase:
+            continue
+        if finding.status is Status.WITHIN_TOLERANCE:
+            return (
+                " But some records agree within a tolerance or by statistics only, not bit for bit."
+            )
+    return ""
+
+
+def _counts_tokens(phase: str | None) -> bool:
+    table = phase_table({})
+    return phase in table and table[phase].counts_tokens
+
+
+def _doubt_about_parameters(runs: tuple[Run, Run]) -> str:
+    if all(config is None or config.parameters for config in configs(runs)):
+        return ""
+    return " But its parameters were not recorded (parameters: false), and may be to blame."

@@ -1,0 +1,201 @@
+"""Further runs of A's configuration → how far a record strays by itself.
+
+A record of B that differs from A is held against the distances between A and its repetitions. B
+counts as different where its distance to the nearest of them exceeds their largest distance from
+each other by more than a margin: Student's t for the number of distances known, at 99 %
+(two-sided; W. S. Gosset, "The probable error of a mean", Biometrika 6, 1908), at least 3. A tensor
+counts for at most four independent values, because its elements stray together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mindrlhf_msprobe.comparison.metrics import Tolerance, compare_arrays
+from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.storage.records import Leaf, Record
+
+_LEAST_MARGIN = 3.0
+_INDEPENDENT = 4  # values a tensor counts for at most
+#: Student's t, two-sided 99 %, for 1, 2, … degrees of freedom.
+_STUDENT_T = (63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17, 3.11, 3.05)
+
+#: How far two records are apart, by one or several measures; None: not at all comparable.
+_Distance = tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How a difference compares with the noise.
+
+    Attributes:
+        natural: whether the repetitions of A differ as much among themselves.
+        note: by how much, in words.
+    """
+
+    natural: bool
+    note: str
+
+
+def within_noise(a: Record, b: Record, repetitions: Sequence[Record | None]) -> Noise | None:
+    """Hold the difference of `a` and `b` against that of `a` and its repetitions.
+
+    Args:
+        repetitions: what each repetition recorded in this place, None where it has none.
+
+    Returns:
+        None if no repetition recorded it.
+
+    Raises:
+        ArrayFileError, OSError, TypeError, ValueError: a file cannot be read.
+    """
+    known = [record for record in repetitions if record is not None and not record.leaf.error]
+    if not known:
+        return None
+    runs = _count(len(known), "repetition")
+    members = [a, *known]
+    measure, values = _measure(a, b, members)
+    if measure is None:
+        return _by_kind(b, members, runs)
+    prints = {record.leaf.fingerprint for record in members}
+    if len(prints) == 1 and None not in prints:
+        return Noise(False, f"A and its {runs} agree bit for bit here")
+    spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
+    distances = [measure(member, b) for member in members]
+    if None in spreads or None in distances:
+        return _by_non_finite(b, members, None in spreads, runs)
+    spread = [max(column) for column in zip(*spreads)]
+    distance = [min(column) for column in zip(*distances)]
+    return _judge(distance, spread, values, len(known), runs)
+
+
+def _judge(
+    distances: Sequence[float],
+    spreads: Sequence[float],
+    values: Sequence[int],
+    count: int,
+    runs: str,
+) -> Noise:
+    worst, margin, spread = 0.0, _LEAST_MARGIN, spreads[0]
+    for distance, stray, number in zip(distances, spreads, values):
+        if not stray and any(spreads):  # too coarse a measure to tell
+            continue
+        limit = _margin(count * min(number, _INDEPENDENT))
+        ratio = distance / stray if stray else math.inf if distance else 0.0
+        if ratio / limit >= worst / margin:
+            worst, margin, spread = ratio, limit, stray
+    if math.isinf(worst):
+        return Noise(False, f"A and its {runs} agree bit for bit here")
+    return Noise(
+        worst <= margin,
+        f"{worst:.2g} times the noise of {runs} ({spread:.2g}; up to {margin:.3g} times passes)",
+    )
+
+
+def _by_non_finite(b: Record, members: Sequence[Record], varies: bool, runs: str) -> Noise:
+    """Judge records with NaN or infinite elements where another one has none."""
+    counts = [(r.leaf.nan_count or 0) + (r.leaf.inf_count or 0) for r in (b, *members)]
+    if varies and counts[0] <= 2 * max(counts[1:]):
+        return Noise(True, f"NaN or infinite elements come and go among A and its {runs}, too")
+    return Noise(False, f"A and its {runs} have no such NaN or infinite elements")
+
+
+def _margin(freedom: int) -> float:
+    return max(_LEAST_MARGIN, _STUDENT_T[freedom - 1]) if freedom <= len(_STUDENT_T) else 3.0
+
+
+def _by_kind(b: Record, members: Sequence[Record], runs: str) -> Noise:
+    """Judge what has no distance: texts, shapes, dtypes. What comes and goes by itself is noise."""
+    kinds = [_kind(member) for member in members]
+    if any(kind != kinds[0] for kind in kinds):
+        return Noise(True, f"A and its {runs} differ among themselves here, too")
+    return Noise(False, f"A and its {runs} agree here")
+
+
+def _kind(record: Record) -> tuple[object, ...]:
+    leaf = record.leaf
+    value = leaf.fingerprint or leaf.value if leaf.type == "str" else None
+    return leaf.type, leaf.dtype, leaf.shape, value
+
+
+def _measure(
+    a: Record, b: Record, members: Sequence[Record]
+) -> tuple[Callable[[Record, Record], _Distance] | None, Sequence[int]]:
+    """Return how to measure the distance of two of these records, and of how many values it is."""
+    all_records = [*members, b]
+    leaf = a.leaf
+    if any(r.leaf.type == "str" for r in all_records):
+        return None, ()
+    if len({(r.leaf.is_tensor, r.leaf.dtype, r.leaf.shape) for r in all_records}) > 1:
+        return None, ()
+    if not leaf.is_tensor:
+        numbers = all(isinstance(r.leaf.value, (int, float)) for r in all_records)
+        return (_of_scalars, (1,)) if numbers else (None, ())
+    size = math.prod(leaf.shape or ())
+    if all(r.file is not None for r in all_records):
+        if _discrete(leaf):
+            return _of_discrete, (size,)
+        return _of_arrays, (size, size)
+    return _of_statistics, (3, 1)
+
+
+def _discrete(leaf: Leaf) -> bool:
+    return (leaf.dtype or "").lower().startswith(("bool", "int", "uint"))
+
+
+def _of_scalars(a: Record, b: Record) -> _Distance:
+    x, y = a.leaf.value, b.leaf.value
+    if math.isfinite(x) != math.isfinite(y):
+        return None
+    return (0.0 if x == y or x != x else float(abs(x - y)),)
+
+
+def _of_arrays(a: Record, b: Record) -> _Distance:
+    compared = compare_arrays(a.array(), b.array(), Tolerance())
+    if compared.one_sided:
+        return None
+    return compared.metrics.max_abs_err or 0.0, compared.metrics.euclidean or 0.0
+
+
+def _of_discrete(a: Record, b: Record) -> _Distance:
+    """Return the share of elements that differ: the distance of two tokens means nothing."""
+    metrics = compare_arrays(a.array(), b.array(), Tolerance()).metrics
+    return (1.0 - metrics.equal_percent / 100,)
+
+
+def _of_statistics(a: Record, b: Record) -> _Distance:
+    """Return the distance of max, min and norm together, and that of the means."""
+    x, y = a.leaf, b.leaf
+    if (x.nan_count, x.inf_count) != (y.nan_count, y.inf_count):
+        return None
+    parts = [_apart(getattr(x, name), getattr(y, name)) for name in ("max", "min", "norm")]
+    mean = _apart(x.mean, y.mean)
+    if None in parts or mean is None:
+        return None
+    return math.sqrt(sum(part * part for part in parts if part is not None)), mean
+
+
+def _apart(x: object, y: object) -> float | None:
+    if x is None and y is None:
+        return 0.0
+    if not (isinstance(x, (int, float)) and isinstance(y, (int, float))):
+        return None
+    if math.isfinite(x) and math.isfinite(y):
+        return float(abs(x - y))
+    return 0.0 if x == y or (x != x and y != y) else None
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+#: Statuses that noise can explain.
+EXPLAINABLE = (
+    Status.DTYPE_MISMATCH,
+    Status.SHAPE_MISMATCH,
+    Status.NON_FINITE,
+    Status.DIFFERENT,
+)

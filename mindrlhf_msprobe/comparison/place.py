@@ -1,0 +1,299 @@
+"""The comparison of one step of one rank: what a worker does, and what it hands back.
+
+A place whose tensors are small is compared in one go. Of a place with large ones, the pairs with
+tensors are handed back as work of its own, so that several workers share it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from mindrlhf_msprobe.comparison.names import NameRule
+from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
+from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan, plan_step
+from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of
+from mindrlhf_msprobe.comparison.suspicion import suspicions
+from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA
+from mindrlhf_msprobe.comparison.tolerance import Tolerances
+from mindrlhf_msprobe.comparison.view import View
+from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status
+from mindrlhf_msprobe.storage.arrays import ArrayFileError
+from mindrlhf_msprobe.storage.records import Record
+
+#: Bytes of tensors that one worker compares in one go.
+CHUNK_BYTES = 32 << 20
+_GAP_OF_NOISE = "calls and keys that also come and go among the repetitions of A"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is compared with what, and how: all a worker needs to know.
+
+    Attributes:
+        sides: the two runs.
+        noise: further runs of A's configuration.
+        mapping: how cells of A are called in B.
+    """
+
+    sides: tuple[View, View]
+    noise: tuple[View, ...] = ()
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    mapping: tuple[NameRule, ...] = ()
+
+    def plan(self, step: int, rank: int) -> StepPlan:
+        """Pair everything both runs recorded in one place."""
+        a, b = (side.load(step, rank) for side in self.sides)
+        return plan_step(step, rank, a, b, self.mapping)
+
+
+@dataclass(frozen=True)
+class PairWork:
+    """One pair that is still to be compared: the `index`-th of its place."""
+
+    step: int
+    rank: int
+    index: int
+    a: Record
+    b: Record
+    repetitions: tuple[Record | None, ...] = ()
+
+    @cached_property
+    def bytes(self) -> int:
+        """How many bytes of tensors are read, at most."""
+        records = (self.a, self.b, *self.repetitions)
+        return sum(_stored_bytes(record) for record in records if record is not None)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The judgement of one pair that was handed back as work of its own."""
+
+    work: PairWork
+    status: Status
+    metrics: Metrics | None
+    note: str
+    tolerance: str
+
+
+@dataclass
+class JudgedPlace:
+    """What the comparison of one place found.
+
+    Attributes:
+        findings: one for each pair in causal order; None for a pair that was not recorded by
+            choice on one side, or cannot be compared.
+        positions: for each pair, how many other events of entries came before it.
+        gaps: what was not recorded by choice.
+        notes: how the names of the cells were brought together.
+        problems: what could not be read of A, of B and of the repetitions.
+        waiting: pairs that are still to be compared; their findings say `unreadable` until then.
+    """
+
+    step: int
+    rank: int
+    findings: list[Finding | None]
+    positions: list[int]
+    gaps: tuple[CoverageGap, ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[tuple[str, ...], ...] = ()
+    waiting: tuple[PairWork, ...] = ()
+
+    def settle(self, judged: Judged) -> None:
+        """Fill in what a waiting pair turned out to be."""
+        finding = self.findings[judged.work.index]
+        assert finding is not None
+        self.findings[judged.work.index] = replace(
+            finding,
+            status=judged.status,
+            metrics=judged.metrics,
+            note=judged.note,
+            tolerance=judged.tolerance,
+        )
+
+    def finish(self) -> None:
+        """Note which records deserve a look though they agree; to be called when none waits."""
+        known = [(i, finding) for i, finding in enumerate(self.findings) if finding is not None]
+        reasons = suspicions([finding for _, finding in known])
+        for (index, finding), reason in zip(known, reasons):
+            if reason:
+                self.findings[index] = replace(finding, suspicion=reason)
+
+
+def judge_place(job: Job, step: int, rank: int) -> JudgedPlace:
+    """Compare one place; pairs with many bytes wait."""
+    before = [len(view.run.problems) for view in (*job.sides, *job.noise)]
+    plan = job.plan(step, rank)
+    repetitions = _Repetitions(job, step, rank) if job.noise else None
+    findings: list[Finding | None] = []
+    gaps: Counter[tuple[str, str]] = Counter()
+    works: list[PairWork] = []
+    for index, pair in enumerate(plan.pairs):
+        gap = _gap(pair, repetitions)
+        if gap is not None:
+            gaps[gap] += 1
+            findings.append(None)
+            continue
+        if pair.a is not None and pair.b is not None:
+            records = repetitions.of(pair) if repetitions is not None else ()
+            works.append(PairWork(step, rank, index, pair.a, pair.b, records))
+        findings.append(_finding(plan, pair, *_one_sided(pair)))
+    place = JudgedPlace(step, rank, findings, _positions(plan.pairs), notes=plan.notes)
+    place.gaps = tuple(CoverageGap(reason, side, n) for (reason, side), n in gaps.items())
+    heavy = sum(work.bytes for work in works) > CHUNK_BYTES
+    waiting = []
+    for work in works:
+        if heavy and work.bytes:
+            waiting.append(work)
+        else:
+            place.settle(judge_pair(job, work))
+    place.waiting = tuple(waiting)
+    views = (*job.sides, *job.noise)
+    place.problems = tuple(tuple(map(str, v.run.problems[n:])) for v, n in zip(views, before))
+    return place
+
+
+def judge_pair(job: Job, work: PairWork) -> Judged:
+    """Compare one pair of records."""
+    tolerance, words = job.tolerances.of(work.a.name, work.b.name)
+    status, metrics, note = judge(work.a, work.b, tolerance)
+    if job.noise and status in EXPLAINABLE:
+        (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note))
+        words = "; ".join(filter(None, [words, by_noise]))
+    return Judged(work, status, metrics, note, words)
+
+
+def _by_noise(work: PairWork, judged: Judgement) -> tuple[Judgement, str]:
+    status, metrics, note = judged
+    try:
+        noise = within_noise(work.a, work.b, work.repetitions)
+    except (ArrayFileError, OSError, TypeError, ValueError) as error:
+        return (status, metrics, _joined(note, f"its noise is not known: {error}")), ""
+    if noise is None:
+        return (status, metrics, _joined(note, "no repetition of A recorded it")), ""
+    if noise.natural:
+        status = Status.WITHIN_TOLERANCE
+    count = sum(record is not None for record in work.repetitions)
+    return (status, metrics, _joined(note, noise.note)), f"noise ({count} repetitions)"
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _stored_bytes(record: Record) -> int:
+    if record.file is None:
+        return 0
+    return math.prod(record.leaf.shape or (1,)) * _ITEM_BYTES.get(record.leaf.dtype or "", 4)
+
+
+_ITEM_BYTES = {
+    **dict.fromkeys(("Bool", "Int8", "UInt8"), 1),
+    **dict.fromkeys(("Int16", "UInt16", "Float16"), 2),
+    **dict.fromkeys(("Int64", "UInt64", "Float64", "Complex64"), 8),
+    "Complex128": 16,
+}
+
+
+class _Repetitions:
+    """What the repetitions of A recorded in the same place."""
+
+    def __init__(self, job: Job, step: int, rank: int) -> None:
+        a, b = (side.load(step, rank) for side in job.sides)
+        loaded = [view.load(step, rank) for view in job.noise]
+        self._of_a = [_index(plan_step(step, rank, a, data)) for data in loaded]
+        self._of_b = [_index(plan_step(step, rank, b, data)) for data in loaded]
+
+    def of(self, pair: Pair) -> tuple[Record | None, ...]:
+        place = _place_of(pair, pair.a)
+        return tuple(index.get(place) for index in self._of_a)
+
+    def explain(self, pair: Pair) -> bool:
+        """Tell whether a record that one run has alone comes and goes among the repetitions."""
+        if pair.b is None:
+            place = _place_of(pair, pair.a)
+            return any(index.get(place, pair.a) is None for index in self._of_a)
+        place = _place_of(pair, pair.b)
+        return any(index.get(place) is not None for index in self._of_b)
+
+
+_Index = dict[tuple["str | None", str, str], "Record | None"]
+
+
+def _index(plan: StepPlan) -> _Index:
+    """Return what stands against each record of the plan's first side, None for nothing."""
+    return {
+        _place_of(pair, pair.a): pair.b
+        for pair in plan.pairs
+        if pair.a is not None and pair.gap is None
+    }
+
+
+def _place_of(pair: Pair, record: Record | None) -> tuple[str | None, str, str]:
+    assert record is not None
+    micro_step = str(pair.event.micro_step) if pair.event.kind == DATA else ""
+    return pair.event.phase, record.name, micro_step
+
+
+def _gap(pair: Pair, repetitions: _Repetitions | None) -> tuple[str, str] | None:
+    """Return why a pair is not compared, and which run has it, or None if it is."""
+    side = "both" if pair.a and pair.b else "A" if pair.a else "B"
+    if pair.gap is not None:
+        return pair.gap, side
+    if _is_unknown(pair):
+        return f"values of type {pair.record.leaf.type} cannot be compared", side
+    alone = side != "both" and pair.unreadable is None and pair.record.leaf.error is None
+    if alone and repetitions is not None and repetitions.explain(pair):
+        return _GAP_OF_NOISE, side
+    return None
+
+
+def _is_unknown(pair: Pair) -> bool:
+    """Tell whether both sides are objects of one type, of which nothing else is known."""
+    if pair.a is None or pair.b is None or not (pair.a.leaf.opaque and pair.b.leaf.opaque):
+        return False
+    return pair.a.leaf.type == pair.b.leaf.type
+
+
+def _one_sided(pair: Pair) -> tuple[Status, str]:
+    """Return the status of a pair of which one run has nothing."""
+    if pair.a is not None and pair.b is not None:
+        return Status.UNREADABLE, "it was not compared"  # until it has been
+    if pair.unreadable is not None:
+        return Status.UNREADABLE, pair.unreadable
+    if pair.record.leaf.error is not None:
+        return Status.UNREADABLE, pair.record.leaf.error
+    return (Status.ONLY_IN_A if pair.b is None else Status.ONLY_IN_B), ""
+
+
+def _finding(plan: StepPlan, pair: Pair, status: Status, note: str) -> Finding:
+    is_data = pair.record.io == "data"
+    return Finding(
+        record=pair.record.name,
+        status=status,
+        step=plan.step,
+        rank=plan.rank,
+        phase=pair.event.phase,
+        io=pair.record.io,
+        path=pair.record.path,
+        a=side_of(pair.a),
+        b=side_of(pair.b),
+        entry=pair.entry.name if pair.entry else None,
+        key=pair.event.name if is_data else None,
+        micro_step=pair.event.micro_step if is_data else None,
+        note=note,
+        stack=pair.entry.stack if pair.entry and pair.event.kind == BEGIN else (),
+    )
+
+
+def _positions(pairs: Sequence[Pair]) -> list[int]:
+    seen: set[object] = set()
+    positions = []
+    for pair in pairs:
+        positions.append(len(seen) - (pair.event in seen))
+        if pair.event.kind != DATA:
+            seen.add(pair.event)
+    return positions
