@@ -101,6 +101,9 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--mapping", metavar="FILE", help="YAML: name pattern of A's cells → their name in B"
     )
     compare.add_argument(
+        "--tokenizer", metavar="FILE", help="tokenizer.json, to show token ids as text"
+    )
+    compare.add_argument(
         "--phases", metavar="X,Y", help="hold phase X of A against phase Y of B, or of A itself"
     )
     compare.add_argument(
@@ -181,6 +184,7 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "tolerance": Tolerances(default, rules),
         "noise": arguments.noise,
         "mapping": arguments.mapping,
+        "tokenizer": arguments.tokenizer,
         "phases": phases,
         "ranks": None if ranks is None else (int(ranks[0]), int(ranks[1])),
         "engine": arguments.engine,

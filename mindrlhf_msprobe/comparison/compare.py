@@ -19,6 +19,7 @@ from mindrlhf_msprobe.comparison.metrics import Tolerance
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.place import Job, JudgedPlace
 from mindrlhf_msprobe.comparison.preflight import preflight
+from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.verdict import conclude
 from mindrlhf_msprobe.comparison.view import View, views
@@ -38,6 +39,7 @@ def compare_runs(
     tolerance: Tolerance | Tolerances | _PathLike | None = None,
     noise: Iterable[_PathLike] = (),
     mapping: _PathLike | None = None,
+    tokenizer: _PathLike | None = None,
     phases: tuple[str, str] | None = None,
     ranks: tuple[int, int] | None = None,
     engine: str = "local",
@@ -57,6 +59,7 @@ def compare_runs(
         noise: further runs of A's configuration. What they differ by among themselves and from A
             does not count as a difference.
         mapping: the path of a YAML file that says how cells of A are called in B.
+        tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
         phases: which phase of A stands against which of B.
         ranks: which rank of A stands against which of B.
         engine: `local`, or `ray` for a Ray cluster.
@@ -78,6 +81,9 @@ def compare_runs(
     _check_choice(engine, workers)
     within_one = b is None or _same(a, b)
     job, notes = _job(a, b, tolerance, noise, mapping, phases, ranks, within_one)
+    if tokenizer is not None:
+        job = replace(job, tokenizer=Path(tokenizer).absolute())
+        load_decoder(Path(tokenizer).absolute())  # raises before anything is compared
     if output_path is not None:
         from mindrlhf_msprobe.report.staging import check_output
 

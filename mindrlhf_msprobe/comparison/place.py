@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of
 from mindrlhf_msprobe.comparison.suspicion import suspicions
+from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA
 from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
@@ -37,12 +39,14 @@ class Job:
         sides: the two runs.
         noise: further runs of A's configuration.
         mapping: how cells of A are called in B.
+        tokenizer: the file that tells which text a token id stands for.
     """
 
     sides: tuple[View, View]
     noise: tuple[View, ...] = ()
     tolerances: Tolerances = field(default_factory=Tolerances)
     mapping: tuple[NameRule, ...] = ()
+    tokenizer: Path | None = None
 
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one place."""
@@ -159,7 +163,8 @@ def judge_place(job: Job, step: int, rank: int) -> JudgedPlace:
 def judge_pair(job: Job, work: PairWork) -> Judged:
     """Compare one pair of records."""
     tolerance, words = job.tolerances.of(work.a.name, work.b.name)
-    status, metrics, note = judge(work.a, work.b, tolerance)
+    decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
+    status, metrics, note = judge(work.a, work.b, tolerance, decode)
     if job.noise and status in EXPLAINABLE:
         (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note))
         words = "; ".join(filter(None, [words, by_noise]))

@@ -14,11 +14,11 @@ from mindrlhf_msprobe.comparison.metrics import (
     compare_arrays,
     same_bytes,
 )
+from mindrlhf_msprobe.comparison.texts import Decode, text_difference, token_difference
 from mindrlhf_msprobe.findings import Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Leaf, Record
 
-_CONTEXT = 20  # characters shown before and after the first difference of two texts
 _STATISTICS = ("max", "min", "mean", "norm")
 
 #: (status, metrics, note)
@@ -45,8 +45,12 @@ def side_of(record: Record | None) -> Side:
     )
 
 
-def judge(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
-    """Compare two records and return status, metrics (with the tensors at hand) and a note."""
+def judge(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = None) -> Judgement:
+    """Compare two records and return status, metrics (with the tensors at hand) and a note.
+
+    Args:
+        decode: shows token ids as text.
+    """
     for record, side in ((a, "A"), (b, "B")):
         if record.leaf.error is not None:
             return Status.UNREADABLE, None, f"{side}: {record.leaf.error}"
@@ -61,9 +65,13 @@ def judge(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
     if a.leaf.dtype != b.leaf.dtype and not by_value:
         return Status.DTYPE_MISMATCH, None, f"{a.leaf.dtype} against {b.leaf.dtype}"
     if a.leaf.shape != b.leaf.shape:
-        return Status.SHAPE_MISMATCH, None, f"{_shape(a)} against {_shape(b)}"
+        note = f"{_shape(a)} against {_shape(b)}"
+        return Status.SHAPE_MISMATCH, None, _with_tokens(note, a, b, decode)
     if a.file is not None and b.file is not None:
-        return _judge_arrays(a, b, tolerance)
+        status, metrics, note = _judge_arrays(a, b, tolerance)
+        if status is Status.DIFFERENT:
+            note = _with_tokens(note, a, b, decode)
+        return status, metrics, note
     return _judge_statistics(a.leaf, b.leaf, tolerance)
 
 
@@ -84,17 +92,15 @@ def _judge_texts(a: Record, b: Record) -> Judgement:
     return status, metrics, note
 
 
-def text_difference(a: str, b: str) -> str:
-    """Return where two texts first differ, with both sides around that place."""
-    pairs = enumerate(zip(a, b))
-    first = next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
-    start = max(0, first - _CONTEXT)
-
-    def around(text: str) -> str:
-        shown = text[start : first + _CONTEXT]
-        return ("…" if start else "") + shown + ("…" if first + _CONTEXT < len(text) else "")
-
-    return f"from character {first} on: {around(a)!r} against {around(b)!r}"
+def _with_tokens(note: str, a: Record, b: Record, decode: Decode | None) -> str:
+    """Add where two sequences of token ids first differ; other numbers say nothing that way."""
+    if not all((r.leaf.dtype or "").startswith(("Int", "UInt")) and r.file for r in (a, b)):
+        return note
+    try:
+        where = token_difference(a.array(), b.array(), decode)
+    except (ArrayFileError, OSError, ValueError):
+        return note
+    return "; ".join(filter(None, [note, where]))
 
 
 def _shape(record: Record) -> str:

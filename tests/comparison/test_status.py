@@ -11,7 +11,8 @@ import pytest
 
 from mindrlhf_msprobe.capture.summary import summarise, to_host
 from mindrlhf_msprobe.comparison.metrics import Tolerance
-from mindrlhf_msprobe.comparison.status import judge, text_difference
+from mindrlhf_msprobe.comparison.status import judge
+from mindrlhf_msprobe.comparison.texts import text_difference
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays import save_npy
 from mindrlhf_msprobe.storage.records import Leaf, Record
@@ -356,7 +357,7 @@ def test_texts_are_compared_with_the_place_of_the_first_difference(stored):
     result, metrics, why = judge(a, b, Tolerance())
     assert result is Status.DIFFERENT
     assert metrics is not None
-    assert "from character 21 on" in why
+    assert "(character 21) on" in why
     assert "It is 5." in why
     assert "It is 6." in why
 
@@ -365,7 +366,7 @@ def test_texts_of_unlike_length_are_different_and_not_of_another_shape(stored):
     """One text that goes on where the other ends differs from its end on."""
     a, b = text(stored, "答案是五"), text(stored, "答案是五。")
     assert status(a, b) is Status.DIFFERENT
-    assert "from character 4 on" in note(a, b)
+    assert "(character 4) on" in note(a, b)
 
 
 def test_a_tolerance_does_not_apply_to_texts(stored):
@@ -385,5 +386,5 @@ def test_texts_whose_words_are_lost_are_not_the_same(stored):
 def test_the_words_shown_are_cut_to_a_line():
     """Of long texts only the surroundings of the first difference are shown."""
     shown = text_difference("x" * 500 + "a" + "y" * 500, "x" * 500 + "b" + "y" * 500)
-    assert "from character 500 on" in shown
+    assert "(character 500) on" in shown
     assert len(shown) < 200
