@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
-from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
+from mindrlhf_msprobe.report.staging import VERDICT_FILE, check_output, staged
 from mindrlhf_msprobe.storage.atomic import write_json
 
-VERDICT_FILE = "verdict.json"
+__all__ = ["VERDICT_FILE", "check_output", "write_report"]
 
 
-def write_report(comparison: Comparison, output: Path) -> list[str]:
+def write_report(comparison: Comparison, output: Path, csv: bool = False) -> list[str]:
     """Write all tables and verdict.json into `output`; return the tables' names.
+
+    summary.xlsx is the first of them. They take the place of an earlier comparison's all
+    together; until then, and whatever goes wrong, that one stays whole.
+
+    Args:
+        csv: write each table as a CSV file as well, and summary.xlsx as one for each sheet.
 
     Raises:
         RunError: the directory cannot be written.
     """
-    from mindrlhf_msprobe.report.workbook import write_tables
+    from mindrlhf_msprobe.report.csv_tables import write_csv_files
+    from mindrlhf_msprobe.report.summary import summary_of
+    from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
 
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        _remove_earlier(output)
-        tables = write_tables(comparison.findings, output)
-        write_json(output / VERDICT_FILE, replace(comparison, tables=tuple(tables)).to_json())
-    except OSError as error:
-        raise RunError(
-            f"the output directory {output} cannot be written: {error.strerror or error}. Give "
-            f"another one with -o."
-        ) from None
-    return tables
-
-
-def _remove_earlier(output: Path) -> None:
-    """Remove the tables an earlier comparison wrote here: they would pass for this one's."""
-    try:
-        tables = json.loads((output / VERDICT_FILE).read_bytes())["tables"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return
-    for name in tables if isinstance(tables, list) else []:
-        if isinstance(name, str) and Path(name).name == name and name.endswith(".xlsx"):
-            with contextlib.suppress(OSError, ValueError):
-                (output / name).unlink(missing_ok=True)
+    tables = [summary_of(comparison), *tables_of(comparison.findings)]
+    with staged(output) as directory:
+        names = write_workbooks(tables, directory)
+        if csv:
+            names += write_csv_files(tables, directory)
+        write_json(directory / VERDICT_FILE, replace(comparison, tables=tuple(names)).to_json())
+    return names

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Verdict
-from mindrlhf_msprobe.report import VERDICT_FILE
+from mindrlhf_msprobe.report.preflight import preflight_lines
+from mindrlhf_msprobe.report.staging import VERDICT_FILE
+from mindrlhf_msprobe.report.wording import before, count, factor, place_of, rule_use
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
-_SPREAD_SHOWN = 8  # places
+_PLACES = 8  # phases and keys, or layers
+_LINES = 4  # of each: what was not compared, what is incomplete, notes
+_RULES = 2
 
 
 def render(comparison: Comparison, seconds: float | None = None) -> str:
     """Return what a comparison says, as plain text; names cannot move the cursor or hide lines."""
     verdict = comparison.verdict
-    lines = _headline(verdict)
+    more = "in summary.xlsx" if comparison.tables else ""
+    lines = [*preflight_lines(comparison.preflight, more), *_headline(verdict)]
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
         lines += _spread(verdict)
         lines += _look_closer(verdict.first_divergence)
-    lines += [
-        f"Not compared: {gap.records} records only in {gap.only_in} — {gap.reason}."
-        if gap.only_in != "both"
-        else f"Not compared: {gap.records} {gap.reason}."
-        for gap in verdict.coverage
-    ]
-    lines += [f"Incomplete: {problem}" for problem in comparison.problems]
-    if comparison.output_path is not None:
-        output = Path(comparison.output_path)
-        lines.append(f"Tables: {len(comparison.tables)} in {output}")
-        lines.append(f"Machine-readable: {output / VERDICT_FILE}")
+    lines += _tolerance(comparison, more)
+    lines += _capped("Note", list(comparison.notes), more)
+    lines += _capped("Not compared", _not_compared(comparison), more)
+    lines += _capped("Incomplete", list(comparison.problems), more)
+    lines += _files(comparison)
     lines.append(_summary(verdict, seconds))
     return "\n".join(map(printable, lines))
 
@@ -63,8 +62,7 @@ def _headline(verdict: Verdict) -> list[str]:
         ]
     first = verdict.first_divergence
     assert first is not None
-    where = ", ".join(filter(None, [f"step {first.step}", first.phase, f"rank {first.rank}"]))
-    return [f"DIVERGED at {where}"]
+    return [f"DIVERGED at {place_of(first)}"]
 
 
 def _divergence(first: Divergence) -> list[str]:
@@ -72,8 +70,8 @@ def _divergence(first: Divergence) -> list[str]:
     if first.max_abs_err is not None:
         relative = "" if first.max_rel_err is None else f", max rel {first.max_rel_err:.2g}"
         lines.append(f"  max abs {first.max_abs_err:.2g}{relative}")
-    lines.append(f"Before it: {first.agreed_before} records of step {first.step} agree.")
-    return lines
+    last = f" The last: {first.last_agreeing}" if first.last_agreeing else ""
+    return [*lines, f"Before it: {before(first)}{last}"]
 
 
 def _look_closer(first: Divergence) -> list[str]:
@@ -90,19 +88,69 @@ def _spread(verdict: Verdict) -> list[str]:
     first = verdict.first_divergence
     assert first is not None
     origin = first.phase if first.entry is not None else first.record
+    inside = [layer for place in verdict.spread if place.place == origin for layer in place.layers]
     after = [place for place in verdict.spread if place.place != origin]
-    if not after:
-        return []
-    shown = [_spread_place(place) for place in after[:_SPREAD_SHOWN]]
-    if len(after) > len(shown):
-        shown.append(f"… {len(after) - len(shown)} more")
-    return [f"After it, in step {first.step}: {' → '.join(shown)}"]
+    lines = [f"After it, in {origin}: {_chain(inside, _layer)}"] if inside else []
+    return lines + ([f"After it, in step {first.step}: {_chain(after, _place)}"] if after else [])
 
 
-def _spread_place(place: Spread) -> str:
-    error = "" if place.max_abs_err is None else f" {place.max_abs_err:.1e}"
+def _chain(places: Sequence[Spread], show: Callable[[Spread], str]) -> str:
+    shown = [show(place) for place in places[:_PLACES]]
+    if len(places) > len(shown):
+        shown.append(f"… {len(places) - len(shown)} more")
+    return " → ".join(shown)
+
+
+def _layer(layer: Spread) -> str:
+    return f"{layer.place}{_size(layer)}" if _size(layer) else _place(layer)
+
+
+def _place(place: Spread) -> str:
     records = f" ({place.different} of {place.compared} records)" if place.compared > 1 else ""
-    return f"{place.place}{error}{records}"
+    return f"{place.place}{_size(place)}{records}"
+
+
+def _size(place: Spread) -> str:
+    error = "" if place.max_abs_err is None else f" {place.max_abs_err:.1e}"
+    return error if place.factor is None else f"{error} {factor(place.factor)}"
+
+
+def _tolerance(comparison: Comparison, more: str) -> list[str]:
+    if not comparison.rules:
+        return []
+    shown = [rule_use(rule) for rule in comparison.rules[:_RULES]]
+    if len(comparison.rules) > len(shown):
+        shown.append(f"… {len(comparison.rules) - len(shown)} more {more}".rstrip())
+    return [f"Tolerance: {'; '.join(shown)}"]
+
+
+def _not_compared(comparison: Comparison) -> list[str]:
+    gaps = [
+        f"{gap.records} records only in {gap.only_in} — {gap.reason}."
+        if gap.only_in != "both"
+        else f"{gap.records} {gap.reason}."
+        for gap in comparison.verdict.coverage
+    ]
+    return gaps + list(comparison.preflight.unknown)
+
+
+def _capped(what: str, lines: Sequence[str], more: str) -> list[str]:
+    shown = [f"{what}: {line}" for line in lines[:_LINES]]
+    if len(lines) > len(shown):
+        shown.append(f"{what}: … {len(lines) - len(shown)} more {more}".rstrip())
+    return shown
+
+
+def _files(comparison: Comparison) -> list[str]:
+    if comparison.output_path is None:
+        return []
+    output = Path(comparison.output_path)
+    lines = [f"Machine-readable: {output / VERDICT_FILE}"]
+    if comparison.tables:
+        first, *others = comparison.tables
+        rest = f" and {len(others)} more" if others else ""
+        lines.insert(0, f"Tables: {output / first}{rest}")
+    return lines
 
 
 def _yaml(value: Any) -> str:
@@ -119,9 +167,9 @@ def _yaml(value: Any) -> str:
 
 
 def _scope(verdict: Verdict) -> str:
-    parts = [_count(verdict.steps, "step"), _count(verdict.ranks, "rank")]
+    parts = [count(verdict.steps, "step"), count(verdict.ranks, "rank")]
     if verdict.phases:
-        parts.append(_count(len(verdict.phases), "phase"))
+        parts.append(count(len(verdict.phases), "phase"))
     return ", ".join(parts)
 
 
@@ -129,7 +177,3 @@ def _summary(verdict: Verdict, seconds: float | None) -> str:
     counts = ", ".join(f"{n} {status}" for status, n in verdict.counts.items() if n)
     took = "" if seconds is None else f" in {seconds:.1f} s"
     return f"{_scope(verdict)} · {verdict.compared} records{took}: {counts or 'none'}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

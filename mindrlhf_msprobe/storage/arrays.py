@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import io
 import math
+import mmap
 import os
+import stat
+import struct
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -46,28 +50,41 @@ def save_npy(path: Path, array: np.ndarray) -> None:
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Map a .npy file into memory, read-only; its elements are read when they are used.
+    """Map a .npy file into memory, read-only; a small one is read at once.
 
     Raises:
         ArrayFileError: it is missing, unreadable, not .npy, holds pickled objects, or is shorter
             than its header says.
     """
     try:
-        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-            raise ArrayFileError("is not a regular file")
-        with open(path, "rb") as file:
-            shape, fortran, dtype = _read_header(file)
-            offset = file.tell()
-            expected = math.prod(shape) * dtype.itemsize
-            present = os.fstat(file.fileno()).st_size - offset
+        # Without O_NONBLOCK, opening a pipe would wait for ever.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise ArrayFileError("the file is missing") from None
     except OSError as error:
         raise ArrayFileError(f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # a name that no file can have
         raise ArrayFileError(f"cannot be read: {error}") from None
+    try:
+        return _open_array(file)
+    except OSError as error:
+        raise ArrayFileError(f"cannot be read: {error.strerror or error}") from None
+    finally:
+        os.close(file)
+
+
+def _open_array(file: int) -> np.ndarray:
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        raise ArrayFileError("is not a regular file")
+    head = os.read(file, _HEAD)
+    offset = _header_end(head)
+    # Only the header is handed to numpy's parser: never more than it can be, whatever it claims.
+    shape, fortran, dtype = _parse_header(head[:offset])
     if dtype.hasobject:
         raise ArrayFileError("holds pickled Python objects, which are never loaded")
+    count = math.prod(shape)
+    expected, present = count * dtype.itemsize, status.st_size - offset
     if present < expected:
         raise ArrayFileError(
             f"is cut short: its header promises {expected} bytes of data, {present} are there"
@@ -75,28 +92,45 @@ def open_npy(path: Path) -> np.ndarray:
     try:
         if expected == 0:
             return np.empty(shape, dtype)
-        mapped = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
+        small = offset + expected <= len(head)
+        data = head if small else mmap.mmap(file, offset + expected, access=mmap.ACCESS_READ)
+        array = np.frombuffer(data, dtype, count, offset)
+        return array.reshape(shape, order="F" if fortran else "C")
     except (OSError, ValueError, OverflowError, MemoryError) as error:
         raise ArrayFileError(f"cannot be mapped as shape {list(shape)}: {error}") from None
-    return np.asarray(mapped)
 
 
-def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    # Only the header is handed to numpy's parser: never more than it can be, whatever it claims.
-    head = io.BytesIO(file.read(65_536 + 12))
+def _header_end(head: bytes) -> int:
+    """Return how long the header says it is, its magic included."""
+    if head[:6] != _MAGIC:
+        raise ArrayFileError("has no valid .npy header: it does not begin as one")
+    version = tuple(head[6:8])
+    if version not in _LENGTHS:
+        raise ArrayFileError(
+            f"has .npy format version {'.'.join(map(str, version))}, expected 1.0 or 2.0"
+        )
+    length = _LENGTHS[version]
+    end = 8 + length.size
+    if len(head) < end:
+        raise ArrayFileError("has no valid .npy header: it is cut short")
+    return end + int(length.unpack(head[8:end])[0])
+
+
+_MAGIC = b"\x93NUMPY"
+_LENGTHS = {(1, 0): struct.Struct("<H"), (2, 0): struct.Struct("<I")}
+_HEAD = 8 + 4 + (1 << 16)  # bytes read at once: the longest header that is taken
+
+
+@lru_cache(maxsize=4096)  # the same few shapes and dtypes come again and again
+def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    stream = io.BytesIO(head)
     try:
-        version = npy.read_magic(head)
-        if version == (1, 0):
-            header = npy.read_array_header_1_0(head)
-        elif version == (2, 0):
-            header = npy.read_array_header_2_0(head)
+        if npy.read_magic(stream) == (1, 0):
+            header = npy.read_array_header_1_0(stream)
         else:
-            raise ArrayFileError(f"has .npy format version {version}, expected 1.0 or 2.0")
-    except ArrayFileError:
-        raise
+            header = npy.read_array_header_2_0(stream)
     except Exception as error:  # numpy parses the header as Python, which fails in many ways
         raise ArrayFileError(f"has no valid .npy header: {str(error)[:200]}") from None
     if any(n < 0 for n in header[0]):
         raise ArrayFileError(f"claims the shape {header[0]}")
-    file.seek(head.tell())
     return header

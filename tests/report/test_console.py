@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
@@ -9,7 +11,22 @@ from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.findings import (
+    Cause,
+    Comparison,
+    CoverageGap,
+    Difference,
+    Divergence,
+    Outcome,
+    Preflight,
+    RuleUse,
+    Spread,
+    Status,
+    Verdict,
+    Weights,
+)
 from mindrlhf_msprobe.report.console import render
+from mindrlhf_msprobe.report.wording import before
 
 
 def compare(tmp_path, *faults, tolerance=None, **settings):
@@ -95,3 +112,121 @@ def test_names_from_a_dump_cannot_take_over_the_terminal(tmp_path, harmful):
     assert harmful not in text
     assert "DIVERGED" in text
     text.encode("utf-8")
+
+
+def parted(**values) -> Comparison:
+    """Return a comparison that found a divergence in actor_update at step 2."""
+    first = Divergence(
+        step=2,
+        rank=0,
+        phase="actor_update",
+        record="Cell.head.Dense.forward.0.output.0",
+        entry="Cell.head.Dense.forward.0",
+        cause=Cause.COMPUTATION,
+        max_abs_err=1e-3,
+        max_rel_err=1e-2,
+        explanation="It differs.",
+        agreed_before=214,
+        agreed_phases=3,
+        agreed_steps=2,
+        last_agreeing="Cell.head.Dense.forward.0.input.0",
+    )
+    layers = tuple(Spread(f"layers.{n}", 1, 2, 1e-3 * n, None, 4.0 * n) for n in range(1, 12))
+    spread = (
+        Spread("actor_update", 9, 20, 1e-3, 1e-2, 44.0, layers),
+        *(Spread(f"key{n}", 1, 1, 1e-4, None, 12.34) for n in range(10)),
+    )
+    counts = {str(status): 1 for status in Status}
+    gaps = tuple(CoverageGap(f"phase{n} not recorded", "A", 7) for n in range(6))
+    defaults = {
+        "verdict": Verdict(Outcome.DIVERGED, counts, first, coverage=gaps, spread=spread),
+        "findings": (),
+        "problems": tuple(f"B: rank {n} lost 3 records" for n in range(9)),
+        "notes": ("the prefix model. was taken off A",),
+        "output_path": "out",
+        "tables": ("summary.xlsx", "loss.xlsx", "compare_result_actor_update.xlsx"),
+    }
+    return Comparison("a", "b", **{**defaults, **values})
+
+
+def test_what_agreed_before_is_counted_in_phases_and_steps():
+    """Whole phases and earlier steps that agree, and the last record that does."""
+    assert (
+        "Before it: 3 phases and 214 records of step 2 agree, and all of steps 0 to 1. "
+        "The last: Cell.head.Dense.forward.0.input.0" in render(parted()).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "said"),
+    [
+        (0, 2, "agree."),
+        (1, 1, "agree, and all of step 0."),
+        (1, 2, "agree, and all of 1 earlier step."),
+        (7, 7, "agree, and all of steps 0 to 6."),
+    ],
+)
+def test_earlier_steps_are_named_only_where_all_were_compared(steps, step, said):
+    """Steps 0 to N are said to agree only if each of them was compared."""
+    first = replace(parted().verdict.first_divergence, step=step, agreed_steps=steps)
+    assert before(first).endswith(said)
+
+
+def test_where_the_difference_went_is_shown_with_its_growth():
+    """The layers of the origin's phase, then the phases and keys after it, eight of each."""
+    inside, after = (line for line in render(parted()).splitlines() if line.startswith("After it"))
+    assert inside.startswith(
+        "After it, in actor_update: layers.1 1.0e-03 ×4 → layers.2 2.0e-03 ×8 →"
+    )
+    assert inside.endswith("… 3 more")
+    assert after.startswith("After it, in step 2: key0 1.0e-04 ×12 → key1")
+    assert after.endswith("key7 1.0e-04 ×12 → … 2 more")
+
+
+def test_what_differs_before_any_tensor_comes_first():
+    """Weights, then seeds, then versions, six lines at most; a role is named once."""
+    differences = [
+        *(Difference("configurations", f"lr{n}", "1", "2") for n in range(6)),
+        Difference("versions", "mindspore", "2.6", "2.7"),
+        Difference("seeds", "seed", "1", None),
+        Difference("initial_weights", "actor", "one", "another"),
+    ]
+    weights = (
+        Weights("actor", 120, different=("w1", "w2", "w3", "w4"), only_in_b=("w5",)),
+        Weights("critic", 10),
+    )
+    lines = render(parted(preflight=Preflight(tuple(differences), weights))).splitlines()
+    assert lines[:8] == [
+        "Before any tensor, these differ:",
+        "  initial weights of actor: 4 of 120 parameters differ, 1 only in B (w1, w2, w3, …)",
+        "  seeds: seed: 1 in A, nothing in B",
+        "  versions: mindspore: 2.6 in A, 2.7 in B",
+        "  configurations: lr0: 1 in A, 2 in B",
+        "  configurations: lr1: 1 in A, 2 in B",
+        "  configurations: lr2: 1 in A, 2 in B",
+        "  … 3 more in summary.xlsx",
+    ]
+    assert lines[8].startswith("DIVERGED at step 2")
+
+
+def test_every_list_is_capped():
+    """However much there is to say, it stays one screen that points to the summary."""
+    unknown = ("the initial weights of reference: not recorded in B",)
+    rules = tuple(RuleUse(f"rtol 0.00{n} (rule {n})", 100, 20) for n in range(1, 4))
+    lines = render(parted(preflight=Preflight(unknown=unknown), rules=rules)).splitlines()
+    assert len(lines) <= 26
+    assert "Not compared: … 3 more in summary.xlsx" in lines
+    assert "Incomplete: … 5 more in summary.xlsx" in lines
+    assert "Note: the prefix model. was taken off A" in lines
+    (tolerance,) = (line for line in lines if line.startswith("Tolerance:"))
+    assert tolerance == (
+        "Tolerance: rtol 0.001 (rule 1): 100 records, 20 agree only by it; "
+        "rtol 0.002 (rule 2): 100 records, 20 agree only by it; … 1 more in summary.xlsx"
+    )
+
+
+def test_the_summary_is_the_table_that_is_named():
+    """Of all tables the one to open first is named with its directory."""
+    lines = render(parted()).splitlines()
+    assert "Tables: out/summary.xlsx and 2 more" in lines
+    assert "Machine-readable: out/verdict.json" in lines

@@ -168,7 +168,20 @@ def test_numbers_are_numbers(tmp_path):
     assert cells["NPU mean"].value == "inf"
 
 
-HARMFUL = ["=1+1", "+1", "-1", "@x", "\x01\x1b[31m", "优势", "a\udc80b", "x" * 40_000, "=HYPERLINK"]
+HARMFUL = [
+    "=1+1",
+    "+1",
+    "-1",
+    "@x",
+    "<t>&amp;]]>",
+    " x ",
+    "a\ufffe",
+    "\x01\x1b[31m",
+    "优势",
+    "a\udc80b",
+    "x" * 40_000,
+    "=HYPERLINK",
+]
 
 
 @pytest.mark.parametrize("text", HARMFUL, ids=ascii)
@@ -193,7 +206,8 @@ def test_any_key_has_a_table(tmp_path, key):
         recording.close()
     result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
     assert result
-    (name,) = result.tables
+    summary, name = result.tables
+    assert summary == "summary.xlsx"
     assert name.startswith(key[:20])
     _, content = rows(tmp_path / "out" / name)
     assert [row["id"] for row in content] == [0, 1]
@@ -242,15 +256,57 @@ def test_two_tables_never_share_a_file(tmp_path):
     assert headers[1][:6] == PLACE
 
 
-def test_rows_that_differ_are_coloured(tmp_path):
-    """Red for what differs, yellow for what is within tolerance, nothing for the rest."""
+def test_rows_are_coloured_by_what_they_say(tmp_path):
+    """Two reds for what differs and what is missing, orange and yellow for what agrees so far."""
     order = (Status.DIFFERENT, Status.UNREADABLE, Status.WITHIN_TOLERANCE, Status.IDENTICAL)
-    write_tables([finding(status) for status in order], tmp_path)
+    found = [finding(status) for status in order]
+    found += [finding(Status.IDENTICAL, suspicion="NaN"), finding(Status.SHAPE_MISMATCH)]
+    found += [finding(Status.WITHIN_TOLERANCE, suspicion="grows"), finding(Status.ONLY_IN_A)]
+    write_tables(found, tmp_path)
     sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
-    colours = [sheet.cell(row, 1).fill.fgColor.rgb[-6:] for row in range(2, 6)]
-    assert colours == ["FFC7CE", "FFC7CE", "FFEB9C", "000000"]
+    colours = [sheet.cell(row, 1).fill.fgColor.rgb[-6:] for row in range(2, 10)]
+    red, missing, orange, yellow, none = "FFC7CE", "FF9999", "FFCC99", "FFEB9C", "000000"
+    assert colours == [red, missing, yellow, none, orange, red, orange, missing]
     assert sheet.freeze_panes == "A2"
     assert sheet.auto_filter.ref
+
+
+def test_what_a_record_was_judged_by_stands_last(tmp_path):
+    """Tolerance and suspicion are the last columns of either kind of table."""
+    found = [
+        finding(tolerance="rtol 0.01", suspicion="2 NaN on both sides"),
+        finding(key="k", micro_step=0),
+    ]
+    write_tables(found, tmp_path)
+    header, (row,) = rows(tmp_path / "compare_result_actor_update.xlsx")
+    assert header[-2:] == ["tolerance", "suspicion"]
+    assert [row[name] for name in header[-2:]] == ["rtol 0.01", "2 NaN on both sides"]
+    header, (row,) = rows(tmp_path / "k.xlsx")
+    assert header[-2:] == ["tolerance", "suspicion"]
+    assert [row[name] for name in header[-2:]] == ["bitwise", None]
+
+
+def test_numbers_keep_their_last_digit(tmp_path):
+    """What is read from a table is the number that was found, to the last bit."""
+    values = (0.1 + 0.2, 5e-324, 1.7976931348623157e308, -0.0, 1e16)
+    found = [finding(a=Side(name="x", shape=(), norm=value)) for value in values]
+    write_tables(found, tmp_path)
+    read = [row["NPU l2norm"] for row in rows(tmp_path / "compare_result_actor_update.xlsx")[1]]
+    assert read == list(values)
+
+
+def test_a_long_table_is_whole(tmp_path):
+    """Rows that are written in several pieces are all there, in their places."""
+    write_tables([finding(step=step) for step in range(1000)], tmp_path)
+    read = [row["step"] for row in rows(tmp_path / "compare_result_actor_update.xlsx")[1]]
+    assert read == list(range(1000))
+
+
+def test_a_sheet_larger_than_it_looked_is_written(tmp_path, monkeypatch):
+    """A sheet that outgrows what a plain zip file holds is written in the larger form."""
+    monkeypatch.setattr("zipfile.ZIP64_LIMIT", 10_000)
+    write_tables([finding(step=step) for step in range(300)], tmp_path)
+    assert len(rows(tmp_path / "compare_result_actor_update.xlsx")[1]) == 300
 
 
 def test_identical_records_show_full_agreement(tmp_path):

@@ -1,0 +1,37 @@
+"""The colours of the tables' rows, and what they say."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.findings import Finding, Status
+
+PLAIN = ""
+DIFFERS = "differs"
+MISSING = "missing"
+SUSPICIOUS = "suspicious"
+CLOSE = "close"
+
+#: Each colour's name and its fill, as RRGGBB: two reds, orange and yellow.
+FILLS = {
+    DIFFERS: "FFC7CE",
+    MISSING: "FF9999",
+    SUSPICIOUS: "FFCC99",
+    CLOSE: "FFEB9C",
+}
+
+_MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
+
+
+def colour_of(status: Status, suspicion: str = "") -> str:
+    """Return the name of the colour of a record that ended in `status`."""
+    if status in _MISSING:
+        return MISSING
+    if not status.agrees:
+        return DIFFERS
+    if suspicion:
+        return SUSPICIOUS
+    return CLOSE if status is Status.WITHIN_TOLERANCE else PLAIN
+
+
+def colour_of_finding(finding: Finding) -> str:
+    """Return the name of the colour of a finding's row."""
+    return colour_of(finding.status, finding.suspicion)

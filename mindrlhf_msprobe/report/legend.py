@@ -1,0 +1,148 @@
+"""How to read the tables: each status, colour, cause and column in words, in both languages."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.findings import Cause, Status
+from mindrlhf_msprobe.report.colours import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS, colour_of
+from mindrlhf_msprobe.report.sheets import Row, Sheet
+
+_COLUMNS = (("kind", 12), ("name", 30), ("meaning", 80), ("含义", 60))
+
+_Words = tuple[str, str]
+
+STATUSES: dict[Status, _Words] = {
+    Status.UNREADABLE: (
+        "a file is missing, cut short or damaged",
+        "文件缺失、被截断或已损坏",
+    ),
+    Status.ONLY_IN_A: ("run B has no such record", "B 中没有这条记录"),
+    Status.ONLY_IN_B: ("run A has no such record", "A 中没有这条记录"),
+    Status.DTYPE_MISMATCH: ("the two have different dtypes", "两侧数据类型不同"),
+    Status.SHAPE_MISMATCH: (
+        "the two have different shapes; nothing is truncated",
+        "两侧形状不同；不做截断",
+    ),
+    Status.NON_FINITE: (
+        "NaN or infinite on one side where the other is finite",
+        "一侧为 NaN 或无穷，另一侧为有限值",
+    ),
+    Status.DIFFERENT: ("anything else that is not the same", "其他任何不一致"),
+    Status.WITHIN_TOLERANCE: (
+        "not the same bytes, but within the tolerance of the column `tolerance`; or only "
+        "statistics were recorded and these agree, which never proves identity",
+        "字节不同，但在 tolerance 列给出的容差之内；"
+        "或只记录了统计量且统计量一致（不能证明逐位相同）",
+    ),
+    Status.IDENTICAL: (
+        "the same bytes, or the same values: two NaNs in one place are equal, −0.0 equals 0.0",
+        "字节相同，或数值相同：同一位置的两个 NaN 视为相等，−0.0 等于 0.0",
+    ),
+}
+
+_COLOURS: dict[str, tuple[str, str, str]] = {
+    DIFFERS: ("red", "does not agree", "红色：不一致"),
+    MISSING: (
+        "dark red",
+        "cannot be compared: missing on one side, or unreadable",
+        "深红色：无法比对，一侧缺失或无法读取",
+    ),
+    SUSPICIOUS: (
+        "orange",
+        "agrees, but the column `suspicion` says why it deserves a look",
+        "橙色：一致，但值得一看，原因见 suspicion 列",
+    ),
+    CLOSE: (
+        "yellow",
+        "agrees within a tolerance or by statistics only, not bit for bit",
+        "黄色：仅在容差内或仅统计量一致，并非逐位一致",
+    ),
+    PLAIN: ("none", "agrees bit for bit", "无色：逐位一致"),
+}
+
+_SUSPICION: dict[str, _Words] = {
+    "NaN or Inf on both sides": (
+        "both runs hold NaN or infinite elements in the same places: they agree, and both may be "
+        "wrong",
+        "两侧在相同位置都有 NaN 或无穷：二者一致，但可能都有问题",
+    ),
+    "error grows in this cell": (
+        "within the tolerance, but the relative error of this output is at least 10 times the "
+        "largest one of the cell's inputs and parameters",
+        "在容差之内，但该输出的相对误差至少是该 cell 输入与参数最大相对误差的 10 倍",
+    ),
+    "error arises in this cell": (
+        "within the tolerance, but the cell's inputs and parameters show no error at all",
+        "在容差之内，但该 cell 的输入与参数完全没有误差",
+    ),
+}
+
+CAUSES: dict[Cause, _Words] = {
+    Cause.COMPUTATION: (
+        "inputs and parameters agree, the output does not: this cell is the origin",
+        "输入与参数一致而输出不一致：问题出在该 cell",
+    ),
+    Cause.PARAMETER: (
+        "the parameters differ already: look at loading, weight synchronisation, the last update",
+        "参数已经不同：检查加载、权重同步或上一次更新",
+    ),
+    Cause.INPUT: ("what entered the phase differs", "进入该阶段的数据已经不同"),
+    Cause.DATA: (
+        "key data differ although every recorded cell before agrees",
+        "关键数据不同，而此前记录的所有 cell 都一致",
+    ),
+    Cause.MISSING: ("one run has no such record", "一侧没有这条记录"),
+    Cause.SHAPE: ("another shape", "形状不同"),
+    Cause.DTYPE: ("another dtype", "数据类型不同"),
+    Cause.NON_FINITE: ("NaN or infinite on one side only", "仅一侧为 NaN 或无穷"),
+    Cause.UNREADABLE: ("a file cannot be read", "文件无法读取"),
+}
+
+_MAIN_COLUMNS: dict[str, _Words] = {
+    "NPU …, …1": ("run A, the first that was given", "A：给出的第一次运行"),
+    "Bench …, …2": ("run B, the second that was given", "B：给出的第二次运行"),
+    "id": ("the place inside a list or dict of key data", "关键数据在列表或字典中的位置"),
+    "相同元素百分比(%)": ("share of equal elements", "相同元素占比，百分数"),
+    "首个不匹配元素索引": ("flat index of the first different element", "展平后首个不同元素的下标"),
+    "最大绝对误差, MaxAbsErr": ("largest |A−B| over finite elements", "有限元素上最大的 |A−B|"),
+    "最大相对误差, MaxRelativeErr": (
+        "largest |A−B| / max(|A|, |B|); beside Max diff: that of the maximum, |A−B| / |B|",
+        "最大的 |A−B| / max(|A|, |B|)；与 Max diff 并列时为最大值的 |A−B| / |B|",
+    ),
+    "…内元素占比(%), … Err Ratio": (
+        "share of elements whose relative error is below 1/1000, 5/1000, 1/100",
+        "相对误差低于千分之一、千分之五、百分之一的元素占比",
+    ),
+    "Cosine": ("cosine of the angle between the two tensors", "两个张量的余弦相似度"),
+    "EucDist": ("L2 norm of A−B", "A−B 的 L2 范数"),
+    "… diff": ("the statistic of A less that of B", "A 与 B 的统计量之差"),
+    "Result": (
+        "pass for identical and within_tolerance, else error",
+        "identical 与 within_tolerance 为 pass，其余为 error",
+    ),
+    "NPU_Stack_Info": ("where the cell was called", "调用该 cell 的代码位置"),
+    "tolerance": (
+        "what the record was judged by: a tolerance and the rule that gave it, or bitwise",
+        "判定依据：容差及其来源规则，或 bitwise（逐位）",
+    ),
+    "suspicion": (
+        "why a record that agrees deserves a look all the same; empty if it does not",
+        "记录虽一致但仍值得一看的原因；为空表示没有",
+    ),
+    "factor": (
+        "verdict sheet: the place's largest relative distance as a multiple of the one at the "
+        "first divergence",
+        "verdict 页：该处最大相对距离是首个分歧处的多少倍",
+    ),
+}
+
+
+def legend_sheet() -> Sheet:
+    """Return the sheet that explains all others; its colours are the ones it explains."""
+    rows: list[Row] = [(colour, ("colour", *words)) for colour, words in _COLOURS.items()]
+    rows += [
+        (colour_of(status), ("status", status.value, *words)) for status, words in STATUSES.items()
+    ]
+    for kind, meanings in (("suspicion", _SUSPICION), ("column", _MAIN_COLUMNS)):
+        rows += [(PLAIN, (kind, name, *words)) for name, words in meanings.items()]
+    rows += [(PLAIN, ("cause", cause.value, *words)) for cause, words in CAUSES.items()]
+    return Sheet.of("legend", _COLUMNS, rows)

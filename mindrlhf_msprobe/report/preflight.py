@@ -1,0 +1,68 @@
+"""What differs between two runs before any tensor, as lines for the console."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+from mindrlhf_msprobe.report.wording import weights_of
+
+_WEIGHTS = "initial_weights"
+#: What explains most comes first; a section that is not named comes last.
+_ORDER = (
+    _WEIGHTS,
+    "seeds",
+    "determinism",
+    "versions",
+    "configurations",
+    "environment",
+    "device",
+    "world",
+    "msprobe_config",
+    "schema",
+)
+_LINES = 6
+_NAMES = 3  # of parameters
+_TEXT = 40  # characters of a value
+
+
+def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
+    """Return what differs, at most a few lines; `more` says where the others stand."""
+    unlike = [weights for weights in preflight.weights if _differ(weights)]
+    shown = {weights.role for weights in unlike}
+    lines = [_weights_line(weights) for weights in unlike]
+    lines += [
+        _difference_line(difference)
+        for difference in sorted(preflight.differences, key=_order)
+        if not (difference.section == _WEIGHTS and difference.name in shown)
+    ]
+    if not lines:
+        return []
+    left = len(lines) - _LINES
+    rest = [f"… {left} more {more}".rstrip()] if left > 0 else []
+    return ["Before any tensor, these differ:", *(f"  {line}" for line in lines[:_LINES] + rest)]
+
+
+def _differ(weights: Weights) -> bool:
+    return bool(weights.different or weights.only_in_a or weights.only_in_b)
+
+
+def _order(difference: Difference) -> int:
+    section = difference.section
+    return _ORDER.index(section) if section in _ORDER else len(_ORDER)
+
+
+def _weights_line(weights: Weights) -> str:
+    names = (*weights.different, *weights.only_in_a, *weights.only_in_b)
+    some = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
+    return f"initial weights of {weights.role}: {weights_of(weights)} ({some})"
+
+
+def _difference_line(difference: Difference) -> str:
+    section, name = difference.section.replace("_", " "), difference.name
+    a, b = _value(difference.a), _value(difference.b)
+    return f"{section}: {name}: {a} in A, {b} in B" if name else f"{section}: {a} in A, {b} in B"
+
+
+def _value(text: str | None) -> str:
+    if text is None:
+        return "nothing"
+    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"

@@ -1,0 +1,189 @@
+"""All or nothing: a comparison's files are made aside and take their places together."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.errors import RunError
+
+VERDICT_FILE = "verdict.json"
+
+_PREFIX = ".msprobe_report"
+_EARLIER = "earlier"  # inside the staging directory: what was replaced, until all is in place
+_DAY = 86_400.0  # seconds; no comparison is written for so long
+_SUFFIXES = (".xlsx", ".csv")
+
+
+@contextlib.contextmanager
+def staged(output: Path) -> Iterator[Path]:
+    """Yield a hidden directory inside `output`; what is written there takes its place at the end.
+
+    What is written must hold verdict.json. The tables of an earlier comparison, which its
+    verdict.json lists, are removed then. On any exception `output` stays as it was.
+
+    Raises:
+        RunError: the directory cannot be written.
+    """
+    with _clear_errors(output):
+        output.mkdir(parents=True, exist_ok=True)
+        _remove_stale(output)
+        prefix = f"{_PREFIX}.{_host()}.{os.getpid()}."
+        directory = Path(tempfile.mkdtemp(prefix=prefix, dir=output))
+        try:
+            yield directory
+            _replace(directory, output)
+        except BaseException:
+            _roll_back(directory, output)
+            raise
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def check_output(output: Path) -> None:
+    """Make sure that a comparison can be written into `output`, and leave it as it was.
+
+    Raises:
+        RunError: the directory cannot be created or written.
+    """
+    with _clear_errors(output):
+        missing = [path for path in (output, *output.parents) if not os.path.lexists(path)]
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(prefix=_PREFIX, dir=output) as file:
+                file.write(b"\0")
+        finally:
+            for path in missing:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+
+
+@contextlib.contextmanager
+def _clear_errors(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) and "\0" not in str(output):
+            raise
+        raise RunError(
+            f"the output directory {output} cannot be written: {_reason(error, output)}. Give "
+            f"another one with -o."
+        ) from None
+
+
+def _reason(error: OSError | ValueError, output: Path) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return f"{_file_in_its_place(output)} is not a directory"
+    if error.errno == errno.EISDIR and error.filename2:
+        return f"{error.filename2} is a directory"
+    return error.strerror or str(error)
+
+
+def _file_in_its_place(output: Path) -> Path:
+    places = (output, *output.parents)
+    return next((path for path in places if os.path.lexists(path) and not path.is_dir()), output)
+
+
+def _replace(directory: Path, output: Path) -> None:
+    """Put the new files in the place of the earlier ones, verdict.json last.
+
+    The earlier ones are kept in the staging directory until then; its verdict.json, which lists
+    the new tables, tells a later `_roll_back` how far this came.
+    """
+    new = _tables(directory / VERDICT_FILE)
+    earlier = directory / _EARLIER
+    earlier.mkdir()
+    replaced = [VERDICT_FILE, *_tables(output / VERDICT_FILE), *new]
+    for name in dict.fromkeys(replaced):
+        if _is_file(output / name):
+            os.replace(output / name, earlier / name)
+    for name in (*new, VERDICT_FILE):
+        os.replace(directory / name, output / name)
+
+
+def _roll_back(directory: Path, output: Path) -> None:
+    """Undo a `_replace` that was interrupted; one that was finished, or not begun, stays."""
+    earlier = directory / _EARLIER
+    if not earlier.is_dir() or not (directory / VERDICT_FILE).exists():
+        return
+    with contextlib.suppress(OSError):
+        for name in _tables(directory / VERDICT_FILE):
+            if not (directory / name).exists():
+                (output / name).unlink(missing_ok=True)
+        for path in sorted(earlier.iterdir(), key=lambda path: path.name == VERDICT_FILE):
+            os.replace(path, output / path.name)
+
+
+def _tables(verdict: Path) -> list[str]:
+    """Return the names of the tables that a verdict.json lists; it may hold anything."""
+    try:
+        names: Any = json.loads(verdict.read_bytes())["tables"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return [name for name in names if _is_table(name)] if isinstance(names, list) else []
+
+
+def _is_table(name: Any) -> bool:
+    if not isinstance(name, str) or not name.endswith(_SUFFIXES) or "\0" in name:
+        return False
+    return Path(name).name == name
+
+
+def _is_file(path: Path) -> bool:
+    """Tell whether a file stands there; a name that can be none does not."""
+    try:
+        return path.is_symlink() or path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _remove_stale(output: Path) -> None:
+    """Remove what a killed process left; what it had half replaced is put back first."""
+    for path in output.glob(f"{_PREFIX}.*"):
+        if path.is_dir() and not path.is_symlink() and _is_stale(path):
+            _roll_back(path, output)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_stale(path: Path) -> bool:
+    """Tell whether nobody writes there any more; on another machine, after a day."""
+    host, pid = path.name.split(".")[2:4] if path.name.count(".") >= 4 else ("", "")
+    if host == _host() and pid.isascii() and pid.isdigit() and len(pid) < 19:
+        return not _runs(int(pid))
+    with contextlib.suppress(OSError):
+        return time.time() - path.stat().st_mtime > _DAY
+    return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it runs as another user
+        return True
+    return True
+
+
+def _host() -> str:
+    """Return this machine's name as a part of a file's name, without dots."""
+    name = "".join(char if char.isascii() and char.isalnum() else "-" for char in _node())
+    return name[:40] or "host"
+
+
+def _node() -> str:
+    try:
+        return socket.gethostname()
+    except OSError:
+        return ""

@@ -1,0 +1,244 @@
+"""All or nothing: a comparison's files take their places together, or none does."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+import pytest
+
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
+from mindrlhf_msprobe.report import check_output, staging, workbook, write_report
+
+AS_ROOT = os.geteuid() == 0
+
+
+def comparison(*keys: str) -> Comparison:
+    found = tuple(
+        Finding(
+            record=key,
+            status=Status.IDENTICAL,
+            step=0,
+            rank=0,
+            phase=None,
+            io="data",
+            path="",
+            a=Side(name=key),
+            b=Side(name=key),
+            key=key,
+            micro_step=0,
+        )
+        for key in keys
+    )
+    counts = {str(status): 0 for status in Status}
+    return Comparison("a", "b", Verdict(Outcome.IDENTICAL, counts, None), found)
+
+
+def content(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """Return a directory with an earlier comparison and a file of the user's own."""
+    out = tmp_path / "out"
+    write_report(comparison("loss", "rewards"), out, csv=True)
+    (out / "mine.xlsx").write_bytes(b"not a table of ours")
+    (out / "values.csv").write_bytes(b"nor this one")
+    return out
+
+
+def test_the_earlier_comparisons_tables_go(earlier):
+    """Only the new tables stay, and what is not ours."""
+    names = write_report(comparison("kl_loss"), earlier)
+    assert set(content(earlier)) == {*names, "verdict.json", "mine.xlsx", "values.csv"}
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, OSError(28, "No space left"), ZeroDivisionError]
+)
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_an_interrupted_comparison_leaves_the_earlier_one_whole(earlier, monkeypatch, error, at):
+    """While tables are written: nothing of the new one, all of the earlier one."""
+    before, write, calls = content(earlier), workbook.write_xlsx, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == at:
+            raise error
+        write(*arguments)
+
+    monkeypatch.setattr(workbook, "write_xlsx", interrupted)
+    with pytest.raises((KeyboardInterrupt, RunError, ZeroDivisionError)):
+        write_report(comparison("loss", "values"), earlier)
+    assert content(earlier) == before
+
+
+@pytest.mark.parametrize("csv", [False, True])
+def test_an_interrupted_replacement_is_undone(earlier, monkeypatch, csv):
+    """At whichever file it stops: the earlier comparison and the user's own files are back."""
+    before, replace = content(earlier), os.replace
+    monkeypatch.setattr(workbook, "write_xlsx", lambda path, _: path.write_bytes(b"new"))
+    stops = 0
+    for at in range(1, 100):
+        calls = []
+
+        def interrupted(source, target, at=at, calls=calls):
+            calls.append(source)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            replace(source, target)
+
+        monkeypatch.setattr(staging.os, "replace", interrupted)
+        try:
+            names = write_report(comparison("loss", "values", "mine"), earlier, csv=csv)
+        except KeyboardInterrupt:
+            stops += 1
+            monkeypatch.setattr(staging.os, "replace", replace)
+            assert content(earlier) == before, at
+        else:
+            break
+    assert stops > 10
+    assert {path.name for path in earlier.glob("*.csv")} == {
+        *(name for name in names if name.endswith(".csv")),
+        "values.csv",
+    }
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    sys.path.insert(0, {tests!r})
+    from test_staging import comparison
+    from mindrlhf_msprobe.report import staging, write_report
+    replace, calls = os.replace, []
+    def killed(source, target):
+        calls.append(source)
+        if len(calls) == {at}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+    os.replace = killed
+    write_report(comparison("loss", "values", "mine"), Path({out!r}), csv=True)
+"""
+
+
+@pytest.mark.parametrize("at", [1, 3, 14, 19])
+def test_what_a_killed_process_left_is_put_right(earlier, at):
+    """After SIGKILL no half comparison passes for a whole one, and the next one cleans up."""
+    before = content(earlier)
+    code = textwrap.dedent(KILLED).format(tests=os.path.dirname(__file__), at=at, out=str(earlier))
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = earlier.glob(".msprobe_report.*")
+    if at > 2:  # the first rename is of the new verdict.json, inside the staging directory
+        assert not (earlier / "verdict.json").exists()
+    staging._remove_stale(earlier)
+    assert content(earlier) == before
+    assert not left.exists()
+
+
+def test_a_running_process_keeps_its_staging_directory(earlier):
+    """Two comparisons into one directory do not take each other's files away."""
+    prefix = f".msprobe_report.{staging._host()}"
+    running = earlier / f"{prefix}.{os.getppid()}.abc"
+    dead = earlier / f"{prefix}.999999999.abc"
+    elsewhere = earlier / ".msprobe_report.elsewhere.999999999.abc"
+    for path in (running, dead, elsewhere):
+        path.mkdir()
+    write_report(comparison("loss"), earlier)
+    assert (running.exists(), dead.exists(), elsewhere.exists()) == (True, False, True)
+    os.utime(elsewhere, (0, 0))
+    write_report(comparison("loss"), earlier)
+    assert not elsewhere.exists()
+
+
+def test_openpyxls_own_files_do_not_stay(tmp_path, monkeypatch):
+    """What openpyxl writes into the temporary directory is gone at once, even if interrupted."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+    def interrupted(*_):
+        assert glob.glob(f"{tmp_path}/tmp/openpyxl.*")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("openpyxl.writer.excel.ExcelWriter.write_worksheet", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(comparison("loss"), tmp_path / "out")
+    assert not glob.glob(f"{tmp_path}/tmp/*")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_the_verdict_lists_what_stands_there(earlier):
+    """verdict.json is the new one's and lists its tables, CSV files included."""
+    names = write_report(comparison("kl_loss"), earlier, csv=True)
+    listed = json.loads((earlier / "verdict.json").read_text(encoding="utf-8"))["tables"]
+    assert listed == names
+    assert all((earlier / name).is_file() for name in names)
+
+
+def test_a_directory_in_a_tables_place_is_a_clear_error(earlier):
+    """It is named, and the earlier comparison stays."""
+    before = content(earlier)
+    (earlier / "kl_loss.xlsx").mkdir()
+    with pytest.raises(RunError, match=r"kl_loss\.xlsx is a directory.*-o"):
+        write_report(comparison("kl_loss"), earlier)
+    (earlier / "kl_loss.xlsx").rmdir()
+    assert content(earlier) == before
+
+
+def test_a_usable_output_is_left_as_it_was(tmp_path):
+    """What exists stays, what does not is not left behind."""
+    (tmp_path / "here").mkdir()
+    check_output(tmp_path / "here")
+    check_output(tmp_path / "new" / "deep")
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_a_relative_output_can_be_checked(tmp_path, monkeypatch):
+    """Also one below the current directory, and the current directory itself."""
+    from pathlib import Path
+
+    monkeypatch.chdir(tmp_path)
+    check_output(Path("out/a"))
+    check_output(Path("."))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("below", ["file", "file/out", "link", "x" * 300, "a\0b"])
+def test_an_output_that_cannot_be_made_is_refused(tmp_path, below):
+    """A file in its place or above it, a link to nothing, a name that is none."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at" / "all")
+    for check in (check_output, lambda path: write_report(comparison("loss"), path)):
+        with pytest.raises(RunError, match=r"cannot be written: .*-o"):
+            check(tmp_path / below)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+@pytest.mark.skipif(AS_ROOT, reason="root may write everywhere")
+def test_an_output_that_is_read_only_is_refused(tmp_path):
+    """Neither into it nor below it can anything be written."""
+    (tmp_path / "locked").mkdir(mode=0o500)
+    for path in (tmp_path / "locked", tmp_path / "locked" / "out"):
+        with pytest.raises(RunError, match="Permission denied"):
+            check_output(path)
+
+
+def test_a_refusal_of_the_system_is_told(tmp_path, monkeypatch):
+    """Whatever the reason the system gives, it is in the message."""
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    with pytest.raises(RunError, match=r"cannot be written: Permission denied\. Give another"):
+        check_output(tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,288 @@
+"""summary.xlsx: the verdict, what may explain it, and how to read the tables."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import pytest
+import yaml
+from openpyxl import load_workbook
+
+from mindrlhf_msprobe.findings import (
+    Cause,
+    Comparison,
+    CoverageGap,
+    Difference,
+    Divergence,
+    Finding,
+    Outcome,
+    Preflight,
+    RuleUse,
+    Side,
+    Spread,
+    Status,
+    Verdict,
+    Weights,
+)
+from mindrlhf_msprobe.report import write_report
+from mindrlhf_msprobe.report.colours import FILLS
+from mindrlhf_msprobe.report.columns import KEY_DATA_COLUMNS, cell_columns
+from mindrlhf_msprobe.report.legend import _MAIN_COLUMNS
+
+NEXT_STEP = {"msprobe": True, "include": [r"^model\.layers\.1(\.|$)"]}
+
+
+def finding(status=Status.DIFFERENT, **values):
+    defaults = {
+        "record": "x",
+        "step": 1,
+        "rank": 0,
+        "phase": "actor_update",
+        "io": "output",
+        "path": "0",
+        "a": Side(name="x", shape=(2,), max=0.1 + 0.2, min=-math.inf, norm=2**63),
+        "b": Side(name="x", shape=(2,), max=1.0, min=1.0),
+        "entry": "x",
+    }
+    return Finding(status=status, **{**defaults, **values})
+
+
+def comparison(*findings: Finding) -> Comparison:
+    first = Divergence(
+        step=1,
+        rank=0,
+        phase="actor_update",
+        record="Cell.head.Dense.forward.0.output.0",
+        entry="Cell.head.Dense.forward.0",
+        cause=Cause.COMPUTATION,
+        max_abs_err=1e-3,
+        max_rel_err=math.inf,
+        explanation="It differs.",
+        agreed_before=214,
+        agreed_phases=3,
+        agreed_steps=1,
+        last_agreeing="Cell.head.Dense.forward.0.input.0",
+        next_step=NEXT_STEP,
+    )
+    spread = (
+        Spread("actor_update", 9, 20, 1e-3, 1e-2, 44.0, (Spread("layers.1", 1, 2, None, None),)),
+        Spread("loss", 1, 1, 1e-4, None, 12.5),
+    )
+    verdict = Verdict(
+        Outcome.DIVERGED,
+        {str(status): 5 if status is Status.DIFFERENT else 0 for status in Status},
+        first,
+        coverage=(CoverageGap("reference_compute_log_prob not recorded", "A", 48),),
+        spread=spread,
+        steps=2,
+        ranks=1,
+        phases=("actor_update",),
+    )
+    return Comparison(
+        "run_a",
+        "=run_b",
+        verdict,
+        findings,
+        preflight=Preflight(
+            (Difference("seeds", "seed", "1", None), Difference("versions", "x", "1", "2")),
+            (Weights("actor", 120, ("w1",), only_in_a=("w2",)), Weights("critic", 10)),
+            ("the initial weights of reference: not recorded in B",),
+        ),
+        rules=(RuleUse("rtol 0.001", 100, 20),),
+        notes=("a prefix was taken off",),
+        problems=("B: rank 0 lost 3",),
+    )
+
+
+@pytest.fixture
+def book(tmp_path):
+    found = (finding(), finding(Status.IDENTICAL, suspicion="2 NaN on both sides"))
+    write_report(comparison(*found), tmp_path)
+    return load_workbook(tmp_path / "summary.xlsx")
+
+
+def rows(sheet):
+    _, *content = sheet.iter_rows(values_only=True)
+    return content
+
+
+def test_it_is_the_first_table_and_holds_five_sheets(tmp_path, book):
+    """The verdict is what a reader sees first; each sheet can be scrolled and filtered."""
+    assert book.sheetnames == ["verdict", "preflight", "coverage", "tolerance", "legend"]
+    assert write_report(comparison(finding()), tmp_path)[0] == "summary.xlsx"
+    for sheet in book:
+        assert sheet.freeze_panes == "A2"
+        assert sheet.auto_filter.ref.endswith(str(sheet.max_row))
+        assert all(cell.font.bold for cell in sheet[1])
+
+
+def test_the_verdict_says_where_why_and_what_agreed(book):
+    """Place, origin, cause, explanation, what agreed before and the next step as YAML."""
+    said = {row[1]: row[2] for row in rows(book["verdict"]) if row[0] == "verdict"}
+    assert (said["run A"], said["run B"], said["status"]) == ("run_a", "=run_b", "diverged")
+    assert said["where"] == "step 1, actor_update, rank 0"
+    assert said["origin"] == "Cell.head.Dense.forward.0"
+    assert said["cause"] == "computation"
+    assert said["explanation"] == "It differs."
+    assert (said["max_abs_err"], said["max_rel_err"]) == (1e-3, "inf")
+    assert said["agreed before"] == ("3 phases and 214 records of step 1 agree, and all of step 0.")
+    assert said["last_agreeing"] == "Cell.head.Dense.forward.0.input.0"
+    assert yaml.safe_load(said["next step"]) == {"msprobe_config": NEXT_STEP}
+
+
+def test_the_explanation_is_wrapped(book):
+    """Long texts are wrapped in their column."""
+    cells = {row[1].value: row[2] for row in book["verdict"].iter_rows(min_row=2)}
+    assert cells["explanation"].alignment.wrap_text
+
+
+def test_the_verdict_counts_and_follows_the_difference(book):
+    """Counts per status and the spread with its layers, as numbers."""
+    content = rows(book["verdict"])
+    counts = {row[1]: row[2] for row in content if row[0] == "counts"}
+    assert counts["different"] == 5
+    assert counts["of those that agree, suspicious"] == 1
+    assert {str(status) for status in Status} <= set(counts)
+    assert [row[1:] for row in content if row[0] == "spread"] == [
+        ("actor_update", None, 9, 20, 1e-3, 1e-2, 44),
+        ("layers.1", "layer of actor_update", 1, 2, None, None, None),
+        ("loss", None, 1, 1, 1e-4, None, 12.5),
+    ]
+
+
+def test_the_preflight_names_settings_and_parameters(book):
+    """Each differing setting and each differing parameter has a row."""
+    assert rows(book["preflight"]) == [
+        ("initial_weights", "actor", None, None, "1 of 120 parameters differ, 1 only in A"),
+        ("initial_weights", "actor: w1", None, None, "differs"),
+        ("initial_weights", "actor: w2", None, None, "only in A"),
+        ("initial_weights", "critic", None, None, "all 10 parameters agree bit for bit"),
+        ("seeds", "seed", "1", None, None),
+        ("versions", "x", "1", "2", None),
+        ("unknown", None, None, None, "the initial weights of reference: not recorded in B"),
+    ]
+
+
+def test_coverage_and_tolerance_are_whole(book):
+    """Gaps, notes and problems; each rule and how often it decided."""
+    assert rows(book["coverage"]) == [
+        ("not compared", "reference_compute_log_prob not recorded", "A", 48),
+        ("note", "a prefix was taken off", None, None),
+        ("problem", "B: rank 0 lost 3", None, None),
+    ]
+    assert rows(book["tolerance"]) == [("rtol 0.001", 100, 20), ("bitwise", 2, None)]
+
+
+def test_the_legend_explains_every_status_and_colour(book):
+    """Each status with the fill its rows have, each colour, and columns that exist."""
+    fills = {}
+    for kind, name, meaning, chinese in book["legend"].iter_rows(min_row=2):
+        assert meaning.value
+        assert chinese.value
+        fills[kind.value, name.value] = name.fill.fgColor.rgb[-6:]
+    assert {name for kind, name in fills if kind == "status"} == {str(s) for s in Status}
+    assert {name for kind, name in fills if kind == "cause"} == {str(c) for c in Cause}
+    colours = {fill for (kind, _), fill in fills.items() if kind == "colour"}
+    assert colours == {*FILLS.values(), "000000"}
+    assert fills["status", "only_in_a"] == FILLS["missing"]
+    assert fills["status", "different"] == FILLS["differs"]
+
+
+def test_the_legend_names_columns_as_they_are():
+    """What the legend explains stands in a table, or in the verdict's sheet."""
+    elements, statistics = cell_columns([finding()]), cell_columns([])
+    known = {header for header, _ in (*elements, *statistics, *KEY_DATA_COLUMNS)}
+    known |= {
+        "Cosine",
+        "EucDist",
+        "MaxAbsErr",
+        "One Thousandth Err Ratio",
+        "factor",
+    }  # with the elements at hand
+    for names in _MAIN_COLUMNS:
+        for name in names.split(", "):
+            parts = [part for part in name.split("…") if part]
+            assert any(all(part.strip() in header for part in parts) for header in known), name
+
+
+def test_an_agreeing_comparison_has_a_summary_too(tmp_path):
+    """Without a divergence, and with nothing to list, every sheet says so."""
+    counts = {str(status): 0 for status in Status}
+    equal = Comparison("a", "b", Verdict(Outcome.IDENTICAL, counts, None), ())
+    assert write_report(equal, tmp_path) == ["summary.xlsx"]
+    book = load_workbook(tmp_path / "summary.xlsx")
+    assert rows(book["verdict"])[0][:3] == ("verdict", "status", "identical")
+    assert all(len(rows(sheet)) >= 1 for sheet in book)
+
+
+def test_keys_that_are_called_like_it_do_not_collide(tmp_path):
+    """Keys called summary and summary_verdict have tables of their own."""
+    found = [finding(key=key, micro_step=0) for key in ("summary", "summary_verdict")]
+    names = write_report(comparison(*found), tmp_path, csv=True)
+    assert len(set(names)) == len(names)
+    assert {"summary.xlsx", "summary~.xlsx", "summary~.csv", "summary_verdict~.csv"} <= set(names)
+    assert load_workbook(tmp_path / "summary.xlsx").sheetnames[0] == "verdict"
+    assert load_workbook(tmp_path / "summary~.xlsx").sheetnames[0] == "Sheet1"
+
+
+def read_csv(path):
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_every_table_is_a_csv_file_as_well(tmp_path):
+    """The same header and rows in the same order, one file for each sheet of the summary."""
+    found = [
+        *(finding(step=step) for step in range(3)),
+        finding(key="答", micro_step=0, a=Side(name="答", shape=(2,), max=1.5)),
+    ]
+    names = write_report(comparison(*found), tmp_path, csv=True)
+    xlsx = [name for name in names if name.endswith(".xlsx")]
+    assert names[: len(xlsx)] == xlsx
+    sheets = ("verdict", "preflight", "coverage", "tolerance", "legend")
+    assert names[len(xlsx) :] == [
+        *(f"summary_{sheet}.csv" for sheet in sheets),
+        "答.csv",
+        "compare_result_actor_update.csv",
+    ]
+    for name in ("答", "compare_result_actor_update"):
+        sheet = load_workbook(tmp_path / f"{name}.xlsx").worksheets[0]
+        header, *content = read_csv(tmp_path / f"{name}.csv")
+        assert header == [cell.value for cell in sheet[1]]
+        assert len(content) == sheet.max_row - 1
+    steps = [row[header.index("step")] for row in content]
+    assert steps == ["0", "1", "2"]
+    assert (tmp_path / "答.csv").read_bytes().startswith(b"\xef\xbb\xbf")
+    widths = {len(row) for sheet in sheets for row in read_csv(tmp_path / f"summary_{sheet}.csv")}
+    assert widths == {8, 5, 4, 3}
+
+
+def test_numbers_in_csv_are_whole_and_bare(tmp_path):
+    """Every digit of a number stands there, unquoted; what is not finite is still a number."""
+    write_report(comparison(finding()), tmp_path, csv=True)
+    header, row = read_csv(tmp_path / "compare_result_actor_update.csv")
+    said = dict(zip(header, row))
+    assert said["NPU max"] == repr(0.1 + 0.2)
+    assert said["NPU min"] == "-inf"
+    assert said["NPU l2norm"] == str(2**63)
+    assert '"' not in (tmp_path / "compare_result_actor_update.csv").read_text("utf-8-sig")
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "＝1+1"])
+def test_no_text_in_csv_is_computed(tmp_path, text):
+    """What a spreadsheet would take for a formula begins with an apostrophe."""
+    side = Side(name=text)
+    write_report(comparison(finding(a=side, b=side, note=text)), tmp_path, csv=True)
+    header, row = read_csv(tmp_path / "compare_result_actor_update.csv")
+    assert row[header.index("NPU Name")] == "'" + text
+
+
+def test_csv_is_not_split(tmp_path, monkeypatch):
+    """A workbook is split where a sheet is full; the CSV file holds all rows."""
+    monkeypatch.setattr("mindrlhf_msprobe.report.workbook.MAX_ROWS", 4)
+    names = write_report(comparison(*(finding(step=n) for n in range(10))), tmp_path, csv=True)
+    assert [name for name in names if "_part" in name] == [
+        f"compare_result_actor_update_part{n}.xlsx" for n in (1, 2, 3)
+    ]
+    assert len(read_csv(tmp_path / "compare_result_actor_update.csv")) == 11
