@@ -132,6 +132,16 @@ def load_config(source: Any) -> ProbeConfig:
         raise ConfigError(f"{where}{error}") from None
 
 
+#: The keys the section has had from its first version on; the later ones are extensions.
+BASIC_KEYS = frozenset(
+    (
+        *("msprobe", "dump_path", "key_data_dump", "configurations_dump", "actor_infer_dump"),
+        *("actor_train_dump", "reference_dump", "critic_train_dump"),
+        *("token_range_start", "token_range_end", "step_start", "step_end"),
+    )
+)
+
+
 def read_yaml(path: Path) -> Mapping[str, Any]:
     """Read a YAML file whose top is a mapping.
 

@@ -62,7 +62,7 @@ class Cause(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Side:
     """One run's record as a table shows it: dtype, shape and statistics, None where not there."""
 
@@ -78,7 +78,7 @@ class Side:
     data_name: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """How far two arrays of one shape are apart, element by element.
 
@@ -109,7 +109,7 @@ class Metrics:
     inf_b: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The comparison of one pair of records.
 

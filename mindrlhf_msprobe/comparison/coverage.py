@@ -8,13 +8,13 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.records import Entry
 
 
-def why_no_key_data(config: ProbeConfig | None, rank: int) -> str | None:
-    """Return why a run holds no key data, or None if it should."""
+def why_no_key_data(config: ProbeConfig | None, step: int, rank: int) -> str | None:
+    """Return why a run holds no key data of a step and rank, or None if it should."""
     if config is None:
         return None
     if not config.key_data_dump:
         return "key data not recorded (key_data_dump: false)"
-    return _why_not_rank(config, rank)
+    return _why_not_step(config, step) or _why_not_rank(config, rank)
 
 
 def why_no_entry(
@@ -34,6 +34,8 @@ def why_no_entry(
         return None
     if not config.records_phase(phase):
         return f"{phase.name} not recorded ({phase.switch}: false)"
+    if (before := _why_not_step(config, entry.step)) is not None:
+        return before
     if not config.records_step(entry.step):
         return (
             f"step {entry.step} lies outside step_start {config.step_start} … step_end "
@@ -57,6 +59,12 @@ def why_no_parameters(config: ProbeConfig | None) -> str | None:
     if config is not None and not config.parameters:
         return "parameters not recorded (parameters: false)"
     return None
+
+
+def _why_not_step(config: ProbeConfig, step: int) -> str | None:
+    if step >= config.initial_step:
+        return None
+    return f"the run began at step {config.initial_step} (initial_step)"
 
 
 def _why_not_rank(config: ProbeConfig, rank: int) -> str | None:

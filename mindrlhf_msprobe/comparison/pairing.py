@@ -112,7 +112,7 @@ def plan_step(
     order = merge(
         order_of(a.entries, a.key_data, alignment.a), order_of(b.entries, b.key_data, alignment.b)
     )
-    planner = _Planner(rank, a, b, alignment)
+    planner = _Planner(step, rank, a, b, alignment)
     pairs = (
         *planner.unreadable_pairs(),
         *(pair for event in order for pair in planner.pairs_of(event)),
@@ -146,8 +146,16 @@ def _parents(
 
 
 class _Planner:
-    def __init__(self, rank: int, a: StepData, b: StepData, alignment: Alignment) -> None:
-        self._ranks = [rank if side.own.rank is None else side.own.rank for side in (a, b)]
+    def __init__(
+        self, step: int, rank: int, a: StepData, b: StepData, alignment: Alignment
+    ) -> None:
+        self._places = [
+            (
+                step if side.own.step is None else side.own.step,
+                rank if side.own.rank is None else side.own.rank,
+            )
+            for side in (a, b)
+        ]
         self._own = (a.own, b.own)
         self._outside = alignment.outside
         self._configs = (a.config, b.config)
@@ -237,8 +245,8 @@ class _Planner:
             if side is not None and not records and None in data:  # an empty list, say
                 records["data", ""] = Record(event.name, "data", "", Leaf("empty"))
         gaps = [
-            why_no_key_data(config, rank) if side is None else None
-            for side, config, rank in zip(data, self._configs, self._ranks)
+            why_no_key_data(config, *place) if side is None else None
+            for side, config, place in zip(data, self._configs, self._places)
         ]
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)

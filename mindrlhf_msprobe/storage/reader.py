@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import BASIC_KEYS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.phases import PHASES, phase_order
 from mindrlhf_msprobe.storage import foreign, layout
@@ -151,11 +151,19 @@ class Run:
         return [path for (name, *_), path in self._key_dirs.items() if name == key]
 
     def config(self, rank: int = 0) -> ProbeConfig | None:
-        """Return what the run was configured to record, or None where that is not known."""
+        """Return what the run was configured to record, or None where that is not known.
+
+        Settings of a later version, which this one does not know, are left out; a manifest that
+        does not name the settings there have always been says nothing.
+        """
+        known = {field.name for field in fields(ProbeConfig)}
         for manifest in self._manifests_of(rank):
+            config = manifest.get("config")
+            if not isinstance(config, dict) or not BASIC_KEYS <= config.keys():
+                return None
             try:
-                return ProbeConfig(**manifest["config"])
-            except (ConfigError, KeyError, TypeError):
+                return ProbeConfig(**{name: config[name] for name in known & config.keys()})
+            except (ConfigError, TypeError):
                 return None
         return None
 

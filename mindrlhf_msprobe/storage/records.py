@@ -50,7 +50,7 @@ def child_path(path: str, key: object) -> str:
     return f"{path}.{name}" if path else name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """One described value.
 
@@ -214,7 +214,7 @@ def leaves(content: Any, path: str = "") -> Iterator[tuple[str, Leaf]]:
         raise ValueError(f"expected a description of a value, found {str(content)[:60]!r}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """One value of an entry, or one element of key data.
 
