@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.metrics import BLOCK, Tolerance, compare_arrays
+from mindrlhf_msprobe.comparison.metrics import BLOCK, Tolerance, compare_arrays, same_bytes
 from mindrlhf_msprobe.storage.arrays import bfloat16_bits_to_float32
 
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
@@ -317,3 +319,249 @@ def test_a_tolerance_is_a_number_from_0_on(value):
     """A tolerance that is negative, not finite or no number is refused by name and value."""
     with pytest.raises(ValueError, match="rtol is"):
         Tolerance(rtol=value)
+
+
+def slowly(a, b, tolerance):
+    """Return what compare_arrays finds, from whole arrays in longdouble or Python integers."""
+    exact = a.dtype.kind in "biu" and b.dtype.kind in "biu"
+    beyond_float64 = not exact and any(
+        x.dtype == np.longdouble or x.dtype.str[1:] in ("i8", "u8") for x in (a, b)
+    )
+    wide = object if exact else np.longdouble
+    a, b = (np.ascontiguousarray(x).ravel().astype(wide) for x in (a, b))
+    nan_a, nan_b = (np.zeros(a.size, bool) if exact else np.isnan(x) for x in (a, b))
+    inf_a, inf_b = (np.zeros(a.size, bool) if exact else np.isinf(x) for x in (a, b))
+    equal = (a == b).astype(bool) | (nan_a & nan_b)
+    both = ~(nan_a | nan_b | inf_a | inf_b)
+    x, y = a[both], b[both]
+    distance, larger = np.abs(x - y), np.maximum(np.abs(x), np.abs(y))
+    numbers = [d.astype(np.longdouble) for d in (x, y, distance, larger)]
+    x, y, difference, scale = numbers
+    fits = not difference.size or difference.max() <= np.finfo(np.float64).max
+    if fits and not beyond_float64:
+        difference, scale = difference.astype(np.float64), scale.astype(np.float64)
+    relative = np.divide(difference, scale, out=np.zeros_like(scale), where=scale > 0)
+    relative = relative.astype(np.float64)
+    norms = np.sqrt(np.sum(x * x)) * np.sqrt(np.sum(y * y))
+    allowed = tolerance.atol + tolerance.rtol * scale
+    shares = [
+        100 * (np.count_nonzero(relative < bound) + np.count_nonzero(equal & ~both)) / a.size
+        for bound in (1e-3, 5e-3, 1e-2)
+    ]
+    number = int if exact else float
+    return {
+        "equal_percent": 100 * np.count_nonzero(equal) / a.size,
+        "first_mismatch": None if equal.all() else int(np.argmin(equal)),
+        "max_abs_err": number(distance.max()) if distance.size else None,
+        "max_rel_err": float(relative.max()) if distance.size else None,
+        "within_1e3_percent": shares[0],
+        "within_5e3_percent": shares[1],
+        "within_1e2_percent": shares[2],
+        "cosine": 1.0 if equal.all() else float(np.sum(x * y) / norms) if norms else None,
+        "euclidean": float(np.sqrt(np.sum(numbers[2] * numbers[2]))) if distance.size else None,
+        "nan_a": nan_a.sum(),
+        "nan_b": nan_b.sum(),
+        "inf_a": inf_a.sum(),
+        "inf_b": inf_b.sum(),
+        "equal": equal.all(),
+        "one_sided": ((nan_a | inf_a) != (nan_b | inf_b)).any(),
+        "within": (difference <= allowed).all() and (equal | both).all(),
+    }
+
+
+def assert_right(a, b, tolerance=None):
+    """Every number of compare_arrays is the slow one; sums of float32 to 1e-6."""
+    tolerance = tolerance or Tolerance()
+    compared = compare_arrays(a, b, tolerance)
+    expected = slowly(a, b, tolerance)
+    for name in ("equal", "one_sided", "within"):
+        assert getattr(compared, name) == expected.pop(name), name
+    for name, value in expected.items():
+        found = getattr(compared.metrics, name)
+        if name in ("max_abs_err", "max_rel_err") and not isinstance(value, int):
+            value = value if value is None else pytest.approx(value, rel=4e-16, abs=0)
+        elif name in ("cosine", "euclidean") and value is not None:
+            value = pytest.approx(value, rel=1e-6, abs=1e-6 if name == "cosine" else 0)
+        assert found == value, name
+
+
+#: longer than two blocks, so that the work on float32 itself is reached as well
+SIZES = [1, 2, 511, 513, 9000, BLOCK - 1, BLOCK, 2 * BLOCK + 777]
+SCALES = [1, 1e-44, 1e-30, 1e-20, 1e-12, 1e10, 1e19, 1.5e38]
+
+
+def hard_values(random, size, scale):
+    """Return float64 values of many magnitudes and signs, with zeros of both signs."""
+    values = random.normal(size=size) * scale * 10.0 ** random.integers(-8, 1, size)
+    values[random.random(size) < 0.1] = 0.0
+    values[random.random(size) < 0.05] = -0.0
+    return values
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "<f2", ">f4", np.longdouble])
+def test_random_floats_give_the_numbers_of_a_slow_computation(dtype, seed):
+    """Whatever the size, magnitudes, errors, NaN and infinities, all numbers are right."""
+    random = np.random.default_rng(seed)
+    size, scale = SIZES[seed % len(SIZES)], SCALES[seed // 2 % len(SCALES)]
+    a = hard_values(random, size, scale)
+    error = 10.0 ** random.integers(-9, 1, size) if seed % 3 else random.choice([1e-3, 5e-3], size)
+    b = a * (1 + error * random.choice([-1, 0, 1], size))
+    b[random.random(size) < 0.02] *= -1
+    with np.errstate(over="ignore"):
+        a, b = a.astype(dtype), b.astype(dtype)
+    if seed % 4 == 3:
+        for side in (a, b):
+            side[random.random(size) < 0.01] = random.choice([NAN, INF, -INF])
+        both = random.random(size) < 0.01
+        a[both] = b[both] = random.choice([NAN, INF])
+    tolerance = [Tolerance(), Tolerance(1e-3), Tolerance(0.5, scale), Tolerance(3, 0)][seed % 4]
+    assert_right(a, b, tolerance)
+    assert_right(a, a.copy(), tolerance)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("other", [*INTEGERS, np.bool_, np.float16, np.float32, np.float64, ">i8"])
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.bool_, ">u8"])
+def test_random_integers_give_the_numbers_of_python_integers(dtype, other, seed):
+    """Integers of any two dtypes, or beside floats, are compared by value without loss."""
+    random = np.random.default_rng(seed)
+    size = [1, 600, 9000, 17, 2000, 513][seed]
+
+    def values(dtype):
+        if np.dtype(dtype).kind in "bf":
+            return random.integers(-3, 300, size).astype(dtype)
+        native = np.dtype(dtype).newbyteorder("=")
+        limits = np.iinfo(native)
+        low, high = (limits.min, limits.max) if seed % 2 else (max(limits.min, -9), 99)
+        return random.integers(low, high, size, dtype=native, endpoint=True).astype(dtype)
+
+    a, b = values(dtype), values(other)
+    assert_right(a, b, Tolerance(0.01, 2))
+    if np.dtype(dtype) == np.dtype(other):
+        assert_right(a, np.where(random.random(size) < 0.9, a, b).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda top: ([top, 1], [-top, 1]),
+        lambda top: ([top, 0], [top, -0.0]),
+        lambda top: ([top, 3], [0, 3]),
+        lambda top: ([0, 0], [top, 1]),
+        lambda top: ([top, -top], [top / 2, -top / 2]),
+    ],
+)
+@pytest.mark.parametrize("repeat", [1, BLOCK])
+def test_the_edges_of_a_dtype(dtype, pair, repeat):
+    """The largest, the smallest and denormal numbers give no false numbers."""
+    limits = np.finfo(dtype)
+    for edge in (limits.max, limits.tiny, limits.smallest_subnormal):
+        a, b = (np.tile(np.array(side, dtype), repeat) for side in pair(edge))
+        assert_right(a, b)
+
+
+@pytest.mark.parametrize("index", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, -1])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "u1", "?", ">i4", "c8"])
+def test_one_different_element_is_found_anywhere(dtype, index):
+    """One element of an otherwise equal pair is seen in numbers and in bytes."""
+    a = np.ones(2 * BLOCK + 3, dtype)
+    b = a.copy()
+    b[index] = 0
+    metrics = compare(a, b).metrics
+    assert metrics.first_mismatch == index % a.size
+    assert (metrics.max_abs_err, metrics.max_rel_err, metrics.euclidean) == (1, 1, 1)
+    assert metrics.equal_percent == metrics.within_1e2_percent == 100 * (a.size - 1) / a.size
+    assert not same_bytes(a, b)
+    assert same_bytes(a, a.copy())
+
+
+def test_shares_are_decided_in_float64_at_their_bounds():
+    """Elements whose float32 quotient is the bound itself are counted as float64 counts them."""
+    random = np.random.default_rng(5)
+    for bound in (1e-3, 5e-3, 1e-2):
+        a = random.uniform(1, 2, 1 << 17).astype(np.float32)
+        b = (a * (1 - bound)).astype(np.float32)
+        b = np.where(random.random(a.size) < 0.5, b, np.nextafter(b, np.float32(9)))
+        assert_right(a, b)
+
+
+@pytest.mark.parametrize("exponent", [-1, -3, -5, -7])
+def test_cosine_of_close_arrays_keeps_its_digits(exponent):
+    """1 − cosine is right to 1e-5 of itself even where float32 products could not tell."""
+    random = np.random.default_rng(0)
+    a = random.normal(size=300_000).astype(np.float32)
+    b = (a + 10.0**exponent * random.normal(size=a.size)).astype(np.float32)
+    x, y = a.astype(np.longdouble), b.astype(np.longdouble)
+    expected = np.sum(x * y) / np.sqrt(np.sum(x * x) * np.sum(y * y))
+    assert 1 - compare(a, b).metrics.cosine == pytest.approx(
+        float(1 - expected), rel=1e-5, abs=4e-16
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (7, BLOCK + 5), (BLOCK + 5, 7), (4, 1, 300, 130)])
+@pytest.mark.parametrize("orders", ["FF", "FC", "CF", "SS", "SC"])
+def test_no_layout_changes_a_number(shape, orders):
+    """Column-major and strided arrays give the numbers of row-major ones."""
+    random = np.random.default_rng(1)
+
+    def laid_out(array, order):
+        if order == "S":
+            spaced = np.zeros((*shape[:-1], 2 * shape[-1]), array.dtype)
+            spaced[..., ::2] = array
+            return spaced[..., ::2]
+        return np.asarray(array, order=order)
+
+    a = random.normal(size=shape).astype(np.float32)
+    b = a.copy()
+    b.reshape(-1)[a.size // 3 :: 101] += 0.5
+    plain = compare(a, b)
+    x, y = laid_out(a, orders[0]), laid_out(b, orders[1])
+    compared = compare(x, y)
+    assert compared.metrics.first_mismatch == plain.metrics.first_mismatch
+    assert compared.metrics.max_abs_err == plain.metrics.max_abs_err
+    assert compared.metrics.equal_percent == plain.metrics.equal_percent
+    assert compared.metrics.cosine == pytest.approx(plain.metrics.cosine, rel=1e-9)
+    assert not same_bytes(x, y)
+    assert same_bytes(x, laid_out(a, orders[1]))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_memory_does_not_grow_with_a_mapped_file(tmp_path, order):
+    """Neither a row-major nor a column-major file is copied as a whole."""
+    for name in "ab":
+        array = np.lib.format.open_memmap(
+            tmp_path / name, "w+", np.float32, (2048, 2048), fortran_order=order == "F"
+        )
+        array[:] = np.float32(name == "a")
+    a, b = (np.load(tmp_path / name, mmap_mode="r") for name in "ab")
+    compare(a[:40], b[:40])
+    tracemalloc.start()
+    try:
+        compare_arrays(a, b, Tolerance())
+        same_bytes(a, a)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 << 20
+
+
+def test_threads_do_not_disturb_each_other():
+    """Pairs compared in threads at once give the numbers they give alone."""
+    random = np.random.default_rng(2)
+    pairs = [
+        (random.normal(size=size).astype(dtype), random.normal(size=size).astype(dtype))
+        for size in (10, 9000, 3 * BLOCK)
+        for dtype in (np.float32, np.float64, np.float16)
+    ] * 8
+    alone = [compare(a, b).metrics for a, b in pairs]
+    with ThreadPoolExecutor(4) as pool:
+        assert [c.metrics for c in pool.map(lambda pair: compare(*pair), pairs)] == alone
+
+
+@pytest.mark.parametrize("dtype", ["S4", "U2", "V3", "M8[s]"])
+def test_what_is_no_number_is_refused(dtype):
+    """Texts, raw bytes and dates are not compared as numbers."""
+    with pytest.raises(TypeError, match="cannot be compared"):
+        compare(np.zeros(2, dtype), np.zeros(2, dtype))
