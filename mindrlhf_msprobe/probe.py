@@ -275,8 +275,10 @@ class Probe:
                     f"model=cell)."
                 )
             network = model if model is not None else self._networks[phase.role]
-        self._open = context
         assert self._recorder is not None
+        if network is not None:
+            self._recorder.first_entry(phase.role, network)
+        self._open = context
         if network is None:
             return None
         return network if self._recorder.wants(phase) else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.configurations import as_text, to_plain
+from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
 from mindrlhf_msprobe.capture.summary import is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
@@ -32,12 +33,15 @@ class Recorder:
 
     def __init__(self, config: ProbeConfig, rank: int) -> None:
         self._config = config
+        unknown: list[tuple[str, BaseException]] = []
+        settings: dict[str, Any] = settings_now(lambda *fault: unknown.append(fault))
         self._writer = RunWriter(
             Path(config.dump_path).expanduser().absolute(),
             rank=rank,
             config=config.to_json(),
             existing=config.existing,
             task=config.task,
+            settings={**settings, "versions": {"cann": cann_version()}},
         )
         self.step = config.initial_step or self._writer.next_step()
         self._sequence = itertools.count()
@@ -49,9 +53,32 @@ class Recorder:
         # Phases that are switched on: the first and the last step in which they ran.
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._phases_recorded: set[str] = set()
+        self._roles_entered: set[str] = set()
         self._raised: BaseException | None = None
         # Cells run in any thread. Held while files are written, never while a tensor is fetched.
         self._lock = threading.RLock()
+        for what, error in unknown:
+            self.fault(what, error)
+
+    def first_entry(self, role: str, network: Any) -> None:
+        """Record the initial weights of a role's network, and what the process now runs with.
+
+        Only the first network that a role enters counts: one that replaces it, by a later
+        `watch()` or `phase(model=…)`, is no initial one. A network that serves two roles is
+        recorded for both. By the first network of all, the trainer has set its seeds and its
+        determinism, which is why they are looked at again.
+        """
+        if role in self._roles_entered:
+            return
+        settings = None if self._roles_entered else settings_now(self.fault)
+        self._roles_entered.add(role)
+        try:
+            # Fetching takes long and may run hooks of other threads: not under the lock.
+            weights = initial_weights(network, self.fault) if self._config.fingerprint else None
+            with self._lock:
+                self._writer.save_first_entry(role, weights, settings)
+        except Exception as error:
+            self.fault(f"the initial weights of {role}", error)
 
     def wants(self, phase: Phase) -> bool:
         """Tell whether a phase that is switched on is recorded in this step."""

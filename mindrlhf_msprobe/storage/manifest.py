@@ -9,6 +9,7 @@ import platform
 import shutil
 import sys
 import uuid
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,13 @@ TOOL = "mindrlhf_msprobe"
 RUNNING = "running"
 FINISHED = "finished"
 FAILED = "failed"
+
+#: Stands for a setting's value that could be a secret.
+WITHHELD = "<withheld: it could be a secret>"
+
+#: When the settings of a manifest were taken.
+AT_START = "start"
+AT_FIRST_PHASE = "first_phase"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -49,11 +57,20 @@ def world_of(environment: dict[str, str] | os._Environ[str] = os.environ) -> dic
 
 
 class Manifest:
-    """The manifest of one rank: claimed when the probe starts, rewritten when a step ends."""
+    """The manifest of one rank: claimed when the probe starts, rewritten when a step ends.
 
-    def __init__(self, root: Path, rank: int, content: dict[str, Any]) -> None:
+    Its settings (versions, device, seeds, …) and its initial weights are those of the first
+    attempt at the run. A further attempt keeps them, and notes under its own entry in `attempts`
+    what is different for it. An attempt that entered no network and ended no step leaves nothing
+    to keep: the next one counts as the first.
+    """
+
+    def __init__(
+        self, root: Path, rank: int, content: dict[str, Any], *, further: bool = False
+    ) -> None:
         self._path = root / layout.manifest_name(rank)
         self.content = content
+        self._further = further
 
     @property
     def attempt(self) -> dict[str, Any]:
@@ -64,12 +81,53 @@ class Manifest:
         """Write the manifest, whole or not at all."""
         write_json(self._path, self.content)
 
+    def note_settings(self, settings: Mapping[str, Any], taken: str) -> None:
+        """Note this attempt's settings, section by section; `save` writes them.
+
+        Args:
+            taken: the moment: `start` or `first_phase`. What was different at the start stays
+                under `at_start`.
+        """
+        target = self.attempt if self._further else self.content
+        if taken != AT_START:
+            at_start = {
+                name: self._setting(name)
+                for name, value in settings.items()
+                if self._setting(name) not in (None, value)
+            }
+            if at_start:
+                target["at_start"] = at_start
+        for name, value in settings.items():
+            target[name] = value
+            if self._further and value == self.content.get(name):
+                del target[name]
+        target["taken"] = taken
+
+    def _setting(self, name: str) -> Any:
+        return self.attempt.get(name, self.content.get(name))
+
+    def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
+        """Note the initial weights of a role's network; `save` writes them."""
+        known = self.content.get("initial_weights")
+        if not self._further:
+            self.content["initial_weights"] = {**(known or {}), role: dict(weights)}
+        elif not isinstance(known, dict) or known.get(role) != weights:
+            self.attempt.setdefault("initial_weights", {})[role] = dict(weights)
+
     @classmethod
-    def claim(cls, root: Path, rank: int, config: dict[str, Any], existing: str) -> Manifest:
+    def claim(
+        cls,
+        root: Path,
+        rank: int,
+        config: dict[str, Any],
+        existing: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Manifest:
         """Claim `root` for this rank of this job and return its manifest.
 
         Args:
             existing: what to do about an earlier run: `refuse`, `resume` or `overwrite`.
+            settings: what the process runs with, by section; versions add to those known here.
 
         Raises:
             RunError: the directory holds another run and `existing` refuses it, or it cannot be
@@ -85,7 +143,13 @@ class Manifest:
                 earlier = _own_manifest(root, rank)
             else:
                 _refuse_other_run(root, rank, world)
-            manifest = cls(root, rank, _new_content(rank, world, config, earlier))
+            manifest = cls(
+                root,
+                rank,
+                _new_content(rank, world, config, earlier),
+                further=earlier is not None and _left_something(earlier),
+            )
+            manifest.note_settings(_with_versions(settings), AT_START)
             manifest.save()
         except OSError as error:
             raise RunError(
@@ -168,7 +232,7 @@ def _new_content(
         "state": RUNNING,
         "attempts": [*(attempts if isinstance(attempts, list) else []), attempt],
         "world": {**world, "rank": rank},
-        "versions": _versions(),
+        **_kept(earlier),
         "config": config,
         "coverage": {
             "backward": "not recorded by this version",
@@ -178,10 +242,33 @@ def _new_content(
     }
 
 
-def _versions() -> dict[str, Any]:
+def _left_something(earlier: dict[str, Any]) -> bool:
+    """Tell whether an earlier attempt entered a network or ended a step."""
+    attempts = earlier.get("attempts")
+    ended = any(
+        isinstance(attempt, dict) and attempt.get("last_completed_step") is not None
+        for attempt in (attempts if isinstance(attempts, list) else [])
+    )
+    return ended or bool(earlier.get("initial_weights")) or earlier.get("taken") == AT_FIRST_PHASE
+
+
+def _kept(earlier: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what a further attempt leaves as the first one noted it."""
+    if earlier is None or not _left_something(earlier):
+        return {}
+    names = (
+        *("versions", "device", "seeds", "determinism", "environment"),
+        *("taken", "at_start", "initial_weights"),
+    )
+    return {name: earlier[name] for name in names if name in earlier}
+
+
+def _with_versions(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     names = ("mindspore", "mindformers", "numpy")
     found = {name: _version(name) for name in names}
-    return {"python": platform.python_version(), "platform": sys.platform, **found}
+    versions = {"python": platform.python_version(), "platform": sys.platform, **found}
+    settings = settings or {}
+    return {**settings, "versions": {**versions, **settings.get("versions", {})}}
 
 
 def _version(distribution: str) -> str | None:

@@ -24,17 +24,27 @@ from mindrlhf_msprobe.storage.manifest import Manifest
 class RunWriter:
     """Writes what one rank records into `root`.
 
+    Args:
+        settings: what the process runs with, by section, for the manifest.
+
     Raises:
         RunError: the directory holds another run, or cannot be written.
     """
 
     def __init__(
-        self, root: Path, *, rank: int, config: Mapping[str, Any], existing: str, task: str
+        self,
+        root: Path,
+        *,
+        rank: int,
+        config: Mapping[str, Any],
+        existing: str,
+        task: str,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.root = root
         self.rank = rank
         self._task = task
-        self._manifest = Manifest.claim(root, rank, dict(config), existing)
+        self._manifest = Manifest.claim(root, rank, dict(config), existing, settings)
         self._journals: dict[Path, _Journal] = {}
         self._key_data_dirs: set[Path] = set()
         self._step_has_data = False
@@ -82,6 +92,22 @@ class RunWriter:
     def save_configurations(self, content: Mapping[str, Any]) -> None:
         """Write configurations.json, whole or not at all."""
         write_json(self.root / layout.CONFIGURATIONS_FILE, dict(content), indent=4)
+
+    def save_first_entry(
+        self, role: str, weights: Mapping[str, Any] | None, settings: Mapping[str, Any] | None
+    ) -> None:
+        """Write what was found when a role's network was first entered, into the manifest.
+
+        Args:
+            weights: parameter name → fingerprint; None where they are not recorded.
+            settings: what the process runs with, by section; None where that is known already.
+        """
+        if settings is not None:
+            self._manifest.note_settings(settings, manifest.AT_FIRST_PHASE)
+        if weights is not None:
+            self._manifest.note_weights(role, weights)
+        if settings is not None or weights is not None:
+            self._manifest.save()
 
     def end_step(self, step: int, lost: Mapping[str, int], *, complete: bool = True) -> None:
         """Write what msprobe's tools read and note in the manifest that `step` is whole."""
