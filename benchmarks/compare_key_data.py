@@ -23,12 +23,13 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--elements", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=int, default=8, help="keys the pairs are spread over")
     parser.add_argument("--equal", action="store_true", help="compare equal pairs")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     total = options.pairs * options.elements
     with workspace(options.directory) as root:
-        write_key_data(root, options.pairs, options.elements, options.equal)
+        write_key_data(root, options.pairs, options.elements, options.equal, options.keys)
         a, b = root / "A", root / "B"
         ours = best([command(a, b, root / f"ours{i}") for i in range(options.rounds)])
         print(

@@ -7,10 +7,10 @@ inside the call of the cell around them, so that a longer loop shifts nothing th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mindrlhf_msprobe.comparison.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.names import CellFilter, NameRule, match_names
 from mindrlhf_msprobe.storage.records import Entry
 
 #: A cell in one direction under the name both runs have for it.
@@ -36,22 +36,32 @@ class Alignment:
     notes: list[str] = field(default_factory=list)
 
 
-def align(a: Sequence[Entry], b: Sequence[Entry], rules: tuple[NameRule, ...] = ()) -> Alignment:
+def align(
+    a: Sequence[Entry],
+    b: Sequence[Entry],
+    rules: tuple[NameRule, ...] = (),
+    *,
+    damaged: Collection[str] = (),
+    chosen: tuple[CellFilter | None, CellFilter | None] = (None, None),
+) -> Alignment:
     """Pair the entries of both runs, phase by phase.
 
     Args:
         rules: how cells of A are called in B.
+        damaged: phases of which entries may be lost, so that a loop's calls may lack the first.
+        chosen: which cells each run was configured to record.
     """
     alignment = Alignment()
     phases = dict.fromkeys(entry.phase for entry in (*a, *b))
     for phase in phases:
         sides = [[entry for entry in side if entry.phase == phase] for side in (a, b)]
         cells_a, cells_b = ({entry.cell for entry in side} for side in sides)
-        names = match_names(cells_a, cells_b, rules)
+        names = match_names(cells_a, cells_b, rules, chosen)
         note = names.note(phase)
         if note is not None and all(sides):
             alignment.notes.append(note)
-        _align_phase(alignment, _Side(sides[0], names.of_a), _Side(sides[1], names.of_b))
+        named = _Side(sides[0], names.of_a), _Side(sides[1], names.of_b)
+        _align_phase(alignment, *named, phase in damaged)
     return alignment
 
 
@@ -71,15 +81,16 @@ class _Side:
         """Return for each entry the nearest one around it whose cell both runs recorded."""
         found: dict[str, str | None] = {}
         for entry in self.entries:
-            parent, seen = entry.parent, {entry.name}  # a dump from elsewhere may go in circles
-            while parent is not None and self.cells.get(parent) not in common:
-                seen.add(parent)
-                around = self.by_name.get(parent)
-                parent = around.parent if around is not None else None
-                if parent in seen:
-                    parent = None
-            found[entry.name] = parent if parent in self.by_name and parent not in seen else None
+            around = self._around(entry)
+            while around is not None and self.cells[around.name] not in common:
+                around = self._around(around)
+            found[entry.name] = None if around is None else around.name
         return found
+
+    def _around(self, entry: Entry) -> Entry | None:
+        """Return the entry around this one: it began before, or the dump goes in circles."""
+        around = self.by_name.get(entry.parent or "")
+        return around if around is not None and around.seq < entry.seq else None
 
     def bases(self, loops: dict[str, _Loop]) -> dict[_Loop, int]:
         """Return the call number each loop ought to begin with: the one after the last before."""
@@ -92,9 +103,9 @@ class _Side:
         return bases
 
 
-def _align_phase(alignment: Alignment, a: _Side, b: _Side) -> None:
+def _align_phase(alignment: Alignment, a: _Side, b: _Side, damaged: bool) -> None:
     common = {cell for cell in a.cells.values() if cell is not None} & {*b.cells.values()}
-    paired = _Pairing(a, b, common).paired
+    paired = _Pairing(a, b, common, damaged).paired
     ids = {name: name for name in a.by_name}
     for side, found in ((a, alignment.a), (b, alignment.b)):
         for entry in side.entries:
@@ -121,12 +132,15 @@ class _Pairing:
         paired: name of B's entry → name of A's.
     """
 
-    def __init__(self, a: _Side, b: _Side, common: set[_Cell]) -> None:
+    def __init__(self, a: _Side, b: _Side, common: set[_Cell], damaged: bool) -> None:
+        self._damaged = damaged
         self.paired: dict[str, str] = {}
         self._sides = (a, b)
         self._common = common
         self._used: set[str] = set()
-        self._openings = a.openings == b.openings
+        self._openings = a.openings == b.openings or (
+            min(a.openings, b.openings) > 1 and len(a.entries) != len(b.entries)
+        )
         self._tokens = all(any(e.token is not None for e in s.entries) for s in (a, b))
         self._parents = (a.parents(common), b.parents(common))
         self._loops = tuple(
@@ -175,14 +189,16 @@ class _Pairing:
         self, loop_a: _Loop, a: Sequence[Entry], loop_b: _Loop, b: Sequence[Entry]
     ) -> Iterable[tuple[Entry, Entry]]:
         """Yield the calls of two loops that stand against each other."""
-        base_a, base_b = self._bases[0][loop_a], self._bases[1][loop_b]
-        if base_a != base_b:  # something before ran unlike often: count from this loop's first
-            base_a, base_b = min(e.call for e in a), min(e.call for e in b)
-        else:
-            base_a = base_b = 0
-        calls = {entry.call - base_b: entry for entry in b}
+        bases = self._bases[0][loop_a], self._bases[1][loop_b]
+        firsts = min(entry.call for entry in a), min(entry.call for entry in b)
+        if bases[0] == bases[1] or (self._damaged and max(bases) <= min(firsts)):
+            firsts = 0, 0
+        # Otherwise something before ran unlike often: count from this loop's first.
+        calls = {entry.call - firsts[1]: entry for entry in reversed(b)}
+        exact = {(entry.call - firsts[1], entry.class_name): entry for entry in b}
         for entry in a:
-            other = calls.get(entry.call - base_a)
+            call = entry.call - firsts[0]
+            other = exact.get((call, entry.class_name)) or calls.get(call)
             if other is not None:
                 yield entry, other
 

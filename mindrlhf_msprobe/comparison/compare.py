@@ -22,7 +22,7 @@ from mindrlhf_msprobe.comparison.preflight import preflight
 from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.verdict import conclude
-from mindrlhf_msprobe.comparison.view import View, views
+from mindrlhf_msprobe.comparison.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.findings import Comparison, Finding, Preflight, RuleUse, Status
 from mindrlhf_msprobe.storage.reader import Run, open_run
@@ -79,6 +79,8 @@ def compare_runs(
         UsageError: an argument is wrong, or a rule or a name pattern matches nothing.
     """
     _check_choice(engine, workers)
+    _check_two("phases", phases, str)
+    _check_two("ranks", ranks, int)
     within_one = b is None or _same(a, b)
     job, notes = _job(a, b, tolerance, noise, mapping, phases, ranks, within_one)
     if tokenizer is not None:
@@ -91,10 +93,8 @@ def compare_runs(
     places = sorted(job.sides[0].places() | job.sides[1].places())
     _check_patterns(job, places)
     start = _engine(engine, job, address, workers)
-    alone = 0.0 if engine == "ray" or workers is not None else None
-    judged = run(
-        job, places, start, progress, **({} if alone is None else {"alone_seconds": alone})
-    )
+    at_once = engine == "ray" or workers is not None
+    judged = run(job, places, start, progress, at_once=at_once)
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes)
     if output_path is None:
         return comparison
@@ -163,22 +163,25 @@ def _job(
     _check_ranks(ranks, first, second)
     left, right, notes = views(first, second, phases, ranks)
     repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
-    further = tuple(
-        View(_noise_run(path, a, b), left.phases, left.steps, left.ranks, left.only_ranks)
-        for path in repetitions
-    )
+    _check_repetitions(repetitions, a, b)
+    further = []
+    for path in repetitions:
+        # A's names are those of the comparison, so what leads to A's leads to the others.
+        _, view, _ = views(first, open_run(Path(path).absolute()), None, None)
+        further.append(replace(view, phases=left.phases))
     notes += [_note_on_noise(first, view.run) for view in further]
-    return Job((left, right), further, allowed, rules), [note for note in notes if note]
+    return Job((left, right), tuple(further), allowed, rules), [note for note in notes if note]
 
 
-def _noise_run(path: _PathLike, a: _PathLike, b: _PathLike | None) -> Run:
-    for name, other in (("A", a), ("B", b)):
-        if other is not None and _same(path, other):
-            raise UsageError(
-                f"the noise run {path} is run {name} itself; expected a further run of A's "
-                f"configuration."
-            )
-    return open_run(Path(path).absolute())
+def _check_repetitions(paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | None) -> None:
+    known: list[tuple[str, _PathLike | None]] = [("run A itself", a), ("run B itself", b)]
+    for path in paths:
+        for what, other in known:
+            if other is not None and _same(path, other):
+                raise UsageError(
+                    f"the noise run {path} is {what}; expected a further run of A's configuration."
+                )
+        known.append(("given twice", path))
 
 
 def _note_on_noise(a: Run, repetition: Run) -> str:
@@ -204,6 +207,15 @@ def _check_choice(engine: str, workers: int | None) -> None:
         raise UsageError(f"workers is {workers!r}; expected a whole number, 1 or larger.")
     if workers is not None and workers < 1:
         raise UsageError(f"workers is {workers}; expected 1 or larger.")
+
+
+def _check_two(name: str, value: object, kind: type) -> None:
+    if value is None:
+        return
+    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
+    if not (is_pair and all(isinstance(v, kind) for v in value)):  # type: ignore[attr-defined]
+        what = {str: "the names of two phases", int: "two numbers"}[kind]
+        raise UsageError(f"{name} is {value!r}; expected {what}.")
 
 
 def _engine(

@@ -28,7 +28,8 @@ from mindrlhf_msprobe.findings import Finding, Side, Status
 #: Called with (records done, records known so far, or estimated) as the comparison proceeds.
 Progress = Callable[[int, int], None]
 
-_ALONE_SECONDS = 0.5  # what this process does by itself before it starts workers
+_BYTES_OF_A_PLACE = 1 << 20  # what reading a place takes, as so many bytes of tensors
+_WORTH_SECONDS = 0.3  # of work for one process that make it worth while to start others
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,10 @@ class Engine(Protocol):
 
     capacity: int
 
+    @property
+    def ready(self) -> bool:
+        """Whether it has begun to work; until then, others had better do the tasks."""
+
     def submit(self, task: Task) -> None:
         """Begin a task."""
 
@@ -101,6 +106,7 @@ class ThisProcess:
     """Does one task at a time, in this process."""
 
     capacity = 1
+    ready = True
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -133,27 +139,31 @@ def run(
     start_workers: Callable[[], Engine] | None,
     progress: Progress | None = None,
     *,
-    alone_seconds: float = _ALONE_SECONDS,
+    at_once: bool = False,
 ) -> list[JudgedPlace]:
     """Compare all places and return what was found, in their order.
 
     Args:
-        start_workers: returns the engine that takes over when this process has worked for
-            `alone_seconds` and there is still something to do; None: this process does it all.
+        start_workers: returns the engine that takes over when there is so much to do that it is
+            worth while; None: this process does it all.
+        at_once: start it whatever there is to do.
     """
     schedule = _Schedule(places, progress)
+    here: Engine = ThisProcess(job)
+    workers: Engine | None = None
     began = time.monotonic()
-    engine: Engine = ThisProcess(job)
-    own = True
     try:
         while not schedule.finished:
-            if own and start_workers is not None and time.monotonic() - began >= alone_seconds:
-                engine, own = start_workers(), False
+            left = schedule.seconds_left(time.monotonic() - began)
+            if workers is None and start_workers and (at_once or left > _WORTH_SECONDS):
+                workers = start_workers()
+            engine = workers if workers is not None and workers.ready else here
             while schedule.ready and schedule.running < engine.capacity:
                 engine.submit(schedule.next_task(engine.capacity))
             schedule.done(*engine.next_result())
     finally:
-        engine.close()
+        if workers is not None:
+            workers.close()
     return schedule.results()
 
 
@@ -168,13 +178,23 @@ class _Schedule:
         self._open: dict[tuple[int, int], int] = {}
         self._failed_once: set[tuple[int, ...]] = set()
         self._progress = progress
-        self._waiting_bytes = self._records = self._records_done = 0
+        self._waiting_bytes = self._bytes_done = 0
+        self._records = self._records_done = 0
         self.running = 0
 
     @property
     def ready(self) -> bool:
         """Whether there is a task that can begin now."""
         return bool(self._tasks or self._waiting)
+
+    def seconds_left(self, spent: float) -> float:
+        """Estimate how long one process would still take, from the time it has taken so far."""
+        places = len(self._judged)
+        if not places or spent < _WORTH_SECONDS / 10:
+            return 0.0
+        done = places * _BYTES_OF_A_PLACE + self._bytes_done
+        left = (len(self._places) - places) * (done + self._waiting_bytes) / places
+        return spent * (left + self._waiting_bytes) / done
 
     @property
     def finished(self) -> bool:
@@ -197,6 +217,7 @@ class _Schedule:
             works.append(self._waiting.popleft())
             total += works[-1].bytes
         self._waiting_bytes -= total
+        self._bytes_done += total
         return ChunkTask(tuple(works))
 
     def done(self, task: Task, result: Result | Failure) -> None:

@@ -32,15 +32,18 @@ if _WIDEST == _FLOAT64:
     del _RANGE[_FLOAT64]
 #: four times the error of |a−b| / max(|a|, |b|) in float32: two roundings of 2⁻²⁴ each
 _FLOAT32_MARGIN = 2.0**-21
-#: a share's bound, and float32 numbers surely below and above; arrays, as ufuncs take them faster
-_FLOAT32_BOUNDS = [
+#: a share's bound, it in float32, and float32 numbers surely below and above; arrays, as ufuncs
+#: take them faster
+_FLOAT32_BOUNDS: list[tuple[float, np.ndarray, np.ndarray, np.ndarray]] = [
     (
         bound,
+        np.array([bound], np.float32),
         np.array([bound * (1 - _FLOAT32_MARGIN)], np.float32),
         np.array([bound * (1 + _FLOAT32_MARGIN)], np.float32),
     )
     for bound in _BOUNDS
 ]
+_SAMPLED = 4096  # elements that tell whether many errors are as large as a bound
 
 
 @dataclass(frozen=True)
@@ -438,6 +441,9 @@ def _add_float32_errors(
 ) -> None:
     """Add float32 errors; elements that float32 cannot decide are computed in float64.
 
+    But for a share's bound, which about one element in 10⁷ may be too close to, unless a sample
+    shows that many are.
+
     `distance` is the exact one rounded to the nearest, so that the element with the largest is
     among those with the largest rounded one; `relative` is off by less than _FLOAT32_MARGIN.
     """
@@ -450,11 +456,15 @@ def _add_float32_errors(
         lowest = np.float32(top * (1 - _FLOAT32_MARGIN))
         chosen = np.flatnonzero(np.greater_equal(relative, lowest, out=_scratch.mask[: a.size]))
         sums.max_rel = max(sums.max_rel, _float64_errors(a, b, chosen)[2].max())
-    for i, (bound, low, high) in enumerate(_FLOAT32_BOUNDS):
+    for i, (exact, bound, low, high) in enumerate(_FLOAT32_BOUNDS):
         if top < low[0]:
             sums.within[i] += a.size
+            continue
+        sample = relative[:_SAMPLED]
+        if _count(np.less, sample, low) == _count(np.less, sample, high):
+            sums.within[i] += _count(np.less, relative, bound)
         else:
-            sums.within[i] += _count_below(a, b, relative, bound, low, high)
+            sums.within[i] += _count_below(a, b, relative, exact, low, high)
     if sums.within_tolerance and not sums.tolerance.bitwise:
         close = top * (1 + _FLOAT32_MARGIN) <= sums.tolerance.rtol
         sums.within_tolerance = close or _all_within_float32(sums.tolerance, a, b, distance, larger)
@@ -479,11 +489,9 @@ def _count_below(
     high: np.ndarray,
 ) -> int:
     """Count the float32 elements whose float64 relative error is below `bound`."""
-    below, candidates = _count(np.less, relative, low), _count(np.less, relative, high)
-    if candidates > below:
-        chosen = np.flatnonzero((relative >= low) & (relative < high))
-        below += int(np.count_nonzero(_float64_errors(a, b, chosen)[2] < bound))
-    return below
+    below = _count(np.less, relative, low)
+    chosen = np.flatnonzero((relative >= low) & (relative < high))
+    return below + int(np.count_nonzero(_float64_errors(a, b, chosen)[2] < bound))
 
 
 def _all_within_float32(

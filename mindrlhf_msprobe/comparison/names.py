@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,9 @@ from mindrlhf_msprobe.errors import ConfigError
 
 ROOT = "root"
 _SAMPLED = 64  # names of which a common prefix is guessed
+
+#: Tells whether a run was configured to record a cell.
+CellFilter = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
@@ -129,17 +132,29 @@ def _without(cell: str, prefix: str) -> str | None:
     return cell[len(prefix) + 1 :] if cell.startswith(prefix + ".") else None
 
 
-def match_names(a: Iterable[str], b: Iterable[str], rules: tuple[NameRule, ...] = ()) -> Names:
+def match_names(
+    a: Iterable[str],
+    b: Iterable[str],
+    rules: tuple[NameRule, ...] = (),
+    chosen: tuple[CellFilter | None, CellFilter | None] = (None, None),
+) -> Names:
     """Find out how the cells of A and B are to be matched.
 
     A prefix is taken off only where most names have no partner as they are, and have one without
-    it.
+    it; not where several fit as well, and not where each run was configured (`chosen`) to leave
+    out all the other one recorded.
     """
     names_a = frozenset(renamed(rules, cell) for cell in a) - {ROOT}
     names_b = frozenset(b) - {ROOT}
     if 2 * len(names_a & names_b) >= min(len(names_a), len(names_b)):
         return Names(rules)
+    if not any(_chooses(chosen[0], names_b)) and not any(_chooses(chosen[1], names_a)):
+        return Names(rules)
     return Names(rules, *_prefixes(names_a, names_b))
+
+
+def _chooses(chosen: CellFilter | None, cells: Iterable[str]) -> Iterable[bool]:
+    return (chosen is None or chosen(cell) for cell in cells)
 
 
 @lru_cache(maxsize=256)
@@ -151,13 +166,23 @@ def _prefixes(a: frozenset[str], b: frozenset[str]) -> tuple[str, str]:
             pair = _ends(name, other) if sampled is a else _ends(other, name)
             if pair is not None:
                 votes[pair] += 1
-    best, most = ("", ""), len(a & b)
-    ranked = sorted(votes, key=lambda p: (-votes[p], len(p[0]) + len(p[1]), p))
-    for pair in ranked[:_SAMPLED]:
-        count = len(_below(a, pair[0]) & _below(b, pair[1]))
-        if count > most:
-            best, most = pair, count
-    return best if 2 * most >= min(len(a), len(b)) else ("", "")
+    ranked = sorted((p for p in votes if _is_wrapper(p)), key=lambda p: (-votes[p], _parts(p), p))
+    found = [(-len(_below(a, p[0]) & _below(b, p[1])), _parts(p), p) for p in ranked[:_SAMPLED]]
+    (most, parts, best), *rest = sorted(found) or [(0, 0, ("", ""))]
+    ambiguous = bool(rest) and rest[0][:2] == (most, parts)
+    enough = -most > len(a & b) and -2 * most >= min(len(a), len(b))
+    return best if enough and not ambiguous else ("", "")
+
+
+def _is_wrapper(prefixes: tuple[str, str]) -> bool:
+    """Tell whether two prefixes may be of wrappers; those with numbers are of unlike layers."""
+    return not all(prefixes) or not any(
+        part.isdecimal() for prefix in prefixes for part in prefix.split(".")
+    )
+
+
+def _parts(prefixes: tuple[str, str]) -> int:
+    return sum(len(prefix.split(".")) for prefix in prefixes if prefix)
 
 
 def _ends(a: str, b: str) -> tuple[str, str] | None:

@@ -2,9 +2,9 @@
 
 A record of B that differs from A is held against the distances between A and its repetitions. B
 counts as different where its distance to the nearest of them exceeds their largest distance from
-each other by more than a margin: Student's t for the number of distances known, at 99 %
-(two-sided; W. S. Gosset, "The probable error of a mean", Biometrika 6, 1908), at least 3. A tensor
-counts for at most four independent values, because its elements stray together.
+each other by more than a margin: Student's t for the number of distances known, at 99.9 %
+(two-sided; W. S. Gosset, "The probable error of a mean", Biometrika 6, 1908), at least 3.3. A
+tensor counts for at most four independent values, because its elements stray together.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mindrlhf_msprobe.comparison.metrics import Tolerance, compare_arrays
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.records import Leaf, Record
 
-_LEAST_MARGIN = 3.0
+_LEAST_MARGIN = 3.3
 _INDEPENDENT = 4  # values a tensor counts for at most
-#: Student's t, two-sided 99 %, for 1, 2, … degrees of freedom.
-_STUDENT_T = (63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17, 3.11, 3.05)
+#: Student's t, two-sided 99.9 %, for 1, 2, … degrees of freedom.
+_STUDENT_T = (636.6, 31.6, 12.92, 8.61, 6.87, 5.96, 5.41, 5.04, 4.78, 4.59, 4.44, 4.32)
 
 #: How far two records are apart, by one or several measures; None: not at all comparable.
 _Distance = tuple[float, ...] | None
@@ -97,28 +97,39 @@ def _judge(
 
 def _by_non_finite(b: Record, members: Sequence[Record], varies: bool, runs: str) -> Noise:
     """Judge records with NaN or infinite elements where another one has none."""
-    counts = [(r.leaf.nan_count or 0) + (r.leaf.inf_count or 0) for r in (b, *members)]
+    counts = [_non_finite(record) for record in (b, *members)]
     if varies and counts[0] <= 2 * max(counts[1:]):
         return Noise(True, f"NaN or infinite elements come and go among A and its {runs}, too")
     return Noise(False, f"A and its {runs} have no such NaN or infinite elements")
 
 
 def _margin(freedom: int) -> float:
-    return max(_LEAST_MARGIN, _STUDENT_T[freedom - 1]) if freedom <= len(_STUDENT_T) else 3.0
+    return _STUDENT_T[freedom - 1] if freedom <= len(_STUDENT_T) else _LEAST_MARGIN
 
 
 def _by_kind(b: Record, members: Sequence[Record], runs: str) -> Noise:
     """Judge what has no distance: texts, shapes, dtypes. What comes and goes by itself is noise."""
-    kinds = [_kind(member) for member in members]
-    if any(kind != kinds[0] for kind in kinds):
-        return Noise(True, f"A and its {runs} differ among themselves here, too")
-    return Noise(False, f"A and its {runs} agree here")
+    if _non_finite(b) and not any(map(_non_finite, members)):
+        return _by_non_finite(b, members, False, runs)
+    own, *kinds = (_kind(record) for record in (b, *members))
+    if all(kind == kinds[0] for kind in kinds):
+        return Noise(False, f"A and its {runs} agree here")
+    new = len(own) not in map(len, kinds) or any(
+        len(set(column)) == 1 and value != column[0] for value, column in zip(own, zip(*kinds))
+    )
+    if new:
+        return Noise(False, f"A and its {runs} differ among themselves here, but not in this")
+    return Noise(True, f"A and its {runs} differ among themselves here, too")
 
 
 def _kind(record: Record) -> tuple[object, ...]:
     leaf = record.leaf
-    value = leaf.fingerprint or leaf.value if leaf.type == "str" else None
-    return leaf.type, leaf.dtype, leaf.shape, value
+    value = (leaf.fingerprint or leaf.value) if leaf.type == "str" else None
+    return leaf.type, leaf.dtype, value, *(leaf.shape or ())
+
+
+def _non_finite(record: Record) -> int:
+    return (record.leaf.nan_count or 0) + (record.leaf.inf_count or 0)
 
 
 def _measure(
@@ -139,7 +150,7 @@ def _measure(
         if _discrete(leaf):
             return _of_discrete, (size,)
         return _of_arrays, (size, size)
-    return _of_statistics, (3, 1)
+    return _of_statistics, (size,)
 
 
 def _discrete(leaf: Leaf) -> bool:
@@ -167,7 +178,10 @@ def _of_discrete(a: Record, b: Record) -> _Distance:
 
 
 def _of_statistics(a: Record, b: Record) -> _Distance:
-    """Return the distance of max, min and norm together, and that of the means."""
+    """Return the distance of max, min, norm and mean together.
+
+    The mean of n elements strays √n times less than they do, so it counts √n times.
+    """
     x, y = a.leaf, b.leaf
     if (x.nan_count, x.inf_count) != (y.nan_count, y.inf_count):
         return None
@@ -175,7 +189,8 @@ def _of_statistics(a: Record, b: Record) -> _Distance:
     mean = _apart(x.mean, y.mean)
     if None in parts or mean is None:
         return None
-    return math.sqrt(sum(part * part for part in parts if part is not None)), mean
+    square = sum(part * part for part in parts if part is not None)
+    return (math.sqrt(square + mean * mean * math.prod(x.shape or ())),)
 
 
 def _apart(x: object, y: object) -> float | None:

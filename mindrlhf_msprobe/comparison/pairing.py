@@ -108,7 +108,14 @@ def plan_step(
     Args:
         rules: how cells of A are called in B.
     """
-    alignment = align(a.entries, b.entries, rules)
+    chosen = [None if side.config is None else side.config.records_cell for side in (a, b)]
+    alignment = align(
+        a.entries,
+        b.entries,
+        rules,
+        damaged={*a.unreadable, *b.unreadable},
+        chosen=(chosen[0], chosen[1]),
+    )
     order = merge(
         order_of(a.entries, a.key_data, alignment.a), order_of(b.entries, b.key_data, alignment.b)
     )

@@ -161,10 +161,14 @@ def judge_place(job: Job, step: int, rank: int) -> JudgedPlace:
 
 
 def judge_pair(job: Job, work: PairWork) -> Judged:
-    """Compare one pair of records."""
+    """Compare one pair of records; what goes wrong with it costs nothing but its own finding."""
     tolerance, words = job.tolerances.of(work.a.name, work.b.name)
-    decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
-    status, metrics, note = judge(work.a, work.b, tolerance, decode)
+    try:
+        decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
+        status, metrics, note = judge(work.a, work.b, tolerance, decode)
+    except Exception as error:
+        reason = f"it could not be compared: {type(error).__name__}: {error}"
+        return Judged(work, Status.UNREADABLE, None, reason, words)
     if job.noise and status in EXPLAINABLE:
         (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note))
         words = "; ".join(filter(None, [words, by_noise]))
@@ -175,7 +179,7 @@ def _by_noise(work: PairWork, judged: Judgement) -> tuple[Judgement, str]:
     status, metrics, note = judged
     try:
         noise = within_noise(work.a, work.b, work.repetitions)
-    except (ArrayFileError, OSError, TypeError, ValueError) as error:
+    except (ArrayFileError, OSError, TypeError, ValueError, ArithmeticError) as error:
         return (status, metrics, _joined(note, f"its noise is not known: {error}")), ""
     if noise is None:
         return (status, metrics, _joined(note, "no repetition of A recorded it")), ""
@@ -210,7 +214,7 @@ class _Repetitions:
         a, b = (side.load(step, rank) for side in job.sides)
         loaded = [view.load(step, rank) for view in job.noise]
         self._of_a = [_index(plan_step(step, rank, a, data)) for data in loaded]
-        self._of_b = [_index(plan_step(step, rank, b, data)) for data in loaded]
+        self._of_b = [_index(plan_step(step, rank, data, b, job.mapping), 1) for data in loaded]
 
     def of(self, pair: Pair) -> tuple[Record | None, ...]:
         place = _place_of(pair, pair.a)
@@ -228,12 +232,13 @@ class _Repetitions:
 _Index = dict[tuple["str | None", str, str], "Record | None"]
 
 
-def _index(plan: StepPlan) -> _Index:
-    """Return what stands against each record of the plan's first side, None for nothing."""
+def _index(plan: StepPlan, side: int = 0) -> _Index:
+    """Return what stands against each record of one side of a plan, None for nothing."""
+    sides = ((pair, (pair.a, pair.b)) for pair in plan.pairs if pair.gap is None)
     return {
-        _place_of(pair, pair.a): pair.b
-        for pair in plan.pairs
-        if pair.a is not None and pair.gap is None
+        _place_of(pair, both[side]): both[1 - side]
+        for pair, both in sides
+        if both[side] is not None
     }
 
 

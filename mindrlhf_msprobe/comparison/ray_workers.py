@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 from mindrlhf_msprobe.comparison.executor import Failure, Result, Task, available_cores, perform
@@ -32,6 +33,11 @@ class RayWorkers:
         self._perform = self._ray.remote(num_cpus=1, max_retries=0)(perform)
         self._running: dict[Any, Task] = {}
 
+    @property
+    def ready(self) -> bool:
+        """A cluster that could be reached is ready."""
+        return True
+
     def submit(self, task: Task) -> None:
         """Begin a task."""
         self._running[self._perform.remote(self._job, task)] = task
@@ -52,15 +58,17 @@ class RayWorkers:
             self._ray.shutdown()
 
     def _connect(self, address: str | None, count: int | None) -> None:
-        here = {} if address else {"num_cpus": count or available_cores()}
+        address = address or os.environ.get("RAY_ADDRESS")
+        here: dict[str, Any] = {"address": address}
+        if not address:  # ray takes a number of cores only for a cluster of its own
+            here = {"address": "local", "num_cpus": count or available_cores()}
         try:
             self._ray.init(
-                address=address,
+                **here,
                 include_dashboard=None if address else False,
                 configure_logging=True,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                **here,
             )
         except Exception as error:
             where = f"the Ray cluster {address}" if address else "Ray on this machine"

@@ -45,20 +45,28 @@ def _read(pipe: BinaryIO, length: int) -> bytes:
     return b"".join(parts)
 
 
-def main(arguments: list[str]) -> None:
-    """Do tasks until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the comparison itself ends its workers
+def work(job: Any, tasks: BinaryIO, results: BinaryIO) -> None:
+    """Do tasks until there are no more, and end the process."""
     from mindrlhf_msprobe.comparison.executor import perform
 
+    try:
+        send(results, "ready")
+        while True:
+            send(results, perform(job, receive(tasks)))
+    except (EOFError, BrokenPipeError):
+        os._exit(0)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the comparison that started this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the comparison itself ends its workers
     os.chdir(arguments[2])
     with os.fdopen(int(arguments[0]), "rb") as tasks, os.fdopen(int(arguments[1]), "wb") as results:
         try:
             job = receive(tasks)
-            send(results, "ready")
-            while True:
-                send(results, perform(job, receive(tasks)))
-        except (EOFError, BrokenPipeError):
-            os._exit(0)
+        except EOFError:
+            return
+        work(job, tasks, results)
 
 
 if __name__ == "__main__":

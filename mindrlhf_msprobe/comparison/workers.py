@@ -1,27 +1,19 @@
-"""Local workers: processes of their own, each started afresh.
-
-They are neither forked (unsafe once MindSpore runs) nor spawned by multiprocessing (which would
-run a caller's script again if it has no `__main__` guard). One that dies takes only its task along.
-"""
+"""Local workers: processes of this machine; one that dies takes only its task along."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
-import subprocess
-import sys
 from collections import deque
-from pathlib import Path
-from typing import Any
 
+from mindrlhf_msprobe.comparison import processes
 from mindrlhf_msprobe.comparison.executor import Failure, Result, Task, perform
 from mindrlhf_msprobe.comparison.place import Job
+from mindrlhf_msprobe.comparison.processes import Process
 from mindrlhf_msprobe.comparison.worker import receive, send
 
-_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_KILLED_SECONDS = 10.0  # within which a process that was killed ends
 _MOST_START_FAILURES = 3
 
 
@@ -47,9 +39,21 @@ class LocalWorkers:
             self.close()
             raise
 
+    @property
+    def ready(self) -> bool:
+        """Whether any worker has answered, or none can be started."""
+        while not any(worker.ready for worker in self._workers):
+            answers = self._selector.select(timeout=0) if self._workers else []
+            if not answers:
+                break
+            for key, _ in answers:
+                self._take(key.data)
+        return not self._workers or any(worker.ready for worker in self._workers)
+
     def submit(self, task: Task) -> None:
         """Begin a task on a worker that has none."""
-        worker = next((worker for worker in self._workers if worker.task is None), None)
+        free = [worker for worker in self._workers if worker.task is None]
+        worker = next((worker for worker in free if worker.ready), free[0] if free else None)
         if worker is None:
             self._here.append(task)
             return
@@ -92,13 +96,14 @@ class LocalWorkers:
         return task, message
 
     def _start(self) -> None:
-        worker = _Worker()
+        pipes = [pipe.fileno() for w in self._workers for pipe in (w.tasks, w.results)]
+        try:
+            worker = _Worker(processes.start(self._job, pipes))
+        except OSError:  # no more processes, or no more memory for them
+            self._start_failures += 1
+            return
         self._workers.append(worker)
         self._selector.register(worker.results, selectors.EVENT_READ, worker)
-        try:
-            send(worker.tasks, self._job)
-        except OSError:
-            self._bury(worker)
 
     def _bury(self, worker: _Worker) -> None:
         """Remove a worker that died and start another one in its place."""
@@ -122,34 +127,11 @@ class _Worker:
         task: what it does now, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, process: Process) -> None:
         self.ready = False
         self.task: Task | None = None
-        task_read, task_write = os.pipe()
-        result_read, result_write = os.pipe()
-        module = "mindrlhf_msprobe.comparison.worker"
-        pipes = (task_read, result_write)
-        command = [sys.executable, "-m", module, *map(str, pipes), os.getcwd()]
-        try:
-            self._process = subprocess.Popen(
-                command,
-                cwd=_PACKAGE_PARENT,  # so that it is this package that is imported
-                env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
-                pass_fds=pipes,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C reaches this process alone, which ends them
-            )
-        except BaseException:
-            os.close(task_write)
-            os.close(result_read)
-            raise
-        finally:
-            os.close(task_read)
-            os.close(result_write)
-        self.tasks: Any = os.fdopen(task_write, "wb")
-        self.results: Any = os.fdopen(result_read, "rb", buffering=0)
+        self._process = process
+        self.tasks, self.results = process.tasks, process.results
 
     def begin(self, task: Task) -> None:
         """Hand it a task."""
@@ -158,14 +140,16 @@ class _Worker:
 
     def kill(self, patience: float = 0.0) -> str:
         """End it, if it still runs after `patience` seconds, and say how it had ended."""
-        try:
-            code = self._process.wait(timeout=patience)
-        except subprocess.TimeoutExpired:
+        code = self._process.wait(patience)
+        if code is None:
             self._process.kill()
-            code = self._process.wait()
+            code = self._process.wait(_KILLED_SECONDS)
         for pipe in (self.tasks, self.results):
             with contextlib.suppress(OSError):  # what was not yet written is for nobody
                 pipe.close()
+        if code is None:  # it hangs in the kernel, waiting for a dead disk
+            return "does not answer"
         if code < 0:
-            return f"was killed ({signal.Signals(-code).name})"
+            known = {number.value: number.name for number in signal.Signals}
+            return f"was killed ({known.get(-code, f'signal {-code}')})"
         return f"ended early (exit code {code})"

@@ -9,6 +9,7 @@ data/<key>/step<S>/rank<R>/micro_step<M>/<key>.npy, <key>.json
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -169,9 +170,10 @@ def file_name(stem: str, suffix: str = ".npy") -> str:
 def inside(root: Path, path: Path) -> bool:
     """Tell whether `path`, symbolic links followed, lies inside `root`."""
     try:
-        return path.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError, ValueError):  # links in a circle, a name that is none
+        real, top = os.path.realpath(path), os.path.realpath(root)
+    except (OSError, ValueError):  # links in a circle, a name that is none
         return False
+    return real == top or real.startswith(top.rstrip(os.sep) + os.sep)
 
 
 def read_inside(root: Path, path: Path) -> bytes:

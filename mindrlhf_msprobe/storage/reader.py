@@ -159,7 +159,7 @@ class Run:
         known = {field.name for field in fields(ProbeConfig)}
         for manifest in self._manifests_of(rank):
             config = manifest.get("config")
-            if not isinstance(config, dict) or not BASIC_KEYS <= config.keys():
+            if not isinstance(config, dict) or not config.keys() >= BASIC_KEYS:
                 return None
             try:
                 return ProbeConfig(**{name: config[name] for name in known & config.keys()})

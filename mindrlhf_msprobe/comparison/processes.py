@@ -1,0 +1,179 @@
+"""The process of a local worker, forked where that is safe, else started afresh.
+
+A fork costs milliseconds, where a fresh process must import everything again; but it is unsafe in
+a process with threads, such as one that runs MindSpore. multiprocessing is not used: its spawn
+would run a caller's script again if that has no `__main__` guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from mindrlhf_msprobe.comparison.place import Job
+from mindrlhf_msprobe.comparison.worker import send, work
+
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_WITH_THREADS = ("mindspore", "ray", "torch", "tensorflow")  # that Python does not count
+
+
+class Process(Protocol):
+    """A worker's process.
+
+    Attributes:
+        tasks: the pipe it takes tasks from.
+        results: the pipe it puts results into, unbuffered.
+    """
+
+    tasks: Any
+    results: Any
+
+    def wait(self, patience: float) -> int | None:
+        """Wait at most so many seconds for its end; return its exit code, None if it runs on."""
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+
+
+def start(job: Job, pipes_of_others: Iterable[int]) -> Process:
+    """Start a worker.
+
+    Args:
+        pipes_of_others: this process's ends of the other workers' pipes, which a fork must not
+            keep open.
+
+    Raises:
+        OSError: there can be no more processes.
+    """
+    if may_fork():
+        return _Forked(job, pipes_of_others)
+    return _Fresh(job)
+
+
+def may_fork() -> bool:
+    """Tell whether this process has no threads but those that numpy looks after itself."""
+    return (
+        hasattr(os, "fork")
+        and threading.active_count() == 1
+        and not any(module in sys.modules for module in _WITH_THREADS)
+    )
+
+
+class _Pipes:
+    """Both pipes of a worker, with this process's ends as files."""
+
+    def __init__(self) -> None:
+        task_read, task_write = os.pipe()
+        result_read, result_write = os.pipe()
+        self.theirs = task_read, result_write
+        self.tasks: Any = os.fdopen(task_write, "wb")
+        self.results: Any = os.fdopen(result_read, "rb", buffering=0)
+
+    def close_theirs(self) -> None:
+        for end in self.theirs:
+            os.close(end)
+
+    def close(self) -> None:
+        for pipe in (self.tasks, self.results):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+class _Fresh:
+    """An interpreter of its own."""
+
+    def __init__(self, job: Job) -> None:
+        pipes = _Pipes()
+        module = "mindrlhf_msprobe.comparison.worker"
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *map(str, pipes.theirs), os.getcwd()],
+                cwd=_PACKAGE_PARENT,  # so that it is this package that is imported
+                env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+                pass_fds=pipes.theirs,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches the comparison alone, which ends them
+            )
+        except BaseException:
+            pipes.close()
+            raise
+        finally:
+            pipes.close_theirs()
+        self.tasks, self.results = pipes.tasks, pipes.results
+        with contextlib.suppress(OSError):  # it is dead, which reading from it will tell
+            send(self.tasks, job)
+
+    def wait(self, patience: float) -> int | None:
+        try:
+            return self._process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+class _Forked:
+    """A copy of this process."""
+
+    def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
+        pipes = _Pipes()
+        others = [*pipes_of_others, pipes.tasks.fileno(), pipes.results.fileno()]
+        try:
+            with warnings.catch_warnings():  # Python 3.12 counts numpy's threads
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._pid = os.fork()
+        except BaseException:
+            pipes.close()
+            pipes.close_theirs()
+            raise
+        if self._pid == 0:
+            _serve(job, pipes.theirs, others)
+        pipes.close_theirs()
+        self.tasks, self.results = pipes.tasks, pipes.results
+        self._code: int | None = None
+
+    def wait(self, patience: float) -> int | None:
+        until = time.monotonic() + patience
+        while self._code is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= until:
+                break
+            else:
+                time.sleep(0.002)
+        return self._code
+
+    def kill(self) -> None:
+        if self._code is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+
+def _serve(job: Job, pipes: tuple[int, int], others: Iterable[int]) -> NoReturn:
+    """Be a worker; never returns into the code that was forked."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the comparison itself ends its workers
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setsid()
+        for end in others:
+            os.close(end)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        with os.fdopen(pipes[0], "rb") as tasks, os.fdopen(pipes[1], "wb") as results:
+            work(job, tasks, results)
+    finally:
+        os._exit(1)
