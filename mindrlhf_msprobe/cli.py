@@ -140,7 +140,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         print(f"mindrlhf-msprobe compare: {error} The answer is printed here.", file=sys.stderr)
         output, unwritable = None, True
     began = time.perf_counter()
-    with progress_bar("Comparing") as advance:
+    with progress_bar("Comparing", "records") as advance:
         result = compare_runs(output_path=output, progress=advance, **options)
     if arguments.json:
         print(json.dumps(result.to_json(), ensure_ascii=False, indent=1))

@@ -3,35 +3,60 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+_REFRESH_SECONDS = 0.1
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that takes (done, total) and moves the bar."""
+def progress_bar(what: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that takes (done, total) and moves the bar.
+
+    Args:
+        unit: of what is counted, to show how many a second are done.
+    """
+    if not sys.stderr.isatty():  # rich is slow to import
+        yield lambda done, total: None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import ProgressColumn as Column
+    from rich.text import Text
 
-    console = Console(stderr=True)
-    columns = (
+    class Rate(Column):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
+
+    columns: list[Any] = [
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
+        *([Rate()] if unit else []),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+    ]
+    # It has no thread of its own: in a process with threads, workers cannot be forked.
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
         task = progress.add_task(what, total=None)
+        shown = 0.0
 
         def advance(done: int, total: int) -> None:
+            nonlocal shown
             progress.update(task, completed=done, total=total)
+            now = time.monotonic()
+            if done == total or now - shown >= _REFRESH_SECONDS:
+                shown = now
+                progress.refresh()
 
         yield advance

@@ -79,6 +79,8 @@ def _open_array(file: int) -> np.ndarray:
         raise ArrayFileError("is not a regular file")
     head = os.read(file, _HEAD)
     offset = _header_end(head)
+    if offset > len(head):  # a long header, or the claim of one
+        head += os.read(file, min(offset, _LONGEST_HEADER) - len(head))
     # Only the header is handed to numpy's parser: never more than it can be, whatever it claims.
     shape, fortran, dtype = _parse_header(head[:offset])
     if dtype.hasobject:
@@ -118,7 +120,8 @@ def _header_end(head: bytes) -> int:
 
 _MAGIC = b"\x93NUMPY"
 _LENGTHS = {(1, 0): struct.Struct("<H"), (2, 0): struct.Struct("<I")}
-_HEAD = 8 + 4 + (1 << 16)  # bytes read at once: the longest header that is taken
+_HEAD = 1 << 12  # bytes read at once
+_LONGEST_HEADER = 8 + 4 + (1 << 16)
 
 
 @lru_cache(maxsize=4096)  # the same few shapes and dtypes come again and again

@@ -10,7 +10,6 @@ import shutil
 import sys
 import uuid
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +271,8 @@ def _with_versions(settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _version(distribution: str) -> str | None:
+    from importlib import metadata  # slow to import, and only a run that is recorded needs it
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -7,6 +7,7 @@ stands in the journal, in dump.json and, with lower-case names, in the JSON of k
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -322,7 +323,8 @@ def locate(root: Path, directory: Path, leaf: Leaf, name: str | None) -> tuple[L
     if name is None or name == "-1":  # msprobe's word for "no file"
         return leaf, None
     path = directory / name
-    if Path(name).name != name or (path.is_symlink() and not layout.inside(root, path)):
+    leaves_it = "/" in name or name in ("", ".", "..")
+    if leaves_it or (os.path.islink(path) and not layout.inside(root, path)):
         error = f"its file {name!r} lies outside the run's directory, so it was not opened"
         return replace(leaf, error=error), None
     return leaf, path
