@@ -65,7 +65,7 @@ def compare_runs(
         engine: `local`, or `ray` for a Ray cluster.
         address: of a running Ray cluster; None starts one on this machine.
         workers: how many processes compare at once; 1: only this one; None: as many as there
-            are cores, once this process has worked for half a second.
+            are cores, where it is worth while to start them.
         csv: write the tables as CSV as well.
         progress: told how many records are done, and of how many as far as is known.
 

@@ -157,7 +157,10 @@ def run(
             left = schedule.seconds_left(time.monotonic() - began)
             if workers is None and start_workers and (at_once or left > _WORTH_SECONDS):
                 workers = start_workers()
-            engine = workers if workers is not None and workers.ready else here
+            # What was begun is waited for where it was begun, even if no worker is left there.
+            begun = at_once or schedule.running > 0
+            theirs = workers is not None and (begun or workers.ready)
+            engine = workers if workers is not None and theirs else here
             while schedule.ready and schedule.running < engine.capacity:
                 engine.submit(schedule.next_task(engine.capacity))
             schedule.done(*engine.next_result())

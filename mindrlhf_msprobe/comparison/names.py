@@ -93,11 +93,13 @@ class Names:
         rules: renames A's cells into B's names.
         prefix_a, prefix_b: what is taken off the names of each run; cells outside of it are
             outside of the network that both have.
+        unlike: most names have no partner, and no prefix explains it.
     """
 
     rules: tuple[NameRule, ...] = ()
     prefix_a: str = ""
     prefix_b: str = ""
+    unlike: bool = False
 
     def of_a(self, cell: str) -> str | None:
         """Return the common name of a cell of A, None if it lies outside the common network."""
@@ -108,7 +110,12 @@ class Names:
         return _without(cell, self.prefix_b)
 
     def note(self, phase: str) -> str | None:
-        """Say which prefixes were taken off, or None."""
+        """Say which prefixes were taken off, or that names are unlike; None if all is plain."""
+        if self.unlike:
+            return (
+                f"{phase}: most cells of A and B have no name in common; if it is one network "
+                f"under other names, say so with --mapping"
+            )
         if not (self.prefix_a or self.prefix_b):
             return None
         a, b = (f"{p}.…" if p else "the network itself" for p in (self.prefix_a, self.prefix_b))
@@ -150,7 +157,8 @@ def match_names(
         return Names(rules)
     if not any(_chooses(chosen[0], names_b)) and not any(_chooses(chosen[1], names_a)):
         return Names(rules)
-    return Names(rules, *_prefixes(names_a, names_b))
+    prefixes = _prefixes(names_a, names_b)
+    return Names(rules, *prefixes, unlike=not any(prefixes))
 
 
 def _chooses(chosen: CellFilter | None, cells: Iterable[str]) -> Iterable[bool]:

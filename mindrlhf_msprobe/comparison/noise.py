@@ -2,9 +2,9 @@
 
 A record of B that differs from A is held against the distances between A and its repetitions. B
 counts as different where its distance to the nearest of them exceeds their largest distance from
-each other by more than a margin: Student's t for the number of distances known, at 99.9 %
-(two-sided; W. S. Gosset, "The probable error of a mean", Biometrika 6, 1908), at least 3.3. A
-tensor counts for at most four independent values, because its elements stray together.
+each other by more than a margin. The margin is the ratio that normally distributed noise exceeds
+by chance once in 1000 (the 99.9 % quantile of that ratio, simulated), at least 3.3. A tensor
+counts for three independent values at most, because its elements stray together.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mindrlhf_msprobe.comparison.metrics import Tolerance, compare_arrays
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.records import Leaf, Record
 
-_LEAST_MARGIN = 3.3
-_INDEPENDENT = 4  # values a tensor counts for at most
-#: Student's t, two-sided 99.9 %, for 1, 2, … degrees of freedom.
-_STUDENT_T = (636.6, 31.6, 12.92, 8.61, 6.87, 5.96, 5.41, 5.04, 4.78, 4.59, 4.44, 4.32)
+LEAST_MARGIN = 3.3
+#: The quantile for 1, 2 and 3 independent values; each for 1, 2, … repetitions, and below the
+#: least margin for more. tests/comparison/test_noise.py simulates them again.
+MARGINS = ((574.0, 18.4, 6.0, 3.4), (26.8, 4.7), (9.9,))
 
 #: How far two records are apart, by one or several measures; None: not at all comparable.
 _Distance = tuple[float, ...] | None
@@ -79,11 +79,11 @@ def _judge(
     count: int,
     runs: str,
 ) -> Noise:
-    worst, margin, spread = 0.0, _LEAST_MARGIN, spreads[0]
+    worst, margin, spread = 0.0, LEAST_MARGIN, spreads[0]
     for distance, stray, number in zip(distances, spreads, values):
         if not stray and any(spreads):  # too coarse a measure to tell
             continue
-        limit = _margin(count * min(number, _INDEPENDENT))
+        limit = _margin(number, count)
         ratio = distance / stray if stray else math.inf if distance else 0.0
         if ratio / limit >= worst / margin:
             worst, margin, spread = ratio, limit, stray
@@ -103,8 +103,9 @@ def _by_non_finite(b: Record, members: Sequence[Record], varies: bool, runs: str
     return Noise(False, f"A and its {runs} have no such NaN or infinite elements")
 
 
-def _margin(freedom: int) -> float:
-    return _STUDENT_T[freedom - 1] if freedom <= len(_STUDENT_T) else _LEAST_MARGIN
+def _margin(values: int, repetitions: int) -> float:
+    quantiles = MARGINS[min(max(values, 1), len(MARGINS)) - 1]
+    return quantiles[repetitions - 1] if repetitions <= len(quantiles) else LEAST_MARGIN
 
 
 def _by_kind(b: Record, members: Sequence[Record], runs: str) -> Noise:

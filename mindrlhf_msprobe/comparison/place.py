@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
@@ -47,11 +48,21 @@ class Job:
     tolerances: Tolerances = field(default_factory=Tolerances)
     mapping: tuple[NameRule, ...] = ()
     tokenizer: Path | None = None
+    _planned: dict[tuple[int, int], StepPlan] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
+        return Job, settings
 
     def plan(self, step: int, rank: int) -> StepPlan:
-        """Pair everything both runs recorded in one place."""
-        a, b = (side.load(step, rank) for side in self.sides)
-        return plan_step(step, rank, a, b, self.mapping)
+        """Pair everything both runs recorded in one place; the last plan is kept."""
+        if (step, rank) not in self._planned:
+            a, b = (side.load(step, rank) for side in self.sides)
+            self._planned.clear()
+            self._planned[step, rank] = plan_step(step, rank, a, b, self.mapping)
+        return self._planned[step, rank]
 
 
 @dataclass(frozen=True)

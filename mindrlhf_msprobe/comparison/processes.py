@@ -131,17 +131,20 @@ class _Forked:
     def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
         pipes = _Pipes()
         others = [*pipes_of_others, pipes.tasks.fileno(), pipes.results.fileno()]
+        # A Ctrl-C that reached the copy before it is a worker would end the comparison twice.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with warnings.catch_warnings():  # Python 3.12 counts numpy's threads
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pid = os.fork()
+            if self._pid == 0:
+                _serve(job, pipes.theirs, others)
         except BaseException:
             pipes.close()
-            pipes.close_theirs()
             raise
-        if self._pid == 0:
-            _serve(job, pipes.theirs, others)
-        pipes.close_theirs()
+        finally:
+            pipes.close_theirs()
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         self.tasks, self.results = pipes.tasks, pipes.results
         self._code: int | None = None
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
 from typing import Any
 
-from mindrlhf_msprobe.comparison.executor import Failure, Result, Task, available_cores, perform
+from mindrlhf_msprobe.comparison.executor import (
+    ChunkTask,
+    Failure,
+    Result,
+    Task,
+    available_cores,
+    perform,
+)
 from mindrlhf_msprobe.comparison.place import Job
 from mindrlhf_msprobe.errors import UsageError
+
+_REACH_SECONDS = 10.0
 
 
 class RayWorkers:
@@ -31,6 +42,7 @@ class RayWorkers:
         self.capacity = max(1, count or cores)
         self._job = self._ray.put(job)
         self._perform = self._ray.remote(num_cpus=1, max_retries=0)(perform)
+        self._check()
         self._running: dict[Any, Task] = {}
 
     @property
@@ -57,12 +69,24 @@ class RayWorkers:
         if self._owned:
             self._ray.shutdown()
 
+    def _check(self) -> None:
+        """Try the cluster with nothing to do."""
+        try:
+            self._ray.get(self._perform.remote(self._job, ChunkTask(())))
+        except self._ray.exceptions.RayError as error:
+            self.close()
+            raise UsageError(
+                f"the Ray cluster cannot compare: {str(error).strip().splitlines()[-1]}. Install "
+                f"mindrlhf_msprobe, in this version, on each of its machines."
+            ) from None
+
     def _connect(self, address: str | None, count: int | None) -> None:
         address = address or os.environ.get("RAY_ADDRESS")
         here: dict[str, Any] = {"address": address}
         if not address:  # ray takes a number of cores only for a cluster of its own
             here = {"address": "local", "num_cpus": count or available_cores()}
         try:
+            _reach(address)
             self._ray.init(
                 **here,
                 include_dashboard=None if address else False,
@@ -73,6 +97,13 @@ class RayWorkers:
         except Exception as error:
             where = f"the Ray cluster {address}" if address else "Ray on this machine"
             raise UsageError(f"{where} cannot be reached: {error}") from None
+
+
+def _reach(address: str | None) -> None:
+    """Refuse an address where nothing listens, for which ray itself waits for minutes."""
+    match = re.fullmatch(r"(?:ray://)?([^:/]+):([0-9]+)", address or "")
+    if match is not None:
+        socket.create_connection((match[1], int(match[2])), timeout=_REACH_SECONDS).close()
 
 
 def _ray() -> Any:

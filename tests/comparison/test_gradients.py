@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
+from runs import Fault, Recording, slightly_more
 
 from mindrlhf_msprobe.comparison import compare_runs
-from tests.runs import Fault, Recording, slightly_more
 
 PHASE = "actor_update"
 ROOT, A, B = "Cell.root.Net", "Cell.a.Dense", "Cell.b.Dense"

@@ -478,7 +478,7 @@ def test_one_different_element_is_found_anywhere(dtype, index):
 
 
 def test_shares_are_decided_in_float64_at_their_bounds():
-    """Elements whose float32 quotient is the bound itself are counted as float64 counts them."""
+    """Arrays whose errors are all about the bound itself are counted as float64 counts them."""
     random = np.random.default_rng(5)
     for bound in (1e-3, 5e-3, 1e-2):
         a = random.uniform(1, 2, 1 << 17).astype(np.float32)

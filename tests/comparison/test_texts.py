@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from runs import Recording
 
 from mindrlhf_msprobe.cli import UNDECIDED, main
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.texts import load_decoder, text_difference, token_difference
 from mindrlhf_msprobe.errors import UsageError
-from tests.runs import Recording
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
 
