@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.comparison import accelerator
 from mindrlhf_msprobe.findings import Metrics
 
 #: elements compared at a time: few enough for the cache, so many that calls outlast their overhead
@@ -43,6 +44,7 @@ _FLOAT32_BOUNDS: list[tuple[float, np.ndarray, np.ndarray, np.ndarray]] = [
     )
     for bound in _BOUNDS
 ]
+_COMPILED_BOUNDS = accelerator.bounds_of(_BOUNDS, _FLOAT32_MARGIN)
 _SAMPLED = 4096  # elements that tell whether many errors are as large as a bound
 
 
@@ -193,6 +195,12 @@ class _Sums:
         self.nan_a = self.nan_b = self.inf_a = self.inf_b = 0
         self.one_sided = False
         self.within_tolerance = True
+        # rtol and atol below which float32 is sure that an element is within the tolerance
+        limit = float(np.finfo(np.float32).max)
+        self.surely_within = (
+            min(tolerance.rtol * (1 - 1e-6), limit),
+            min(tolerance.atol * (1 - 1e-6) - 1e-37, limit),
+        )
 
     def add_equal(self, start: int, equal: np.ndarray, count: int) -> None:
         """Count the equal elements of the block at `start`."""
@@ -297,6 +305,8 @@ def _converted(array: np.ndarray, dtype: np.dtype, buffer: np.ndarray) -> np.nda
 
 def _add_floats(sums: _Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
     """Add two contiguous 1-d blocks of float32, float64 or longdouble, no longer than BLOCK."""
+    if a.dtype == _FLOAT32 and _add_compiled(sums, start, a, b):
+        return
     size = a.size
     equal = np.equal(a, b, out=_scratch.mask[:size])
     count = int(np.count_nonzero(equal))
@@ -316,6 +326,47 @@ def _add_floats(sums: _Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
     sums.add_equal(start, equal, count)
     sums.compared += size
     _add_errors(sums, a, b, np.abs(distance, out=distance), larger, other)
+
+
+def _add_compiled(sums: _Sums, start: int, a: np.ndarray, b: np.ndarray) -> bool:
+    """Add two float32 blocks by the compiled library; False where numpy has to decide.
+
+    That is where there is no library, an element is not finite, a relative error is too close to a
+    bound, a distance to the tolerance, or float32's range does not do.
+    """
+    found = accelerator.float32_sums(a, b, _COMPILED_BOUNDS, *sums.surely_within)
+    if found is None:
+        return False
+    judged = not sums.tolerance.bitwise and sums.within_tolerance
+    if found.non_finite or found.undecided or (found.outside and judged):
+        return False
+    if not (_in_range(found.aa, a) and _in_range(found.bb, b)):
+        return False
+    unlike = found.equal < a.size
+    low, high = _squares_in_range(a.dtype)
+    if unlike and not low <= found.dd <= high:
+        return False
+    sums.products.add(_Products(found.aa, found.bb, found.ab, found.dd, found.ad))
+    sums.equal += found.equal
+    sums.compared += a.size
+    for i in range(3):
+        sums.within[i] += found.below[i]
+    if not unlike:
+        return True
+    if sums.first is None:
+        sums.first = start + int(np.not_equal(a, b, out=_scratch.mask[: a.size]).argmax())
+    if sums.tolerance.bitwise:
+        sums.within_tolerance = False
+    _add_largest(sums, a, b, found.abs_at, found.rel_at)
+    return True
+
+
+def _add_largest(sums: _Sums, a: np.ndarray, b: np.ndarray, far: int, odd: int) -> None:
+    """Add the largest errors by their places, computed in float64."""
+    sums.max_abs = max(sums.max_abs, abs(float(a[far]) - float(b[far])))
+    x, y = float(a[odd]), float(b[odd])
+    if x != y:
+        sums.max_rel = max(sums.max_rel, abs(x - y) / max(abs(x), abs(y)))
 
 
 def _largest(values: np.ndarray) -> Any:
@@ -361,10 +412,16 @@ def _in_range(square: Any, values: np.ndarray) -> bool:
     """Whether a sum of squares of `values` suffered neither overflow nor underflow."""
     if values.dtype not in _RANGE:
         return True
-    top, bottom = _RANGE[values.dtype]
     if square == 0:
         return not values.any()
-    return bool(bottom <= square <= top * top * BLOCK)
+    low, high = _squares_in_range(values.dtype)
+    return bool(low <= square <= high)
+
+
+def _squares_in_range(dtype: np.dtype) -> tuple[float, float]:
+    """Return between what a sum of squares lies that suffered neither over- nor underflow."""
+    top, bottom = _RANGE[dtype]
+    return bottom, top * top * BLOCK
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> Any:
@@ -444,12 +501,9 @@ def _add_float32_errors(
     rounding, 1e-7. Of a share, about one element in 10⁷ may be too close to the bound to tell,
     unless a sample shows that many are.
     """
-    far, odd = int(distance.argmax()), int(relative.argmax())
-    sums.max_abs = max(sums.max_abs, abs(float(a[far]) - float(b[far])))
+    odd = int(relative.argmax())
     top = float(relative[odd])
-    if top:
-        x, y = float(a[odd]), float(b[odd])
-        sums.max_rel = max(sums.max_rel, abs(x - y) / max(abs(x), abs(y)))
+    _add_largest(sums, a, b, int(distance.argmax()), odd)
     for i, (exact, bound, low, high) in enumerate(_FLOAT32_BOUNDS):
         if top < low[0]:
             sums.within[i] += a.size

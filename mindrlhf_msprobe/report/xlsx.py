@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from openpyxl import Workbook
@@ -43,7 +43,13 @@ def write_xlsx(path: Path, sheets: Sequence[Sheet]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    empty, styles = _empty_workbook(sheets)
+    outlines = tuple(
+        _Outline(
+            s.name, tuple(s.header), tuple(s.widths), s.filtered, frozenset(s.wrapped), s.count
+        )
+        for s in sheets
+    )
+    empty, styles = _empty_workbook(outlines)
     large = any(sheet.count > _MANY_ROWS for sheet in sheets)
     try:
         _fill(path, empty, sheets, styles, large=large)
@@ -53,8 +59,20 @@ def write_xlsx(path: Path, sheets: Sequence[Sheet]) -> None:
         _fill(path, empty, sheets, styles, large=True)
 
 
-def _empty_workbook(sheets: Sequence[Sheet]) -> tuple[BytesIO, _Styles]:
-    """Return the workbook with headers only, and the styles its rows can have."""
+class _Outline(NamedTuple):
+    """What of a sheet openpyxl writes."""
+
+    name: str
+    header: tuple[str, ...]
+    widths: tuple[float, ...]
+    filtered: bool
+    wrapped: frozenset[int]
+    rows: int
+
+
+@lru_cache(maxsize=8)  # the tables of most keys have the same outline
+def _empty_workbook(sheets: tuple[_Outline, ...]) -> tuple[dict[str, bytes], _Styles]:
+    """Return the workbook's files with headers only, and the styles its rows can have."""
     workbook = Workbook(write_only=True)
     styles: _Styles = {}
     for sheet in sheets:
@@ -65,14 +83,15 @@ def _empty_workbook(sheets: Sequence[Sheet]) -> tuple[BytesIO, _Styles]:
         for letter, width in zip(letters, sheet.widths):
             target.column_dimensions[letter].width = width
         if sheet.filtered:
-            target.auto_filter.ref = f"A1:{letters[-1]}{sheet.count + 1}"
+            target.auto_filter.ref = f"A1:{letters[-1]}{sheet.rows + 1}"
     content = BytesIO()
     with _no_temporary_files(workbook):
         for sheet, target in zip(sheets, workbook.worksheets):
             header: Any = _header_cells(target, sheet.header)
             target.append(header)
         workbook.save(content)
-    return content, styles
+    with ZipFile(content) as source:
+        return {name: source.read(name) for name in source.namelist()}, styles
 
 
 @contextlib.contextmanager
@@ -116,16 +135,17 @@ def _header_cells(sheet: Any, headers: Sequence[str]) -> Iterator[Any]:
 
 
 def _fill(
-    path: Path, empty: BytesIO, sheets: Sequence[Sheet], styles: _Styles, *, large: bool
+    path: Path,
+    empty: Mapping[str, bytes],
+    sheets: Sequence[Sheet],
+    styles: _Styles,
+    *,
+    large: bool,
 ) -> None:
     """Write the workbook with the rows in it."""
     places = {f"xl/worksheets/sheet{i}.xml": sheet for i, sheet in enumerate(sheets, start=1)}
-    with (
-        ZipFile(empty) as source,
-        ZipFile(path, "w", ZIP_DEFLATED, compresslevel=_LEVEL) as target,
-    ):
-        for name in source.namelist():
-            content = source.read(name)
+    with ZipFile(path, "w", ZIP_DEFLATED, compresslevel=_LEVEL) as target:
+        for name, content in empty.items():
             sheet = places.pop(name, None)
             if sheet is None:
                 target.writestr(name, content)

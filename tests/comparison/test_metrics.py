@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mindrlhf_msprobe.comparison import accelerator
 from mindrlhf_msprobe.comparison.metrics import BLOCK, Tolerance, compare_arrays, same_bytes
 from mindrlhf_msprobe.storage.arrays import bfloat16_bits_to_float32
 
@@ -18,6 +19,15 @@ INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint3
 FLOATS = [np.float16, np.float32, np.float64]
 COMPLEX = [np.complex64, np.complex128]
 NAN, INF = math.nan, math.inf
+
+
+@pytest.fixture(autouse=True, params=["numpy", "compiled"])
+def arithmetic(request, monkeypatch):
+    """Run every test with numpy alone, and with the compiled library where it was built."""
+    if request.param == "numpy":
+        monkeypatch.setattr(accelerator, "FUNCTION", None)
+    elif accelerator.FUNCTION is None:
+        pytest.skip("there was no C compiler when the package was installed")
 
 
 def compare(a, b, tolerance=None):
@@ -565,3 +575,20 @@ def test_what_is_no_number_is_refused(dtype):
     """Texts, raw bytes and dates are not compared as numbers."""
     with pytest.raises(TypeError, match="cannot be compared"):
         compare(np.zeros(2, dtype), np.zeros(2, dtype))
+
+
+def test_both_arithmetics_agree(monkeypatch):
+    """With and without the compiled library, the numbers are the same to their last digits."""
+    random = np.random.default_rng(3)
+    a = random.normal(size=400_001).astype(np.float32)
+    b = np.where(random.random(a.size) < 0.7, a, a * random.normal(1, 0.01, a.size))
+    b = b.astype(np.float32)
+    found = compare(a, b, Tolerance(rtol=0.01))
+    monkeypatch.setattr(accelerator, "FUNCTION", None)
+    plain = compare(a, b, Tolerance(rtol=0.01))
+    assert found.within == plain.within
+    for name in ("equal_percent", "first_mismatch", "max_abs_err", "max_rel_err"):
+        assert getattr(found.metrics, name) == getattr(plain.metrics, name)
+    assert found.metrics.within_1e3_percent == plain.metrics.within_1e3_percent
+    assert found.metrics.cosine == pytest.approx(plain.metrics.cosine, rel=1e-7)
+    assert found.metrics.euclidean == pytest.approx(plain.metrics.euclidean, rel=1e-6)

@@ -1,0 +1,83 @@
+"""The compiled float32 arithmetic, where it was built; see _float32.c."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Float32Sums(ctypes.Structure):
+    """What the library computes of two blocks, as `float32_sums` in _float32.c lays it out."""
+
+    _fields_ = (
+        ("equal", ctypes.c_int64),
+        ("below", ctypes.c_int64 * 3),
+        ("aa", ctypes.c_double),
+        ("bb", ctypes.c_double),
+        ("ab", ctypes.c_double),
+        ("dd", ctypes.c_double),
+        ("ad", ctypes.c_double),
+        ("abs_at", ctypes.c_int64),
+        ("rel_at", ctypes.c_int64),
+        ("max_abs", ctypes.c_float),
+        ("max_rel", ctypes.c_float),
+        ("non_finite", ctypes.c_int32),
+        ("undecided", ctypes.c_int32),
+        ("outside", ctypes.c_int32),
+    )
+
+
+def _load() -> Any:
+    """Return the library's function, None where it was not built."""
+    for suffix in EXTENSION_SUFFIXES:
+        file = Path(__file__).with_name(f"_float32{suffix}")
+        if file.is_file():
+            try:
+                function = ctypes.CDLL(str(file)).msprobe_float32
+            except (OSError, AttributeError):  # of another system
+                continue
+            pointer, number = ctypes.c_void_p, ctypes.c_float
+            function.argtypes = (
+                *(pointer, pointer, ctypes.c_int64, pointer),
+                *(number, number, ctypes.POINTER(Float32Sums)),
+            )
+            function.restype = None
+            return function
+    return None
+
+
+#: The library's function, or None.
+FUNCTION = _load()
+
+
+def bounds_of(bounds: Sequence[float], margin: float) -> np.ndarray:
+    """Return the shares' bounds as the library takes them, with the limits float32 is sure of."""
+    factors = (1.0, 1.0 - margin, 1.0 + margin)
+    return np.array([bound * factor for factor in factors for bound in bounds], np.float32)
+
+
+def float32_sums(
+    a: np.ndarray, b: np.ndarray, bounds: np.ndarray, rtol: float, atol: float
+) -> Float32Sums | None:
+    """Compare two float32 blocks of one length; None where the library cannot.
+
+    It was not built, or the arrays do not begin at a multiple of their element's size.
+
+    Args:
+        a, b: contiguous, in native byte order.
+        bounds: as `bounds_of` gives them.
+        rtol, atol: the library says `outside` where a distance exceeds rtol · max(|a|, |b|) + atol,
+            all of it rounded to float32.
+    """
+    if FUNCTION is None or not (a.flags.aligned and b.flags.aligned):
+        return None
+    sums = Float32Sums()
+    FUNCTION(
+        a.ctypes.data, b.ctypes.data, a.size, bounds.ctypes.data, rtol, atol, ctypes.byref(sums)
+    )
+    return sums
