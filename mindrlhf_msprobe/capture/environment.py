@@ -52,8 +52,9 @@ _DETERMINISM = (
 )
 _CONTEXT_DETERMINISM = (
     *("deterministic", "pynative_synchronize", "jit_level", "jit_config"),
-    *("enable_graph_kernel", "graph_kernel_flags", "exec_order", "infer_boost", "ascend_config"),
+    *("enable_graph_kernel", "graph_kernel_flags", "exec_order", "infer_boost"),
 )
+_ASCEND_DETERMINISM = ("ascend_config",)  # elsewhere MindSpore warns at the mere question
 
 _SECRET_WORD = (
     "TOKEN|KEY|SECRET|PASS|PWD|CREDENTIAL|AUTH|CERT|COOKIE|SESSION|PRIVATE|SIGNATURE|LOGIN|PROXY|"
@@ -133,10 +134,9 @@ def seeds(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 def determinism(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return what decides whether a computation can be repeated; None is a variable not set."""
-    asked = {
-        name: to_plain(value, lambda *_: None)
-        for name, value in _context(*_CONTEXT_DETERMINISM).items()
-    }
+    on_ascend = _context("device_target").get("device_target") == "Ascend"
+    names = (*_CONTEXT_DETERMINISM, *(_ASCEND_DETERMINISM if on_ascend else ()))
+    asked = {name: to_plain(value, lambda *_: None) for name, value in _context(*names).items()}
     return asked | {name: _recordable(environment.get(name)) for name in _DETERMINISM}
 
 
