@@ -91,7 +91,7 @@ def _judge(
         return Noise(False, f"A and its {runs} agree bit for bit here")
     return Noise(
         worst <= margin,
-        f"{worst:.2g} times the noise of {runs} ({spread:.2g}; up to {margin:.3g} times passes)",
+        f"{worst:.3g} times the noise of {runs} ({spread:.2g}; up to {margin:.3g} times passes)",
     )
 
 
