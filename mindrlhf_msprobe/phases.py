@@ -58,10 +58,16 @@ def phase_order(name: str) -> int:
 
 @dataclass(frozen=True)
 class KeyDataHome:
-    """Where a key's data stand in a step: after a phase, or before the first update."""
+    """Where a key's data stand in a step: after a phase, or before the first update.
+
+    Attributes:
+        after_updates: they may come from any update, so they stand after all that ran before they
+            were saved.
+    """
 
     phase: str | None
     before_update: bool = False
+    after_updates: bool = False
 
 
 _AFTER = {
@@ -83,6 +89,7 @@ _AFTER = {
     "value_loss": "critic_update",
     "critic_loss": "critic_update",
 }
+_OF_ANY_UPDATE = ("loss",)
 _KEY_ORDER = {key: position for position, key in enumerate(_AFTER)}
 
 #: Keys that enter the step from outside its computation.
@@ -94,7 +101,7 @@ def key_data_home(key: str) -> KeyDataHome | None:
     if key not in _AFTER:
         return None
     phase = _AFTER[key]
-    return KeyDataHome(phase, before_update=phase is None)
+    return KeyDataHome(phase, before_update=phase is None, after_updates=key in _OF_ANY_UPDATE)
 
 
 def usual_place(key: str) -> float:

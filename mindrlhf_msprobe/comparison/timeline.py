@@ -148,8 +148,13 @@ class _Spans:
         opening. A phase's result never stands later than where it was saved.
         """
         if home.before_update:
-            return self._before_update(index, saves)
+            place = self._before_update(index, saves)
+            if datum.seq is not None and self._began_between(datum.seq, place[0]):
+                return float(datum.seq), 1.0, 0.0
+            return place
         assert home.phase is not None
+        if home.after_updates:
+            return self._after_updates(datum, home, index, saves)
         spans = self._of(home.phase)
         if not spans:
             return self._beside(phase_order(home.phase), index, saves)
@@ -161,6 +166,25 @@ class _Spans:
             if datum.key not in INPUT_KEYS:
                 time = min(time, datum.seq)
         return time, 1.0, 0.0
+
+    def _began_between(self, start: float, end: float) -> bool:
+        """Tell whether a phase began after `start` and before `end`."""
+        return any(
+            start < span[0] < end for openings in self._spans.values() for span in openings.values()
+        )
+
+    def _after_updates(self, datum: KeyDatum, home: KeyDataHome, index: int, saves: int) -> _Place:
+        """Place what may come from any update: after a later one, too, if that had ended."""
+        time, side, order = self.place(datum, KeyDataHome(home.phase), index, saves)
+        for phase in UPDATE_PHASES:
+            spans = self._of(phase)
+            ends = [end for _, end in spans]
+            if len(spans) != saves and datum.seq is not None:
+                ends = [end for end in ends if end < datum.seq]
+            end = ends[index if len(spans) == saves else -1] if ends else time
+            if end > time and (datum.seq is None or end < datum.seq):
+                time, side, order = float(end), 1.0, 0.0
+        return time, side, order
 
     def _before_update(self, index: int, saves: int) -> _Place:
         order = phase_order(UPDATE_PHASES[0]) - 0.5

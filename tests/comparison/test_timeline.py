@@ -81,7 +81,8 @@ def test_key_data_stand_where_they_belong_whenever_they_were_saved(seqs):
             assert place < events.index(f"begin Cell.{UPDATE}.Net.forward.0")
         else:
             assert events.index(f"end Cell.{phase}.Net.forward.0") < place
-            following = PHASES[PHASES.index(phase) + 1 :]
+            last = "critic_update" if key == "loss" else phase  # it may come from any update
+            following = PHASES[PHASES.index(last) + 1 :]
             assert all(place < events.index(f"begin Cell.{p}.Net.forward.0") for p in following)
 
 
@@ -202,3 +203,25 @@ def test_the_events_of_both_runs_are_merged():
     begun = [name.split(".")[1] for name in shown(merge(a, b)) if name.startswith("begin")]
     assert begun == ["x", "a", "b", "c", "y", "d"]
     assert merge(a, a) == a
+
+
+def test_a_loss_saved_after_both_updates_stands_behind_both():
+    """A loss may come from the critic's update as well, so it stands behind it."""
+    entries = rounds(UPDATE, "critic_update", number=1)
+    for seq in (None, 10):
+        assert shown(order_of(entries, [datum("loss", seq)]))[-1] == "loss.0"
+    between = [replace(e, seq=2 * e.seq, end=2 * e.end) for e in entries]
+    events = shown(order_of(between, [datum("loss", 3)]))
+    assert events.index("loss.0") < events.index("begin Cell.critic_update.Net.forward.0")
+
+
+def test_rewards_stand_no_later_than_where_they_were_saved():
+    """Rewards saved before the critic ran stand before it, and before what came of them."""
+    entries = rounds("critic_compute_values", UPDATE, number=1)
+    entries = [replace(e, seq=e.seq + 10, end=e.end + 10) for e in entries]
+    data = [datum("rewards", 3), datum("mine", 4), datum("values", 5)]
+    events = shown(order_of(entries, data))
+    assert events[:2] == ["rewards.0", "mine.0"]
+    assert events.index("rewards.0") < events.index(
+        "begin Cell.critic_compute_values.Net.forward.0"
+    )
