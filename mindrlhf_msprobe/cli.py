@@ -8,18 +8,24 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
+import re
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.errors import MsprobeError
 
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.findings import Comparison
+
 SAME = 0
 DIVERGED = 1
 UNDECIDED = 2
+
+_TWO_RANKS = "two rank numbers with a comma between them, e.g. 0,1"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
     try:
         return int(arguments.run(arguments))
     except MsprobeError as error:
@@ -38,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        _close_stdout()
         return UNDECIDED
     except OSError as error:
         print(f"mindrlhf-msprobe {arguments.command}: {error}", file=sys.stderr)
@@ -52,20 +58,66 @@ class _Parser(argparse.ArgumentParser):
         self.exit(UNDECIDED, f"{self.prog}: {message}. See {self.prog} --help.\n")
 
 
+class _Command(_Parser):
+    """The parser of a command: what is no option may stand anywhere between the options."""
+
+    _intermixed = False
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        if self._intermixed:  # which it calls for the options, then for the rest
+            return super().parse_known_args(args, namespace)
+        self._intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = False
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `--option -1…` as `--option=-1…`: no option begins with a digit."""
+    joined: list[str] = []
+    for index, argument in enumerate(arguments):
+        before = arguments[index - 1] if index else ""
+        takes = before.startswith("--") and before != "--" and "=" not in before
+        if takes and re.match(r"-\d", argument) and "--" not in arguments[:index]:
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+def _answer(text: str, code: int) -> int:
+    """Print what was found and return the exit code, also where nobody reads to the end."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _close_stdout()
+    return code
+
+
+def _close_stdout() -> None:
+    """Let go what stdout still holds: it would raise once more when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mindrlhf-msprobe",
         description="Find where two trainings on MindSpore first part, and why.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_Command
+    )
     _add_compare(commands)
     _add_show(commands)
     _add_demo(commands)
     return parser
 
 
-def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_compare(commands: argparse._SubParsersAction[_Command]) -> None:
     compare = commands.add_parser(
         "compare",
         help="compare two runs and say where they first part",
@@ -125,30 +177,34 @@ def _add_compare(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.comparison import compare_runs
-    from mindrlhf_msprobe.errors import RunError
     from mindrlhf_msprobe.findings import Outcome
-    from mindrlhf_msprobe.report import check_output
+    from mindrlhf_msprobe.report import OutputError
     from mindrlhf_msprobe.report.console import render
     from mindrlhf_msprobe.report.progress import progress_bar
 
     options = _compare_options(arguments)
-    output: str | None = arguments.output_path
     unwritable = False
-    try:
-        check_output(Path(arguments.output_path))
-    except RunError as error:
-        print(f"mindrlhf-msprobe compare: {error} The answer is printed here.", file=sys.stderr)
-        output, unwritable = None, True
+
+    def compare(output: str | None) -> Comparison:
+        with progress_bar("Comparing", "records") as advance:
+            return compare_runs(output_path=output, progress=advance, **options)
+
     began = time.perf_counter()
-    with progress_bar("Comparing", "records") as advance:
-        result = compare_runs(output_path=output, progress=advance, **options)
+    try:
+        result = compare(arguments.output_path)
+    except OutputError as error:
+        unwritable = True
+        print(
+            f"mindrlhf-msprobe compare: no tables were written: {error} "
+            f"The answer is printed here.",
+            file=sys.stderr,
+        )
+        result = compare(None) if error.comparison is None else error.comparison
+    undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
+    code = UNDECIDED if undecided else SAME if result else DIVERGED
     if arguments.json:
-        print(json.dumps(result.to_json(), ensure_ascii=False, indent=1))
-    else:
-        print(render(result, time.perf_counter() - began))
-    if unwritable or result.verdict.status is Outcome.INCOMPARABLE:
-        return UNDECIDED
-    return SAME if result else DIVERGED
+        return _answer(json.dumps(result.to_json(), ensure_ascii=False, indent=1), code)
+    return _answer(render(result, time.perf_counter() - began), code)
 
 
 def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -163,6 +219,8 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
     runs = [*arguments.runs, arguments.target_path, arguments.golden_path]
     runs = [run for run in runs if run is not None]
+    if "" in runs:
+        raise UsageError("the path of a run is empty; expected the dump_path of a run")
     within_one = len(runs) == 1 and (arguments.phases or arguments.ranks)
     if len(runs) != 2 and not within_one:
         hint = "; one run is enough with --phases or --ranks" if len(runs) == 1 else ""
@@ -172,10 +230,10 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(str(error)) from None
     rules = load_rules(arguments.tolerance) if arguments.tolerance is not None else ()
-    phases = _two("--phases", arguments.phases)
-    ranks = _two("--ranks", arguments.ranks)
-    if ranks is not None and not all(rank.isdecimal() for rank in ranks):
-        raise UsageError(f"--ranks is {arguments.ranks!r}; expected two numbers, e.g. 0,1")
+    phases = _two("--phases", arguments.phases, "two names with a comma between them")
+    ranks = _two("--ranks", arguments.ranks, _TWO_RANKS)
+    if ranks is not None and not all(re.fullmatch("[0-9]{1,9}", rank) for rank in ranks):
+        raise UsageError(f"--ranks is {arguments.ranks!r}; expected {_TWO_RANKS}")
     if arguments.address is not None and arguments.engine != "ray":
         raise UsageError("--address is of a Ray cluster; give --engine ray with it")
     return {
@@ -194,19 +252,19 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _two(option: str, value: str | None) -> tuple[str, str] | None:
-    """Split the two names of an option."""
+def _two(option: str, value: str | None, expected: str) -> tuple[str, str] | None:
+    """Split the two values of an option."""
     from mindrlhf_msprobe.errors import UsageError
 
     if value is None:
         return None
     parts = [part.strip() for part in value.split(",")]
     if len(parts) != 2 or not all(parts):
-        raise UsageError(f"{option} is {value!r}; expected two names with a comma between them")
+        raise UsageError(f"{option} is {value!r}; expected {expected}")
     return parts[0], parts[1]
 
 
-def _add_show(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_show(commands: argparse._SubParsersAction[_Command]) -> None:
     show = commands.add_parser(
         "show",
         help="list what a run holds, or show one record",
@@ -220,10 +278,13 @@ def _add_show(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.listing import render_holdings, render_records
     from mindrlhf_msprobe.storage.inventory import find_records, inventory
     from mindrlhf_msprobe.storage.reader import open_run
 
+    if not arguments.path:
+        raise UsageError("the path of the run is empty; expected the dump_path of a run")
     run = open_run(arguments.path)
     if arguments.name is None:
         holdings = inventory(run)
@@ -233,11 +294,11 @@ def _show(arguments: argparse.Namespace) -> int:
         records = find_records(run, arguments.name)
         content = [record.to_json() for record in records]
         text = render_records(records)
-    print(json.dumps(content, ensure_ascii=False, indent=1) if arguments.json else text)
-    return SAME
+    answer = json.dumps(content, ensure_ascii=False, indent=1) if arguments.json else text
+    return _answer(answer, SAME)
 
 
-def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_demo(commands: argparse._SubParsersAction[_Command]) -> None:
     demo = commands.add_parser(
         "demo",
         help="run a real PPO training twice, plant a fault in the second, and find it",

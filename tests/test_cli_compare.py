@@ -13,6 +13,8 @@ import pytest
 from runs import MSPROBE_DATA, Fault, Recording, record_training
 
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.errors import RunError, UsageError
 
 SAME, DIVERGED, UNDECIDED = 0, 1, 2
 
@@ -162,7 +164,9 @@ def test_another_number_of_runs_is_bad_usage(compare, runs, count):
     assert f"got {count}" in err
 
 
-@pytest.mark.parametrize("bad", [["--rtol", "-1"], ["--atol", "nan"], ["--rtol", "x"], ["--what"]])
+@pytest.mark.parametrize(
+    "bad", [["--rtol", "-1"], ["--atol", "nan"], ["--rtol", "x"], ["--what"], ["-x", "1"]]
+)
 def test_bad_options_are_bad_usage(compare, runs, bad):
     """A tolerance that is none and an unknown option are named."""
     code, out, err = compare(runs[0], runs[1], *bad)
@@ -239,3 +243,140 @@ def test_comparing_needs_no_framework(runs, tmp_path):
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (SAME, b"")
+
+
+def test_a_table_that_cannot_be_written_loses_no_answer(compare, runs, tmp_path):
+    """A directory in the place of summary.xlsx: the answer, the reason and exit code 2."""
+    (tmp_path / "out/summary.xlsx").mkdir(parents=True)
+    for other, said in ((runs[1], "IDENTICAL"), (runs[2], "DIVERGED")):
+        code, out, err = compare(runs[0], other, "-o", tmp_path / "out")
+        assert code == UNDECIDED
+        assert out.startswith(said)
+        assert "Tables:" not in out
+        assert "no tables were written" in err
+        assert "summary.xlsx is a directory" in err
+        assert "The answer is printed here." in err
+    code, out, _ = compare(runs[0], runs[2], "--json", "-o", tmp_path / "out")
+    assert code == UNDECIDED
+    assert json.loads(out)["status"] == "diverged"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ZeroDivisionError("x")])
+def test_whatever_fails_while_tables_are_written_loses_no_answer(
+    compare, runs, tmp_path, monkeypatch, error
+):
+    """The error that compare_runs raises holds the comparison; nothing is compared twice."""
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("mindrlhf_msprobe.report.workbook.write_xlsx", fails)
+    with pytest.raises(RunError, match="cannot be written") as raised:
+        compare_runs(runs[0], runs[2], output_path=tmp_path / "out")
+    assert raised.value.comparison.verdict.status == "diverged"
+    code, out, err = compare(runs[0], runs[2], "-o", tmp_path / "out")
+    assert (code, out.split()[0]) == (UNDECIDED, "DIVERGED")
+    assert str(error.args[-1]) in err
+
+
+def test_a_limit_of_file_sizes_loses_no_answer(runs, tmp_path):
+    """`ulimit -f` stops the tables, not the answer."""
+    done = subprocess.run(
+        [
+            *("bash", "-c", 'ulimit -f 1; exec "$@"', "bash", sys.executable, "-B"),
+            *("-m", "mindrlhf_msprobe", "compare", str(runs[0]), str(runs[2]), "-o", "out"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == UNDECIDED
+    assert done.stdout.startswith(b"DIVERGED")
+    assert b"no tables were written" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_options_may_stand_anywhere(compare, runs):
+    """Between the two runs, before and behind them."""
+    for arguments in (
+        (runs[0], "--csv", runs[1]),
+        (runs[0], "-o", "out", runs[1]),
+        ("--rtol", "0.1", runs[0], runs[1]),
+        (runs[0], "--noise", runs[2], runs[1], "--csv"),
+        ("--csv", "--", runs[0], runs[1]),
+    ):
+        code, out, err = compare(*arguments)
+        assert (code, err) == (SAME, ""), arguments
+        assert out
+
+
+@pytest.mark.parametrize("ranks", ["-1,0", "0,-1", "0", "0,x", "0,1,2", "9" * 5000 + ",1"])
+def test_ranks_are_two_numbers(compare, runs, ranks):
+    """Whatever else is given for --ranks: two rank numbers are expected."""
+    code, out, err = compare(runs[0], "--ranks", ranks)
+    assert (code, out) == (UNDECIDED, "")
+    assert "expected two rank numbers" in err
+
+
+def test_an_empty_path_means_nothing(compare, runs):
+    """It is not the current directory, for a run, a file or the output."""
+    for arguments in (
+        ("",),
+        ("", runs[0]),
+        (runs[0], ""),
+        (runs[0], runs[1], "-o", ""),
+        (runs[0], runs[1], "--noise", ""),
+        (runs[0], runs[1], "--mapping", ""),
+    ):
+        code, out, err = compare(*arguments)
+        assert (code, out) == (UNDECIDED, ""), arguments
+        assert "empty" in err
+        assert len(err.splitlines()) == 1
+    for options in ({"output_path": ""}, {"noise": [""]}, {"tokenizer": ""}):
+        with pytest.raises(UsageError, match="empty path"):
+            compare_runs(runs[0], runs[1], **options)
+
+
+def test_tables_are_not_written_among_the_evidence(compare, runs, tmp_path, monkeypatch):
+    """OUT that is a run, lies inside one, or in the run of a phase that is compared."""
+    (tmp_path / "link").symlink_to(runs[1])
+    before = sorted(runs[0].rglob("*"))
+    for output in (runs[0], runs[1] / "new" / "out", tmp_path / "link", runs[2] / "x"):
+        code, out, err = compare(runs[0], runs[1], "--noise", runs[2], "-o", output)
+        assert (code, out) == (UNDECIDED, "")
+        assert "the run" in err
+        assert "-o" in err
+        with pytest.raises(RunError, match="do not belong among"):
+            compare_runs(runs[0], runs[1], noise=[runs[2]], output_path=output)
+    phase = runs[0] / "actor_update"
+    assert compare(phase, runs[1] / "actor_update", "-o", runs[0] / "out")[0] == UNDECIDED
+    monkeypatch.chdir(runs[0])
+    assert compare(".", runs[1])[0] == UNDECIDED
+    assert sorted(runs[0].rglob("*")) == before
+
+
+def test_runs_may_lie_inside_the_output(compare, runs):
+    """What is refused is tables inside a run, not a run beside tables."""
+    assert compare(runs[0], runs[1], "-o", runs[0].parent)[0] == SAME
+
+
+@pytest.mark.parametrize("json_", [[], ["--json"]])
+def test_a_reader_that_stops_changes_no_exit_code(runs, tmp_path, json_):
+    """`compare … | head -1`: what was decided stays decided."""
+    for other, code in ((runs[1], SAME), (runs[2], DIVERGED)):
+        command = [sys.executable, "-m", "mindrlhf_msprobe", "compare", str(runs[0]), str(other)]
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            done = subprocess.run(
+                [*command, *json_],
+                cwd=tmp_path,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+                stdout=writing,
+                stderr=subprocess.PIPE,
+                timeout=60,
+            )
+        finally:
+            os.close(writing)
+        assert (done.returncode, done.stderr) == (code, b"")

@@ -92,3 +92,31 @@ def test_first_values_are_valid_json_whatever_they_are(tmp_path, capsys):
     shown = json.loads(capsys.readouterr().out, parse_constant=refuse)
     values = [record["first_values"] for record in shown]
     assert values == [["NaN", "Infinity", 1.5], ["(1+2j)"], [0.25]]
+
+
+def test_options_of_show_may_stand_anywhere(run, capsys):
+    """`show RUN --json NAME` is `show RUN NAME --json`."""
+    assert main(["show", str(run), "ref_log_prob", "--json"]) == 0
+    shown = capsys.readouterr().out
+    for arguments in (["--json", run, "ref_log_prob"], [run, "--json", "ref_log_prob"]):
+        assert main(["show", *map(str, arguments)]) == 0
+        assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("bad", [["--what"], ["a", "b"], ["--json=1"]])
+def test_what_show_does_not_know_is_refused(run, capsys, bad):
+    """An unknown option and one name too many are named."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["show", str(run), *bad])
+    assert exit_.value.code == 2
+    assert bad[-1].split("=")[0] in capsys.readouterr().err
+
+
+def test_show_needs_a_run(capsys):
+    """Without one, and with an empty path, which is not the current directory."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["show"])
+    assert exit_.value.code == 2
+    assert "RUN" in capsys.readouterr().err
+    assert main(["show", ""]) == 2
+    assert "empty" in capsys.readouterr().err

@@ -21,6 +21,7 @@ import xxhash
 
 from mindrlhf_msprobe.capture.configurations import to_plain
 from mindrlhf_msprobe.capture.summary import fingerprint_of, to_host
+from mindrlhf_msprobe.secret import could_be_secret, is_secret_name
 from mindrlhf_msprobe.storage.manifest import WITHHELD
 
 #: Told what could not be found out, and why.
@@ -55,31 +56,6 @@ _CONTEXT_DETERMINISM = (
     *("enable_graph_kernel", "graph_kernel_flags", "exec_order", "infer_boost"),
 )
 _ASCEND_DETERMINISM = ("ascend_config",)  # elsewhere MindSpore warns at the mere question
-
-_SECRET_WORD = (
-    "TOKEN|KEY|SECRET|PASS|PWD|CREDENTIAL|AUTH|CERT|COOKIE|SESSION|PRIVATE|SIGNATURE|LOGIN|PROXY|"
-    "BEARER|LICENSE|WEBHOOK|ACCOUNT|USER|PHRASE|SALT|EMAIL|DSN"
-)
-_SECRET_NAME = re.compile(rf"{_SECRET_WORD}|(?:^|_)(?:AK|SK|PSK|OTP|PIN)(?:_|$)", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    rf"""
-    -----BEGIN                                        # PEM
-    | : [^\s@]* @                                     # user:password@, with or without a scheme
-    | (?:{_SECRET_WORD}) [\w-]* ["']? \s* [=:]        # token=…, "api_key": …
-    | \b(?:bearer|basic)\s+\S
-    | \beyJ[\w-]{{8,}}                                # JSON web tokens
-    | (?:AKIA|ASIA)[0-9A-Z]{{12,}}
-    | \b(?:gh[a-z]_|github_pat_|glpat-|sk-|pk-|hf_|xox[a-z]-|AIza)[\w-]{{8,}}
-    | [0-9a-f]{{8}}-[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9a-f]{{12}}
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-_RUN = re.compile(r"[A-Za-z0-9]{16,}")  # letters and digits without anything between them
-_PIECE = re.compile(r"[A-Za-z0-9+/_-]{20,}")  # the same with what base64 has between them
-_BETWEEN_TOKENS = re.compile(r"""[\s:;,="'()\[\]{}]+""")
-_PATH = re.compile(r"(?:[/~]|\.\.?/)")
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-_UNSPEAKABLE = re.compile(r"[b-df-hj-np-tv-xz]{6,}", re.IGNORECASE)
 _VERSION = re.compile(r"[\w.:+-]{1,64}")
 
 
@@ -152,7 +128,7 @@ def environment_variables(environment: Mapping[str, str] = os.environ) -> dict[s
         wanted = name.startswith(_PREFIXES) or name in _NAMES
         if not wanted or name in _DETERMINISM or len(name) > _MAX_NAME:
             continue
-        if _SECRET_NAME.search(name):
+        if is_secret_name(name):
             continue
         if len(taken) == _MAX_VARIABLES:
             break
@@ -160,45 +136,6 @@ def environment_variables(environment: Mapping[str, str] = os.environ) -> dict[s
         if value is not None:
             taken[name] = value
     return taken
-
-
-def could_be_secret(value: str) -> bool:
-    """Tell whether a text looks like a credential: a URL with a password, a token, a PEM block.
-
-    A token is told from a name by what names are made of, words: rather too much is suspected than
-    too little.
-    """
-    if _SECRET_VALUE.search(value):
-        return True
-    if any(_looks_random(run) for run in _RUN.findall(value)):
-        return True
-    for token in _BETWEEN_TOKENS.split(value):
-        parts = token.split("/") if _PATH.match(token) else [token]
-        if any(_mixes(piece) for part in parts for piece in _PIECE.findall(part)):
-            return True
-    return False
-
-
-def _mixes(piece: str) -> bool:
-    kinds = ("[a-z]", "[A-Z]", "[0-9]")
-    all_kinds = all(re.search(kind, piece) for kind in kinds)
-    return _mean_word(piece) < (3.5 if all_kinds else 2.7)
-
-
-def _looks_random(run: str) -> bool:
-    if run.isdigit():
-        return len(run) >= 20
-    digits = re.findall("[0-9]+", run)
-    if digits and re.fullmatch("[0-9a-f]+|[0-9A-F]+", run):
-        return True
-    if len(run) >= 20 and len(digits) >= 2:
-        return True
-    return _mean_word(run) < 3 or _UNSPEAKABLE.search(run) is not None
-
-
-def _mean_word(text: str) -> float:
-    words = _WORD.findall(text)
-    return sum(map(len, words)) / len(words) if words else 0.0
 
 
 def _recordable(value: str | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from mindrlhf_msprobe.comparison.verdict import conclude
 from mindrlhf_msprobe.comparison.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.findings import Comparison, Finding, Preflight, RuleUse, Status
+from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
 _PathLike = str | Path
@@ -64,8 +65,9 @@ def compare_runs(
         ranks: which rank of A stands against which of B.
         engine: `local`, or `ray` for a Ray cluster.
         address: of a running Ray cluster; None starts one on this machine.
-        workers: how many processes compare at once; 1: only this one; None: as many as there
-            are cores, where it is worth while to start them.
+        workers: how many processes compare at once, at most: never more than there is work for,
+            nor than four for each core (Ray: than the cluster has cores); 1: only this one; None:
+            as many as there are cores, where it is worth while to start them.
         csv: write the tables as CSV as well.
         progress: told how many records are done, and of how many as far as is known.
 
@@ -74,21 +76,30 @@ def compare_runs(
         diverged.
 
     Raises:
-        RunError: a directory is not a run, both are the same, or the output cannot be written.
+        RunError: a directory is not a run, both are the same, or the output cannot be written,
+            or lies inside a run. Where writing fails only at the end, the finished comparison is
+            the error's attribute `comparison`.
         ConfigError: a file of rules or names is wrong.
         UsageError: an argument is wrong, or a rule or a name pattern matches nothing.
     """
+    repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
+    _check_given(
+        {"A": a, "B": b, "output_path": output_path, "tolerance": tolerance}
+        | {"mapping": mapping, "tokenizer": tokenizer}
+        | {f"noise run {number}": path for number, path in enumerate(repetitions, 1)}
+    )
     _check_choice(engine, workers)
     _check_two("phases", phases, str)
     _check_two("ranks", ranks, int)
     within_one = b is None or _same(a, b)
-    job, notes = _job(a, b, tolerance, noise, mapping, phases, ranks, within_one)
+    job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one)
     if tokenizer is not None:
         job = replace(job, tokenizer=Path(tokenizer).absolute())
         load_decoder(Path(tokenizer).absolute())  # raises before anything is compared
     if output_path is not None:
-        from mindrlhf_msprobe.report.staging import check_output
+        from mindrlhf_msprobe.report import check_output
 
+        _refuse_among_evidence(Path(output_path), [a, *([b] if b else []), *repetitions])
         check_output(Path(output_path))
     places = sorted(job.sides[0].places() | job.sides[1].places())
     _check_patterns(job, places)
@@ -98,17 +109,32 @@ def compare_runs(
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes)
     if output_path is None:
         return comparison
-    from mindrlhf_msprobe.report import write_report
+    return _written(comparison, output_path, csv)
 
-    tables = write_report(comparison, Path(output_path), csv=csv)
-    return replace(comparison, output_path=str(output_path), tables=tuple(tables))
+
+def _written(comparison: Comparison, output: _PathLike, csv: bool) -> Comparison:
+    """Write the tables; whatever goes wrong there, the error holds the comparison."""
+    from mindrlhf_msprobe.report import OutputError, write_report
+
+    try:
+        tables = write_report(comparison, Path(output), csv=csv)
+    except OutputError as error:
+        error.comparison = comparison
+        raise
+    except Exception as error:
+        failed = OutputError(
+            f"the tables cannot be written into {output}: {type(error).__name__}: {error}."
+        )
+        failed.comparison = comparison
+        raise failed from error
+    return replace(comparison, output_path=str(output), tables=tuple(tables))
 
 
 def _conclude(
     a: str, b: str, job: Job, judged: Sequence[JudgedPlace], notes: Sequence[str]
 ) -> Comparison:
     runs = job.sides[0].run, job.sides[1].run
-    before = Preflight() if runs[0] is runs[1] else preflight(*runs)
+    before = _preflight(job)
     findings = tuple(f for place in judged for f in place.findings if f is not None)
     names = ("A", "B", *(f"noise run {view.run.path}" for view in job.noise))
     sides = [view.run for view in (*job.sides, *job.noise)]
@@ -130,6 +156,15 @@ def _conclude(
     )
 
 
+def _preflight(job: Job) -> Preflight:
+    """Compare what the ranks that stand against each other ran with."""
+    a, b = job.sides
+    if a.only_ranks or b.ranks:
+        ranks = {shown: b.ranks.get(shown, shown) for shown in (a.ranks or b.ranks)}
+        return preflight(a.run, b.run, ranks)
+    return Preflight() if a.run is b.run else preflight(a.run, b.run)
+
+
 def _rules(findings: Iterable[Finding]) -> tuple[RuleUse, ...]:
     used: Counter[str] = Counter()
     passed: Counter[str] = Counter()
@@ -144,7 +179,7 @@ def _job(
     a: _PathLike,
     b: _PathLike | None,
     tolerance: Tolerance | Tolerances | _PathLike | None,
-    noise: Iterable[_PathLike],
+    repetitions: Sequence[_PathLike],
     mapping: _PathLike | None,
     phases: tuple[str, str] | None,
     ranks: tuple[int, int] | None,
@@ -162,7 +197,6 @@ def _job(
     _check_phases(phases, first, second)
     _check_ranks(ranks, first, second)
     left, right, notes = views(first, second, phases, ranks)
-    repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
     _check_repetitions(repetitions, a, b)
     further = []
     for path in repetitions:
@@ -196,6 +230,14 @@ def _note_on_noise(a: Run, repetition: Run) -> str:
         f"the noise run {repetition.path} does not have A's configuration ({'; '.join(what)}): "
         f"what it shows may be more than noise"
     )
+
+
+def _check_given(paths: Mapping[str, object]) -> None:
+    for name, path in paths.items():
+        if isinstance(path, str) and not path:
+            raise UsageError(
+                f"{name} is '', an empty path; expected the path of a file or directory."
+            )
 
 
 def _check_choice(engine: str, workers: int | None) -> None:
@@ -257,6 +299,24 @@ def _refuse_inside(a: Path, b: Path) -> None:
             f"one of {a} and {b} lies inside the other. Give the dump_path of two runs in "
             f"directories of their own, or the same phase's directory of two runs."
         )
+
+
+def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
+    """Refuse to write tables into what is compared."""
+    if "\0" in str(output):
+        return  # cannot be written at all
+    place = Path(os.path.realpath(output))
+    for given in runs:
+        directory = Path(os.path.realpath(given))
+        # Of a run, one phase's or one step's directory may be given.
+        whole = [path for path in list(directory.parents)[:2] if (path / RUN_FILE).is_file()]
+        for evidence in (directory, *whole):
+            if place.is_relative_to(evidence):
+                where = "is" if place == evidence else "lies inside"
+                raise RunError(
+                    f"the output directory {output} {where} the run {evidence}: tables do not "
+                    f"belong among what is compared. Give another one with -o."
+                )
 
 
 def _check_phases(phases: tuple[str, str] | None, a: Run, b: Run) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.records import Entry
+
+_BACKWARD = ("backward", "parameters_grad")
 
 
 def why_no_key_data(config: ProbeConfig | None, step: int, rank: int) -> str | None:
@@ -17,6 +19,13 @@ def why_no_key_data(config: ProbeConfig | None, step: int, rank: int) -> str | N
     return _why_not_step(config, step) or _why_not_rank(config, rank)
 
 
+def without_recorded(coverage: Mapping[str, str], entries: Sequence[Entry]) -> Mapping[str, str]:
+    """Return what a run says it could not record, without what it recorded all the same."""
+    if any(entry.direction in _BACKWARD for entry in entries):
+        return {what: why for what, why in coverage.items() if what != "backward"}
+    return coverage
+
+
 def why_no_entry(
     config: ProbeConfig | None, coverage: Mapping[str, str], entry: Entry
 ) -> str | None:
@@ -25,7 +34,7 @@ def why_no_entry(
     Args:
         coverage: what the run says it could not record in its mode.
     """
-    if entry.direction in ("backward", "parameters_grad") and "backward" in coverage:
+    if entry.direction in _BACKWARD and "backward" in coverage:
         return f"backward {coverage['backward']}"
     if config is None:
         return None

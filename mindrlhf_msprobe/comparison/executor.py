@@ -83,7 +83,7 @@ class Engine(Protocol):
     """Does tasks, several at once, in any order.
 
     Attributes:
-        capacity: how many tasks it takes at once.
+        capacity: how many tasks it takes at once, at most.
     """
 
     capacity: int
@@ -91,6 +91,9 @@ class Engine(Protocol):
     @property
     def ready(self) -> bool:
         """Whether it has begun to work; until then, others had better do the tasks."""
+
+    def expect(self, tasks: int) -> None:
+        """Get ready for so many tasks at once, as far as the capacity allows."""
 
     def submit(self, task: Task) -> None:
         """Begin a task."""
@@ -111,6 +114,9 @@ class ThisProcess:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._tasks: deque[Task] = deque()
+
+    def expect(self, tasks: int) -> None:
+        """There is but this process."""
 
     def submit(self, task: Task) -> None:
         """Begin a task."""
@@ -157,6 +163,8 @@ def run(
             left = schedule.seconds_left(time.monotonic() - began)
             if workers is None and start_workers and (at_once or left > _WORTH_SECONDS):
                 workers = start_workers()
+            if workers is not None:
+                workers.expect(schedule.tasks_left)
             # What was begun is waited for where it was begun, even if no worker is left there.
             begun = at_once or schedule.running > 0
             theirs = workers is not None and (begun or workers.ready)
@@ -179,7 +187,7 @@ class _Schedule:
         self._waiting: deque[PairWork] = deque()
         self._judged: dict[tuple[int, int], JudgedPlace] = {}
         self._open: dict[tuple[int, int], int] = {}
-        self._failed_once: set[tuple[int, ...]] = set()
+        self._failed_once: dict[tuple[int, ...], str] = {}
         self._progress = progress
         self._waiting_bytes = self._bytes_done = 0
         self._records = self._records_done = 0
@@ -189,6 +197,11 @@ class _Schedule:
     def ready(self) -> bool:
         """Whether there is a task that can begin now."""
         return bool(self._tasks or self._waiting)
+
+    @property
+    def tasks_left(self) -> int:
+        """Return into how many tasks everything that is known to be left can be cut."""
+        return len(self._tasks) + len(self._waiting) + self.running
 
     def seconds_left(self, spent: float) -> float:
         """Estimate how long one process would still take, from the time it has taken so far."""
@@ -264,22 +277,28 @@ class _Schedule:
             half = len(task.works) // 2
             self._tasks.extendleft((ChunkTask(task.works[half:]), ChunkTask(task.works[:half])))
         elif task.key not in self._failed_once:
-            self._failed_once.add(task.key)
+            self._failed_once[task.key] = failure.reason
             self._tasks.appendleft(task)
-        elif isinstance(task, ChunkTask):
-            note = f"it could not be compared: {failure.reason}"
-            self._settle(Judged(task.works[0], Status.UNREADABLE, None, note, ""))
         else:
-            self._place_done(_given_up(task, failure))
+            note = _note_on_two(self._failed_once[task.key], failure.reason)
+            if isinstance(task, ChunkTask):
+                self._settle(Judged(task.works[0], Status.UNREADABLE, None, note, ""))
+            else:
+                self._place_done(_given_up(task, note))
 
     def results(self) -> list[JudgedPlace]:
         """Return what was found, in the order of the places."""
         return [self._judged[place] for place in self._places]
 
 
-def _given_up(task: PlaceTask, failure: Failure) -> JudgedPlace:
+def _note_on_two(first: str, second: str) -> str:
+    """Say why something was given up after two tries."""
+    why = f"each time {first}" if first == second else f"first {first}, then {second}"
+    return f"it could not be compared, in two tries: {why}"
+
+
+def _given_up(task: PlaceTask, note: str) -> JudgedPlace:
     """Return a place of which nothing could be compared: one unreadable finding."""
-    note = f"it could not be compared: {failure.reason}"
     finding = Finding(
         record=f"step {task.step}, rank {task.rank}",
         status=Status.UNREADABLE,

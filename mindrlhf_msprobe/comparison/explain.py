@@ -19,6 +19,7 @@ _NAMED_CAUSES = {
     Status.SHAPE_MISMATCH: Cause.SHAPE,
     Status.NON_FINITE: Cause.NON_FINITE,
 }
+_SAYS_IT = (Status.NON_FINITE,)  # statuses whose note says no more than they do
 _WHAT_HAPPENED = {
     Status.UNREADABLE: "cannot be read",
     Status.ONLY_IN_A: "was recorded in A only",
@@ -45,7 +46,9 @@ def explain(
     """
     pair, finding = step.judged[index]
     assert finding is not None
-    if pair.event.kind == DATA:
+    if finding.status is Status.UNREADABLE:
+        cause, origin, why = _explain_unreadable(pair)
+    elif pair.event.kind == DATA:
         cause, origin, why = _explain_data(step, index, runs)
     elif pair.event.kind == END:
         cause, origin, why = _explain_output(step, pair, finding, runs)
@@ -94,8 +97,17 @@ def _agreed_phases(step: JudgedStep, index: int) -> int:
     return len(before - {step.judged[index][0].event.phase})
 
 
+def _explain_unreadable(pair: Pair) -> tuple[Cause, str | None, str]:
+    prints = [record.leaf.fingerprint for record in (pair.a, pair.b) if record is not None]
+    why = "Nothing is known of its elements, so nothing is to blame yet but the file"
+    if len(prints) == 2 and None not in prints:
+        same = prints[0] == prints[1]
+        why += f"; the fingerprints that were recorded {'agree' if same else 'differ'}"
+    return Cause.UNREADABLE, pair.entry.name if pair.entry else None, f"{why}."
+
+
 def _sentence(finding: Finding, why: str) -> str:
-    note = f" ({finding.note})" if finding.note else ""
+    note = f" ({finding.note})" if finding.note and finding.status not in _SAYS_IT else ""
     return f"{finding.record} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
 
 
@@ -119,6 +131,7 @@ def _explain_output(
     }
     children = ", and so does everything recorded inside it" if inside else ""
     doubt = _doubt(runs) + _doubt_about_parameters(runs) + _doubt_about_agreement(step, pair)
+    doubt += _doubt_about_opaque(step, pair)
     return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else.{doubt}"
 
 
@@ -146,7 +159,8 @@ def _explain_begin(
             Cause.COMPUTATION,
             parent,
             f"{parent} was given the same and handed this cell another {what}: the code of the "
-            f"container itself, outside its cells, is the origin.{_doubt(runs)}"
+            f"container itself, outside its cells, is the origin, or a parameter that it uses "
+            f"without calling its cell.{_doubt(runs)}"
             f"{_doubt_about_agreement(step, pair)}",
         )
     earlier = [
@@ -213,7 +227,7 @@ def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[
     if key in INPUT_KEYS and home not in cells:
         made = "" if key == "prompts" else f", and the cells of {home} were not recorded"
         return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
-    if home in cells and _counts_tokens(home):
+    if home in cells and _counts_tokens(home) and not _all_tokens(step, home, runs):
         why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."
     elif home in cells:
         why = f"Every recorded cell of {home} agrees: the trainer's own arithmetic made it differ."
@@ -243,6 +257,28 @@ def _doubt_about_agreement(step: JudgedStep, pair: Pair) -> str:
                 " But some records agree within a tolerance or by statistics only, not bit for bit."
             )
     return ""
+
+
+def _doubt_about_opaque(step: JudgedStep, pair: Pair) -> str:
+    """Say that the cell was given something that cannot be compared."""
+    for other, finding in step.judged:
+        same = other.event.name == pair.event.name and other.event.phase == pair.event.phase
+        if same and finding is None and other.a is not None and other.b is not None:
+            return (
+                f" But {other.record.name} is a value of type {other.record.leaf.type}, which "
+                f"cannot be compared, and may be to blame."
+            )
+    return ""
+
+
+def _all_tokens(step: JudgedStep, phase: str | None, runs: tuple[Run, Run]) -> bool:
+    """Tell whether both runs' token ranges are wider than what was generated in a phase."""
+    entries = [p.entry for p, _ in step.judged if p.entry and p.entry.phase == phase]
+    last = max((entry.token or 0 for entry in entries), default=0)
+    return all(
+        config is not None and config.token_range_start == 0 and last < config.token_range_end
+        for config in configs(runs)
+    )
 
 
 def _counts_tokens(phase: str | None) -> bool:

@@ -93,21 +93,31 @@ class Names:
         rules: renames A's cells into B's names.
         prefix_a, prefix_b: what is taken off the names of each run; cells outside of it are
             outside of the network that both have.
+        shared: names outside of it that both runs have as they are; the networks themselves then
+            stand against each other, too.
         unlike: most names have no partner, and no prefix explains it.
     """
 
     rules: tuple[NameRule, ...] = ()
     prefix_a: str = ""
     prefix_b: str = ""
+    shared: frozenset[str] = frozenset()
     unlike: bool = False
 
     def of_a(self, cell: str) -> str | None:
         """Return the common name of a cell of A, None if it lies outside the common network."""
-        return _without(renamed(self.rules, cell), self.prefix_a)
+        return self._common(renamed(self.rules, cell), self.prefix_a)
 
     def of_b(self, cell: str) -> str | None:
         """Return the common name of a cell of B, None if it lies outside the common network."""
-        return _without(cell, self.prefix_b)
+        return self._common(cell, self.prefix_b)
+
+    def _common(self, cell: str, prefix: str) -> str | None:
+        if not self.shared:
+            return _without(cell, prefix)
+        if cell == ROOT or cell in self.shared:
+            return cell
+        return None if cell == prefix else _without(cell, prefix)
 
     def note(self, phase: str) -> str | None:
         """Say which prefixes were taken off, or that names are unlike; None if all is plain."""
@@ -158,7 +168,11 @@ def match_names(
     if not any(_chooses(chosen[0], names_b)) and not any(_chooses(chosen[1], names_a)):
         return Names(rules)
     prefixes = _prefixes(names_a, names_b)
-    return Names(rules, *prefixes, unlike=not any(prefixes))
+    shared: frozenset[str] = frozenset()
+    if any(prefixes):
+        below = _below(names_a, prefixes[0]) & _below(names_b, prefixes[1])
+        shared = (names_a & names_b) - below - {*prefixes}
+    return Names(rules, *prefixes, shared=shared, unlike=not any(prefixes))
 
 
 def _chooses(chosen: CellFilter | None, cells: Iterable[str]) -> Iterable[bool]:

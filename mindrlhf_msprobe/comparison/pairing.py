@@ -6,8 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mindrlhf_msprobe.comparison.alignment import Alignment, align
-from mindrlhf_msprobe.comparison.coverage import why_no_entry, why_no_key_data, why_no_parameters
-from mindrlhf_msprobe.comparison.names import NameRule
+from mindrlhf_msprobe.comparison.coverage import (
+    why_no_entry,
+    why_no_key_data,
+    why_no_parameters,
+    without_recorded,
+)
+from mindrlhf_msprobe.comparison.names import ROOT, NameRule
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.keydata import KeyDatum
@@ -48,6 +53,7 @@ class StepData:
     Attributes:
         unreadable: phase → why its records, or some of them, could not be read.
         coverage: what the run could not record in its mode, and why.
+        foreign: whether another tool wrote it, msprobe.
         own: the place in the run itself, where it is another one than in the comparison.
     """
 
@@ -57,6 +63,7 @@ class StepData:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     coverage: Mapping[str, str] = field(default_factory=dict)
     own: OwnPlace = OwnPlace()
+    foreign: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,12 @@ class _Planner:
         self._outside = alignment.outside
         self._configs = (a.config, b.config)
         self._unreadable = (a.unreadable, b.unreadable)
-        self._coverage = (a.coverage, b.coverage)
+        self._coverage = tuple(without_recorded(side.coverage, side.entries) for side in (a, b))
+        self._foreign = (a.foreign, b.foreign)
+        self._rootless = tuple(
+            side.foreign and not any(entry.cell == ROOT for entry in side.entries)
+            for side in (a, b)
+        )
         self._entries = tuple(
             {(e.phase, ids[e.phase, e.name]): e for e in side.entries}
             for side, ids in ((a, alignment.a), (b, alignment.b))
@@ -220,6 +232,8 @@ class _Planner:
     def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> str | None:
         if place in self._outside:
             return "cells outside the network that both runs have"
+        if entry.cell == ROOT and self._rootless[i]:
+            return "msprobe records no outermost cell"
         return why_no_entry(self._configs[i], self._coverage[i], self._own[i].of(entry))
 
     def _carry_parameters(
@@ -248,6 +262,9 @@ class _Planner:
     def _data_pairs(self, event: EventKey) -> Iterator[Pair]:
         data = [side.get((event.name, event.micro_step)) for side in self._data]
         wanted = [_by_place(side.records) if side else {} for side in data]
+        if any(self._foreign) and {*map(tuple, wanted)} == {_ALONE, _FIRST}:
+            # msprobe has written a single tensor as <key>.npy and as <key>0.npy.
+            wanted = [{("data", ""): record} for side in wanted for record in side.values()]
         for side, records in zip(data, wanted):
             if side is not None and not records and None in data:  # an empty list, say
                 records["data", ""] = Record(event.name, "data", "", Leaf("empty"))
@@ -260,6 +277,8 @@ class _Planner:
             gap = gaps[0] if a is None else gaps[1] if b is None else None
             yield Pair(event, a, b, None, gap)
 
+
+_ALONE, _FIRST = (("data", ""),), (("data", "0"),)
 
 #: The records of one entry or of one save by their place in it: (io, path).
 _Records = dict[tuple[str, str], Record]

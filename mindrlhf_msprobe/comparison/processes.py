@@ -24,6 +24,8 @@ from mindrlhf_msprobe.comparison.worker import send, work
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: The exit code of a process for which somebody else has waited; no process ends with it.
+UNKNOWN_CODE = 256
 _WITH_THREADS = ("mindspore", "ray", "torch", "tensorflow")  # that Python does not count
 
 
@@ -33,13 +35,19 @@ class Process(Protocol):
     Attributes:
         tasks: the pipe it takes tasks from.
         results: the pipe it puts results into, unbuffered.
+        pid: its number.
     """
 
     tasks: Any
     results: Any
+    pid: int
 
     def wait(self, patience: float) -> int | None:
-        """Wait at most so many seconds for its end; return its exit code, None if it runs on."""
+        """Wait at most so many seconds for its end; return its exit code, None if it runs on.
+
+        The code is UNKNOWN_CODE in a process that ignores SIGCHLD, as it may have been told to
+        before its program began: the kernel then forgets at once how its children ended.
+        """
 
     def kill(self) -> None:
         """Send it SIGKILL."""
@@ -58,6 +66,15 @@ def start(job: Job, pipes_of_others: Iterable[int]) -> Process:
     if may_fork():
         return _Forked(job, pipes_of_others)
     return _Fresh(job)
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process was stopped (SIGSTOP), where the system says so."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] == [b"T"]
 
 
 def may_fork() -> bool:
@@ -112,14 +129,18 @@ class _Fresh:
         finally:
             pipes.close_theirs()
         self.tasks, self.results = pipes.tasks, pipes.results
+        self.pid = self._process.pid
         with contextlib.suppress(OSError):  # it is dead, which reading from it will tell
             send(self.tasks, job)
 
     def wait(self, patience: float) -> int | None:
         try:
-            return self._process.wait(timeout=patience)
+            code = self._process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
             return None
+        # Popen reports 0 if it could not find out.
+        ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        return UNKNOWN_CODE if code == 0 and ignored else code
 
     def kill(self) -> None:
         self._process.kill()
@@ -136,8 +157,8 @@ class _Forked:
         try:
             with warnings.catch_warnings():  # Python 3.12 counts numpy's threads
                 warnings.simplefilter("ignore", DeprecationWarning)
-                self._pid = os.fork()
-            if self._pid == 0:
+                self.pid = os.fork()
+            if self.pid == 0:
                 _serve(job, pipes.theirs, others)
         except BaseException:
             pipes.close()
@@ -151,7 +172,11 @@ class _Forked:
     def wait(self, patience: float) -> int | None:
         until = time.monotonic() + patience
         while self._code is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._code = UNKNOWN_CODE
+                break
             if pid:
                 self._code = os.waitstatus_to_exitcode(status)
             elif time.monotonic() >= until:
@@ -161,8 +186,9 @@ class _Forked:
         return self._code
 
     def kill(self) -> None:
-        if self._code is None:
-            os.kill(self._pid, signal.SIGKILL)
+        if self.wait(0) is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended this moment
+                os.kill(self.pid, signal.SIGKILL)
 
 
 def _serve(job: Job, pipes: tuple[int, int], others: Iterable[int]) -> NoReturn:

@@ -31,7 +31,9 @@ def spread(step: JudgedStep, index: int) -> tuple[Spread, ...]:
 def relative_distance(finding: Finding) -> float | None:
     """Return ‖a−b‖ / max(‖a‖, ‖b‖) of the elements, else of the recorded norms; None if unknown."""
     norms = [side.norm for side in (finding.a, finding.b)]
-    if not all(isinstance(norm, (int, float)) and math.isfinite(norm) for norm in norms):
+    if _is_text(finding) or not all(
+        isinstance(norm, (int, float)) and math.isfinite(norm) for norm in norms
+    ):
         return None
     larger = max(abs(norm) for norm in norms)
     if not larger:
@@ -39,6 +41,13 @@ def relative_distance(finding: Finding) -> float | None:
     if finding.metrics is not None and finding.metrics.euclidean is not None:
         return finding.metrics.euclidean / larger
     return abs(norms[0] - norms[1]) / larger
+
+
+def _is_text(finding: Finding) -> bool:
+    """Tell whether text was compared; the distance of its bytes means nothing."""
+    return any(
+        isinstance(side.value, str) and side.shape is not None for side in (finding.a, finding.b)
+    )
 
 
 def _layers(findings: Sequence[Finding], base: float | None) -> tuple[Spread, ...]:
@@ -76,7 +85,7 @@ def _spread_of(
     base: float | None,
     layers: tuple[Spread, ...] = (),
 ) -> Spread:
-    metrics = [f.metrics for f in findings if f.metrics is not None]
+    metrics = [f.metrics for f in findings if f.metrics is not None and not _is_text(f)]
     distances = [d for f in findings if not f.status.agrees and (d := relative_distance(f))]
     return Spread(
         place=place,

@@ -32,6 +32,7 @@ DATA = "data"
 _Order = tuple[float, ...]
 _Place = tuple[float, float, float]
 
+_REWARDS = ("reward", "rewards")  # made of what the networks gave, or given to the critic
 _STEP_START = -math.inf
 _STEP_END = math.inf
 
@@ -88,6 +89,8 @@ def _place_key_data(
             continue
         for index, datum in enumerate(data):
             time, side, order = spans.place(datum, home, index, len(data))
+            if spans.empty and _fed_the_critic(datum, saves):
+                order = min(order, phase_order("critic_compute_values") - 0.5)
             if time == _STEP_START and rounds:
                 side += datum.micro_step
             place: _Order = (time, side, order, float(key_order(key)), float(datum.micro_step))
@@ -99,6 +102,21 @@ def _place_key_data(
             for datum in data:
                 place = _place_unknown(datum, known, alone=spans.empty)
                 yield place, EventKey(DATA, None, key, datum.micro_step)
+
+
+def _fed_the_critic(datum: KeyDatum, saves: Mapping[str, Sequence[KeyDatum]]) -> bool:
+    """Tell whether rewards were saved before the values, and as they arose: after the prompts."""
+    if datum.key not in _REWARDS or datum.seq is None:
+        return False
+    round_ = {
+        key: other.seq
+        for key, data in saves.items()
+        for other in data
+        if other.micro_step == datum.micro_step and other.seq is not None
+    }
+    if not all(seq < datum.seq for key, seq in round_.items() if key in INPUT_KEYS):
+        return False
+    return datum.seq < round_.get("values", -1)
 
 
 def _place_unknown(datum: KeyDatum, known: Sequence[tuple[int, _Order]], *, alone: bool) -> _Order:

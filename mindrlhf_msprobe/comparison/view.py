@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.reader import Run
+from mindrlhf_msprobe.storage.reader import UNNAMED_PHASE, Run
 
 
 @dataclass
@@ -67,6 +67,7 @@ class View:
             unreadable=unreadable,
             coverage=self.run.coverage(at[1]),
             own=own,
+            foreign=not self.run.manifests,
         )
 
 
@@ -82,6 +83,8 @@ def views(
     """
     notes: list[str] = []
     sides = View(a), View(b)
+    if phases is None:
+        phases = _unnamed_against_one(a, b)
     if phases is not None and phases[0] != phases[1]:
         notes.append(f"{phases[0]} of A stands against {phases[1]} of B")
     if phases is not None:
@@ -95,8 +98,22 @@ def views(
     elif a.ranks and b.ranks and not set(a.ranks) & set(b.ranks) and len(a.ranks) == len(b.ranks):
         sides[1].ranks = dict(zip(a.ranks, b.ranks))
         notes.append(f"no rank in common: ranks {a.ranks} of A stand against {b.ranks} of B")
+    if phases is None and a.phases and b.phases and not set(a.phases) & set(b.phases):
+        notes.append(
+            f"no phase in common: A has {', '.join(a.phases)}, B has {', '.join(b.phases)}; hold "
+            f"one against another with --phases X,Y"
+        )
     steps = [layout.step_number(Path(run.path).name) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(f"step {steps[0]} of A stands against step {steps[1]} of B")
     return *sides, notes
+
+
+def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:
+    """Return which phases stand against each other where one run's dump names none."""
+    (names_a, names_b) = a.phases, b.phases
+    unnamed = [names == [UNNAMED_PHASE] for names in (names_a, names_b)]
+    if unnamed[0] != unnamed[1] and len(names_a) == len(names_b) == 1:
+        return names_a[0], names_b[0]
+    return None

@@ -5,39 +5,53 @@ from __future__ import annotations
 import contextlib
 import selectors
 import signal
+import time
 from collections import deque
 
 from mindrlhf_msprobe.comparison import processes
-from mindrlhf_msprobe.comparison.executor import Failure, Result, Task, perform
+from mindrlhf_msprobe.comparison.executor import (
+    Failure,
+    Result,
+    Task,
+    available_cores,
+    perform,
+)
 from mindrlhf_msprobe.comparison.place import Job
 from mindrlhf_msprobe.comparison.processes import Process
 from mindrlhf_msprobe.comparison.worker import receive, send
 
 _KILLED_SECONDS = 10.0  # within which a process that was killed ends
 _MOST_START_FAILURES = 3
+_MOST_FOR_A_CORE = 4  # workers, beyond which nothing is gained even on a slow disk
+_STOPPED_SECONDS = 30.0  # after which a worker that was stopped is given up
+_LOOK_SECONDS = 1.0  # between two looks whether one was
+_ENDED_BY = {
+    "SIGKILL": "SIGKILL, as when memory does not suffice",
+    "SIGBUS": "SIGBUS: a file shrank or could not be read on",
+}
 
 
 class LocalWorkers:
-    """Does tasks in processes of this machine.
+    """Does tasks in processes of this machine, which are started as there is work for them.
 
     Args:
-        count: how many.
+        count: how many at most; never more than a few for each core.
     """
 
     def __init__(self, job: Job, count: int) -> None:
-        self.capacity = count
+        self.capacity = min(count, _MOST_FOR_A_CORE * available_cores())
         self._job = job
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         self._lost: deque[tuple[Task, Failure]] = deque()
         self._here: deque[Task] = deque()  # when no worker can be started
         self._start_failures = 0
-        try:
-            for _ in range(count):
-                self._start()
-        except BaseException:
-            self.close()
-            raise
+
+    def expect(self, tasks: int) -> None:
+        """Start workers until there is one for each of so many tasks."""
+        wanted = min(tasks, self.capacity)
+        while len(self._workers) < wanted and self._start_failures < _MOST_START_FAILURES:
+            self._start()
 
     @property
     def ready(self) -> bool:
@@ -70,10 +84,13 @@ class LocalWorkers:
             if self._here:
                 task = self._here.popleft()
                 return task, perform(self._job, task)
-            for key, _ in self._selector.select():
+            answers = self._selector.select(_LOOK_SECONDS)
+            for key, _ in answers:
                 done = self._take(key.data)
                 if done is not None:
                     return done
+            if not answers:
+                self._bury_stopped()
 
     def close(self) -> None:
         """End all workers at once."""
@@ -105,11 +122,18 @@ class LocalWorkers:
         self._workers.append(worker)
         self._selector.register(worker.results, selectors.EVENT_READ, worker)
 
-    def _bury(self, worker: _Worker) -> None:
-        """Remove a worker that died and start another one in its place."""
+    def _bury_stopped(self) -> None:
+        """Give up those that were stopped and that nobody lets go on."""
+        for worker in [worker for worker in self._workers if worker.task is not None]:
+            if worker.stopped_for() >= _STOPPED_SECONDS:
+                self._bury(worker, "was stopped, and did not go on")
+
+    def _bury(self, worker: _Worker, why: str = "") -> None:
+        """Remove a worker that died, or is given up, and start another one in its place."""
         self._workers.remove(worker)
         self._selector.unregister(worker.results)
-        reason = worker.kill(patience=1.0)
+        reason = worker.kill(patience=0.0 if why else 1.0)
+        reason = why or reason
         if worker.task is not None and worker.ready:
             self._lost.append((worker.task, Failure(f"the worker that compared it {reason}")))
         elif worker.task is not None:  # it never began
@@ -131,12 +155,27 @@ class _Worker:
         self.ready = False
         self.task: Task | None = None
         self._process = process
+        self._stopped = 0.0
+        self._looked = time.monotonic()
         self.tasks, self.results = process.tasks, process.results
 
     def begin(self, task: Task) -> None:
         """Hand it a task."""
         self.task = task
         send(self.tasks, task)
+
+    def stopped_for(self) -> float:
+        """Return for how many seconds it has been seen stopped, at every look.
+
+        The time between two looks counts no more than it should have been, so that nothing is
+        amiss if this process was stopped as well.
+        """
+        since, self._looked = self._looked, time.monotonic()
+        if processes.is_stopped(self._process.pid):
+            self._stopped += min(self._looked - since, 2 * _LOOK_SECONDS)
+        else:
+            self._stopped = 0.0
+        return self._stopped
 
     def kill(self, patience: float = 0.0) -> str:
         """End it, if it still runs after `patience` seconds, and say how it had ended."""
@@ -149,7 +188,10 @@ class _Worker:
                 pipe.close()
         if code is None:  # it hangs in the kernel, waiting for a dead disk
             return "does not answer"
+        if code == processes.UNKNOWN_CODE:
+            return "ended early (it is not known how: SIGCHLD is ignored here)"
         if code < 0:
             known = {number.value: number.name for number in signal.Signals}
-            return f"was killed ({known.get(-code, f'signal {-code}')})"
+            name = known.get(-code, f"signal {-code}")
+            return f"was killed ({_ENDED_BY.get(name, name)})"
         return f"ended early (exit code {code})"

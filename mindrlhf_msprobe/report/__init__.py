@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.findings import Comparison
-from mindrlhf_msprobe.report.staging import VERDICT_FILE, check_output, staged
+from mindrlhf_msprobe.report.staging import VERDICT_FILE, OutputError, check_output, staged
 from mindrlhf_msprobe.storage.atomic import write_json
 
-__all__ = ["VERDICT_FILE", "check_output", "write_report"]
+__all__ = ["VERDICT_FILE", "OutputError", "check_output", "write_report"]
 
 
 def write_report(comparison: Comparison, output: Path, csv: bool = False) -> list[str]:
@@ -22,7 +22,7 @@ def write_report(comparison: Comparison, output: Path, csv: bool = False) -> lis
         csv: write each table as a CSV file as well, and summary.xlsx as one for each sheet.
 
     Raises:
-        RunError: the directory cannot be written.
+        OutputError: the directory cannot be written.
     """
     from mindrlhf_msprobe.report.csv_tables import write_csv_files
     from mindrlhf_msprobe.report.summary import summary_of

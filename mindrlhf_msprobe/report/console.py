@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Verdict
+from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Side, Spread, Verdict
 from mindrlhf_msprobe.report.preflight import preflight_lines
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
-from mindrlhf_msprobe.report.wording import before, count, factor, place_of, rule_use
+from mindrlhf_msprobe.report.wording import before, count, factor, merged, place_of, rule_use
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 _PLACES = 8  # phases and keys, or layers
@@ -26,7 +27,7 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
     lines = [*preflight_lines(comparison.preflight, more), *_headline(verdict)]
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
-        lines += _spread(verdict)
+        lines += _spread(verdict, _texts(comparison))
         lines += _look_closer(verdict.first_divergence)
     lines += _tolerance(comparison, more)
     lines += _capped("Note", list(comparison.notes), more)
@@ -48,12 +49,14 @@ def printable(line: str) -> str:
 def _headline(verdict: Verdict) -> list[str]:
     scope = _scope(verdict)
     if verdict.status is Outcome.IDENTICAL:
-        return [f"IDENTICAL: {verdict.compared} records of {scope} agree bit for bit."]
+        agree = "agrees" if verdict.compared == 1 else "agree"
+        return [f"IDENTICAL: {_records(verdict.compared)} of {scope} {agree} bit for bit."]
     if verdict.status is Outcome.WITHIN_TOLERANCE:
         close = verdict.counts["within_tolerance"]
+        which = f"agree, {close} of them" if verdict.compared > 1 else "agrees"
         return [
-            f"WITHIN TOLERANCE: {verdict.compared} records of {scope} agree, {close} of them "
-            f"within the tolerance or by statistics only."
+            f"WITHIN TOLERANCE: {_records(verdict.compared)} of {scope} {which} within the "
+            f"tolerance or by statistics only."
         ]
     if verdict.status is Outcome.INCOMPARABLE:
         return [
@@ -67,11 +70,14 @@ def _headline(verdict: Verdict) -> list[str]:
 
 def _divergence(first: Divergence) -> list[str]:
     lines = [f"  {first.entry or first.record}", f"  cause: {first.cause}. {first.explanation}"]
-    if first.max_abs_err is not None:
+    if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
         relative = "" if first.max_rel_err is None else f", max rel {first.max_rel_err:.2g}"
         lines.append(f"  max abs {first.max_abs_err:.2g}{relative}")
+    agreed = before(first)
+    if not agreed:
+        return lines
     last = f" The last: {first.last_agreeing}" if first.last_agreeing else ""
-    return [*lines, f"Before it: {before(first)}{last}"]
+    return [*lines, f"Before it: {agreed}{last}"]
 
 
 def _look_closer(first: Divergence) -> list[str]:
@@ -83,15 +89,60 @@ def _look_closer(first: Divergence) -> list[str]:
     ]
 
 
-def _spread(verdict: Verdict) -> list[str]:
+def _texts(comparison: Comparison) -> tuple[bool, set[str]]:
+    """Return whether the first divergence is a text, and the keys that hold texts.
+
+    The bytes of a text are compared like any array; how far they are apart says nothing.
+    """
+    first = comparison.verdict.first_divergence
+    assert first is not None
+    origin, keys = False, set()
+    for finding in comparison.findings:
+        if finding.key is not None and any(map(_is_text, (finding.a, finding.b))):
+            keys.add(finding.key)
+            place = (finding.record, finding.step, finding.rank)
+            origin |= place == (first.record, first.step, first.rank)
+    return origin, keys
+
+
+def _is_text(side: Side) -> bool:
+    return side.shape is not None and isinstance(side.value, str)
+
+
+def _spread(verdict: Verdict, texts: tuple[bool, set[str]]) -> list[str]:
     """Return where the difference went after the place where it arose."""
     first = verdict.first_divergence
     assert first is not None
     origin = first.phase if first.entry is not None else first.record
-    inside = [layer for place in verdict.spread if place.place == origin for layer in place.layers]
-    after = [place for place in verdict.spread if place.place != origin]
-    lines = [f"After it, in {origin}: {_chain(inside, _layer)}"] if inside else []
-    return lines + ([f"After it, in step {first.step}: {_chain(after, _place)}"] if after else [])
+    spread = [_without_texts(place, *texts) for place in verdict.spread]
+    inside = [layer for place in spread if place.place == origin for layer in place.layers]
+    after = [place for place in spread if place.place != origin]
+    chains: list[tuple[str, list[Spread], Callable[[Spread], str]]] = []
+    chains += [(str(origin), inside, _layer)] if inside else []
+    chains += [(f"step {first.step}", after, _place)] if after else []
+    return [
+        f"After it, in {where}{'' if i else _key([*inside, *after])}: {_chain(places, show)}"
+        for i, (where, places, show) in enumerate(chains)
+    ]
+
+
+def _without_texts(place: Spread, origin_is_text: bool, keys: set[str]) -> Spread:
+    if place.place in keys:
+        return replace(place, max_abs_err=None, factor=None)
+    if not origin_is_text:
+        return place
+    layers = tuple(replace(layer, factor=None) for layer in place.layers)
+    return replace(place, factor=None, layers=layers)
+
+
+def _key(places: Sequence[Spread]) -> str:
+    """Return what the numbers behind the places are, as far as there are any."""
+    parts = []
+    if any(place.max_abs_err for place in places):
+        parts.append("max abs error")
+    if any(place.factor is not None for place in places):
+        parts.append("× relative distance, the first divergence being ×1")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _chain(places: Sequence[Spread], show: Callable[[Spread], str]) -> str:
@@ -111,7 +162,7 @@ def _place(place: Spread) -> str:
 
 
 def _size(place: Spread) -> str:
-    error = "" if place.max_abs_err is None else f" {place.max_abs_err:.1e}"
+    error = f" {place.max_abs_err:.1e}" if place.max_abs_err else ""
     return error if place.factor is None else f"{error} {factor(place.factor)}"
 
 
@@ -126,12 +177,12 @@ def _tolerance(comparison: Comparison, more: str) -> list[str]:
 
 def _not_compared(comparison: Comparison) -> list[str]:
     gaps = [
-        f"{gap.records} records only in {gap.only_in} — {gap.reason}."
+        f"{_records(gap.records)} only in {gap.only_in} — {gap.reason}."
         if gap.only_in != "both"
         else f"{gap.records} {gap.reason}."
         for gap in comparison.verdict.coverage
     ]
-    return gaps + list(comparison.preflight.unknown)
+    return gaps + merged(comparison.preflight.unknown)
 
 
 def _capped(what: str, lines: Sequence[str], more: str) -> list[str]:
@@ -176,4 +227,8 @@ def _scope(verdict: Verdict) -> str:
 def _summary(verdict: Verdict, seconds: float | None) -> str:
     counts = ", ".join(f"{n} {status}" for status, n in verdict.counts.items() if n)
     took = "" if seconds is None else f" in {seconds:.1f} s"
-    return f"{_scope(verdict)} · {verdict.compared} records{took}: {counts or 'none'}"
+    return f"{_scope(verdict)} · {_records(verdict.compared)}{took}: {counts or 'none'}"
+
+
+def _records(number: int) -> str:
+    return count(number, "record")

@@ -119,6 +119,25 @@ _MAIN_COLUMNS: dict[str, _Words] = {
         "pass for identical and within_tolerance, else error",
         "identical 与 within_tolerance 为 pass，其余为 error",
     ),
+    "status": (
+        "how the two records compare, one of those explained above; the first that fits",
+        "两条记录的比对结果，取值见上文；取最先符合的一项",
+    ),
+    "note": (
+        "what else there is to know about the status, e.g. where two texts first differ; in the "
+        "preflight sheet: how the setting or parameter differs",
+        "对 status 的补充说明，例如两段文本从何处开始不同；preflight 页中为该项如何不同",
+    ),
+    "Err_message": (
+        "the status, and the note behind it; empty for identical",
+        "status 及其补充说明（note）；identical 时为空",
+    ),
+    "MinRelativeErr, MeanRelativeErr, NormRelativeErr": (
+        "|A−B| / |B| of the statistic, as is MaxRelativeErr beside Max diff: texts with a % sign, "
+        "as in msprobe's own tables, which a spreadsheet does not compute with",
+        "统计量的 |A−B| / |B|，与 Max diff 并列的 MaxRelativeErr 也是如此："
+        "与 msprobe 自己的表格一样是带 % 的文本，不能直接参与计算",
+    ),
     "NPU_Stack_Info": ("where the cell was called", "调用该 cell 的代码位置"),
     "tolerance": (
         "what the record was judged by: a tolerance and the rule that gave it, or bitwise",
@@ -135,6 +154,21 @@ _MAIN_COLUMNS: dict[str, _Words] = {
     ),
 }
 
+_FILES: dict[str, _Words] = {
+    "preflight": (
+        "the sheet's columns A and B hold texts, also where a setting is a number: it may be 1, "
+        "True or the text 1",
+        "该页 A、B 两列均为文本，即使设置项是数字：其值可能是 1、True 或文本 1",
+    ),
+    "CSV": (
+        "a cell that a spreadsheet would take for a formula, e.g. one that begins with =, begins "
+        "with ' instead; take it off to have the text as it was",
+        "会被电子表格当作公式的单元格（如以 = 开头）前面加了 '；去掉它即为原文",
+    ),
+}
+
+_OTHERS = (("suspicion", _SUSPICION), ("column", _MAIN_COLUMNS), ("table", _FILES))
+
 
 def legend_sheet() -> Sheet:
     """Return the sheet that explains all others; its colours are the ones it explains."""
@@ -142,7 +176,7 @@ def legend_sheet() -> Sheet:
     rows += [
         (colour_of(status), ("status", status.value, *words)) for status, words in STATUSES.items()
     ]
-    for kind, meanings in (("suspicion", _SUSPICION), ("column", _MAIN_COLUMNS)):
+    for kind, meanings in _OTHERS:
         rows += [(PLAIN, (kind, name, *words)) for name, words in meanings.items()]
     rows += [(PLAIN, ("cause", cause.value, *words)) for cause, words in CAUSES.items()]
     return Sheet.of("legend", _COLUMNS, rows)

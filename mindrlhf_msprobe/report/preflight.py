@@ -22,6 +22,7 @@ _ORDER = (
 _LINES = 6
 _NAMES = 3  # of parameters
 _TEXT = 40  # characters of a value
+_BEFORE = 12  # of them, before the first difference of a pair
 
 
 def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
@@ -58,11 +59,23 @@ def _weights_line(weights: Weights) -> str:
 
 def _difference_line(difference: Difference) -> str:
     section, name = difference.section.replace("_", " "), difference.name
-    a, b = _value(difference.a), _value(difference.b)
+    a, b = _values(difference.a, difference.b)
     return f"{section}: {name}: {a} in A, {b} in B" if name else f"{section}: {a} in A, {b} in B"
 
 
-def _value(text: str | None) -> str:
+def _values(a: str | None, b: str | None) -> tuple[str, str]:
+    """Return both values; of long ones what stands around their first difference."""
+    pairs = enumerate(zip(a or "", b or ""))
+    common = 0 if a is None or b is None else min(len(a), len(b))
+    first = next((i for i, (x, y) in pairs if x != y), common)
+    return _value(a, first), _value(b, first)
+
+
+def _value(text: str | None, first: int) -> str:
     if text is None:
         return "nothing"
-    return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
+    if len(text) <= _TEXT:
+        return text
+    start = max(0, min(first - _BEFORE, len(text) - _TEXT))
+    shown = text[start : start + _TEXT]
+    return ("…" if start else "") + shown + ("…" if start + _TEXT < len(text) else "")

@@ -21,18 +21,42 @@ def progress_bar(what: str, unit: str = "") -> Iterator[Callable[[int, int], Non
     if not sys.stderr.isatty():  # rich is slow to import
         yield lambda done, total: None
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import ProgressColumn as Column
-    from rich.text import Text
+    bar = _bar(unit)
+    if bar is None:
+        yield lambda done, total: None
+        return
+    with bar as progress:
+        task = progress.add_task(what, total=None)
+        shown = 0.0
+
+        def advance(done: int, total: int) -> None:
+            nonlocal shown
+            progress.update(task, completed=done, total=total)
+            now = time.monotonic()
+            if done == total or now - shown >= _REFRESH_SECONDS:
+                shown = now
+                progress.refresh()
+
+        yield advance
+
+
+def _bar(unit: str) -> Any:
+    """Return the bar, or None where rich is missing or damaged: no answer depends on it."""
+    try:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            Task,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import ProgressColumn as Column
+        from rich.text import Text
+    except Exception:
+        return None
 
     class Rate(Column):
         def render(self, task: Task) -> Text:
@@ -47,16 +71,4 @@ def progress_bar(what: str, unit: str = "") -> Iterator[Callable[[int, int], Non
         TimeRemainingColumn(),
     ]
     # It has no thread of its own: in a process with threads, workers cannot be forked.
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
-        task = progress.add_task(what, total=None)
-        shown = 0.0
-
-        def advance(done: int, total: int) -> None:
-            nonlocal shown
-            progress.update(task, completed=done, total=total)
-            now = time.monotonic()
-            if done == total or now - shown >= _REFRESH_SECONDS:
-                shown = now
-                progress.refresh()
-
-        yield advance
+    return Progress(*columns, console=Console(stderr=True), auto_refresh=False)

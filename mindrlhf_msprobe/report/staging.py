@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.findings import Comparison
 
 VERDICT_FILE = "verdict.json"
 
@@ -22,6 +23,17 @@ _PREFIX = ".msprobe_report"
 _EARLIER = "earlier"  # inside the staging directory: what was replaced, until all is in place
 _DAY = 86_400.0  # seconds; no comparison is written for so long
 _SUFFIXES = (".xlsx", ".csv")
+
+
+class OutputError(RunError):
+    """The output directory cannot be written.
+
+    Attributes:
+        comparison: what was to be written there, where it was finished before this showed;
+            None where nothing was compared yet.
+    """
+
+    comparison: Comparison | None = None
 
 
 @contextlib.contextmanager
@@ -32,7 +44,7 @@ def staged(output: Path) -> Iterator[Path]:
     verdict.json lists, are removed then. On any exception `output` stays as it was.
 
     Raises:
-        RunError: the directory cannot be written.
+        OutputError: the directory cannot be written.
     """
     with _clear_errors(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -53,7 +65,7 @@ def check_output(output: Path) -> None:
     """Make sure that a comparison can be written into `output`, and leave it as it was.
 
     Raises:
-        RunError: the directory cannot be created or written.
+        OutputError: the directory cannot be created or written.
     """
     with _clear_errors(output):
         missing = [path for path in (output, *output.parents) if not os.path.lexists(path)]
@@ -74,7 +86,7 @@ def _clear_errors(output: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) and "\0" not in str(output):
             raise
-        raise RunError(
+        raise OutputError(
             f"the output directory {output} cannot be written: {_reason(error, output)}. Give "
             f"another one with -o."
         ) from None

@@ -68,7 +68,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("explanation", first.explanation),
         ("max_abs_err", first.max_abs_err),
         ("max_rel_err", first.max_rel_err),
-        ("agreed before", before(first)),
+        ("agreed before", before(first) or "nothing: no record was compared before it"),
         ("agreed_before (records of this step)", first.agreed_before),
         ("agreed_phases", first.agreed_phases),
         ("agreed_steps", first.agreed_steps),

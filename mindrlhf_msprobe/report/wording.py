@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mindrlhf_msprobe.findings import Divergence, RuleUse, Weights
+
+_SHARED_WORDS = 5  # of lines that may be brought together
 
 
 def place_of(first: Divergence) -> str:
@@ -12,18 +16,22 @@ def place_of(first: Divergence) -> str:
 
 
 def before(first: Divergence) -> str:
-    """Return what agreed before the first divergence."""
-    records = f"{first.agreed_before} records of step {first.step} agree"
+    """Return what agreed before the first divergence, "" if nothing was compared before it."""
+    earlier = _earlier_steps(first)
+    if not first.agreed_before:
+        return f"{earlier} {'agrees' if first.agreed_steps == 1 else 'agree'}." if earlier else ""
     phases = f"{count(first.agreed_phases, 'phase')} and " if first.agreed_phases else ""
-    return f"{phases}{records}{_earlier_steps(first)}."
+    verb = "agree" if phases or first.agreed_before > 1 else "agrees"
+    records = f"{count(first.agreed_before, 'record')} of step {first.step} {verb}"
+    return f"{phases}{records}{f', and {earlier}' if earlier else ''}."
 
 
 def _earlier_steps(first: Divergence) -> str:
     if not first.agreed_steps:
         return ""
     if first.agreed_steps != first.step:  # some were not recorded, or the first is not step 0
-        return f", and all of {count(first.agreed_steps, 'earlier step')}"
-    return ", and all of step 0" if first.step == 1 else f", and all of steps 0 to {first.step - 1}"
+        return f"all of {count(first.agreed_steps, 'earlier step')}"
+    return "all of step 0" if first.step == 1 else f"all of steps 0 to {first.step - 1}"
 
 
 def weights_of(weights: Weights) -> str:
@@ -52,3 +60,39 @@ def factor(value: float | None) -> str:
 def count(number: int, what: str) -> str:
     """Return a number of things: 1 step, 2 steps."""
     return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def merged(lines: Sequence[str]) -> list[str]:
+    """Return lines of which those that differ in one word stand in one: x / y was not recorded.
+
+    Lines that differ only in which run they are about stay apart.
+    """
+    groups: list[tuple[list[str], int | None, list[str]]] = []
+    for line in lines:
+        words = line.split(" ")
+        for index, (base, place, others) in enumerate(groups):
+            at = _only_difference(base, words)
+            if at is not None and place in (None, at):
+                groups[index] = (base, at, [*others, words[at]])
+                break
+        else:
+            groups.append((words, None, []))
+    return [_together(*group) for group in groups]
+
+
+def _only_difference(a: list[str], b: list[str]) -> int | None:
+    if len(a) != len(b) or len(a) < _SHARED_WORDS:
+        return None
+    unlike = [index for index, pair in enumerate(zip(a, b)) if pair[0] != pair[1]]
+    if len(unlike) != 1 or {a[unlike[0]], b[unlike[0]]} <= {"A", "B"}:
+        return None
+    return unlike[0]
+
+
+def _together(words: list[str], place: int | None, others: list[str]) -> str:
+    if place is None:
+        return " ".join(words)
+    names = [words[place], *others]
+    end = next((sign for sign in ":;," if all(name.endswith(sign) for name in names)), "")
+    joined = " / ".join(name.removesuffix(end) for name in names)
+    return " ".join([*words[:place], joined + end, *words[place + 1 :]])

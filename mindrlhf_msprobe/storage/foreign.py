@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
         position: the phase's usual position in a step, because phases carry no time either.
 
     Raises:
-        OSError, ValueError: dump.json cannot be read or is not one.
+        ValueError: dump.json cannot be read or is not one; the message names it.
     """
     data = _read_object(root, directory / layout.DUMP_FILE).get("data")
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise ValueError(f"{layout.DUMP_FILE} has no entries under 'data'")
     try:
         construct = _read_object(root, directory / layout.CONSTRUCT_FILE)
-    except (OSError, ValueError, RecursionError):
+    except ValueError:
         construct = {}
     parents = {
         name: parent if isinstance(parent, str) and parent in data else None
@@ -55,7 +54,10 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
 
 
 def _read_object(root: Path, path: Path) -> dict[str, Any]:
-    content = json.loads(layout.read_inside(root, path).decode("utf-8"))
+    try:
+        content = layout.read_json(root, path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path.name} {layout.why_unread(error)}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
     return content
@@ -69,7 +71,7 @@ def _stacks(root: Path, directory: Path) -> dict[str, list[str]]:
             for names, frames in content.values()
             for name in names
         }
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -97,7 +96,7 @@ def read_key_datum(
         leaf = Leaf("unreadable", error=problem)
         return KeyDatum(key, step, rank, micro_step, None, (Record(key, "data", "", leaf),))
     try:
-        content = json.loads(layout.read_inside(root, described).decode("utf-8"))
+        content = layout.read_json(root, described)
         structure = content["data"]
         seq = content.get("seq") if isinstance(content.get("seq"), int) else None
         found = dict(leaves(structure))
@@ -107,7 +106,10 @@ def read_key_datum(
         if ours:
             problem = f"{described.name} is missing"
         found = {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        problem = f"{described.name} {layout.why_unread(error)}"
+        structure, found = None, {}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         problem, structure, found = f"{described.name}: {error}", None, {}
     try:
         files = {} if ours and problem is None else _array_files(directory, key)

@@ -9,10 +9,12 @@ data/<key>/step<S>/rank<R>/micro_step<M>/<key>.npy, <key>.json
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mindrlhf_msprobe.errors import UsageError
 
@@ -43,13 +45,13 @@ def manifest_name(rank: int) -> str:
 
 
 def manifests(root: Path) -> list[Path]:
-    """Return the manifests in `root`, the lowest rank first."""
+    """Return the manifests in `root`, the lowest rank first, whatever stands in their place."""
     others = {
         int(match.group(1)): path
         for path in root.glob("run.rank*.json")
         if (match := re.fullmatch(r"run\.rank([0-9]{1,18})\.json", path.name))
     }
-    first = [root / RUN_FILE] if (root / RUN_FILE).is_file() else []
+    first = [root / RUN_FILE] if os.path.lexists(root / RUN_FILE) else []
     return first + [others[rank] for rank in sorted(others)]
 
 
@@ -71,6 +73,11 @@ def key_data_dir(root: Path, key: str, step: int, rank: int, micro_step: int) ->
 def step_number(name: str) -> int | None:
     """Return S of a directory name `stepS`, else None."""
     return _number(_STEP, name)
+
+
+def rank_number(name: str) -> int | None:
+    """Return R of a directory name `rankR`, 0 of `rank`, else None."""
+    return 0 if name == "rank" else _number(_RANK, name)
 
 
 def micro_step_number(name: str) -> int | None:
@@ -99,7 +106,7 @@ def rank_directories(
     others: list[tuple[int, Path]] = []
     padded: list[tuple[int, Path]] = []
     for path in subdirectories(step_dir, links=links, unlisted=unlisted):
-        rank = 0 if path.name == "rank" else _number(_RANK, path.name)
+        rank = rank_number(path.name)
         if rank is not None and path.name == f"rank{rank}":
             ranks[rank] = path
         elif rank is not None:
@@ -181,13 +188,35 @@ def read_inside(root: Path, path: Path) -> bytes:
 
     Raises:
         OSError: it is missing or cannot be read.
-        ValueError: it is no regular file, or a symbolic link that leaves the run.
+        ValueError: it is no regular file, or a symbolic link that leaves the run. The message says
+            what the file is, not its name.
     """
     if path.is_symlink() and not inside(root, path):
-        raise ValueError(f"{path.name} is a symbolic link that leaves the run's directory")
+        raise ValueError("is a symbolic link that leaves the run's directory")
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path.name} is not a regular file")
+        raise ValueError("is not a regular file")
     return path.read_bytes()
+
+
+def read_json(root: Path, path: Path) -> Any:
+    """Return the content of a JSON file of the run in `root`.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        ValueError: as `read_inside` does, or it is not valid JSON.
+    """
+    raw = read_inside(root, path)
+    try:
+        return json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not valid JSON: {error}") from None
+
+
+def why_unread(error: Exception) -> str:
+    """Return what `read_inside` or `read_json` raised as the rest of a sentence on the file."""
+    if isinstance(error, OSError):  # its text has the path, which stands before it already
+        return f"cannot be read: {error.strerror or error}"
+    return str(error)
 
 
 def step_directories(

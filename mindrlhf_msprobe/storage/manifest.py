@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import platform
 import shutil
@@ -36,14 +35,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Read one manifest.
 
     Raises:
-        RunError: it is not valid JSON or not a manifest.
+        RunError: it cannot be read, leaves the run's directory, or is not a manifest.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        return load_manifest(path)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} {layout.why_unread(error)}.") from None
+
+
+def load_manifest(path: Path) -> dict[str, Any]:
+    """Read one manifest, for callers that say themselves which one could not be read.
+
+    Raises:
+        OSError, ValueError: as `layout.read_json` does, or it is not a manifest.
+    """
+    content = layout.read_json(path.parent, path)
     if not isinstance(content, dict):
-        raise RunError(f"{path} is not a manifest: expected a JSON object.")
+        raise ValueError("is not a manifest: expected a JSON object")
     return content
 
 

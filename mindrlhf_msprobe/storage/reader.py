@@ -7,7 +7,7 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,7 +19,7 @@ from mindrlhf_msprobe.phases import PHASES, phase_order
 from mindrlhf_msprobe.storage import foreign, layout
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
-from mindrlhf_msprobe.storage.manifest import FINISHED, read_manifest
+from mindrlhf_msprobe.storage.manifest import FINISHED, load_manifest
 from mindrlhf_msprobe.storage.records import Entry, Record, entry_records, locate
 
 _Place = TypeVar("_Place")
@@ -30,13 +30,31 @@ UNNAMED_PHASE = "dump"
 
 @dataclass(frozen=True)
 class Problem:
-    """Something of a run that could not be read."""
+    """Something of a run that could not be read.
+
+    Attributes:
+        path, message: the file or directory, and what is wrong with it.
+        phase: the phase whose layer data it concerns, or None.
+        key_data: whether it concerns key data: those under `key`, or all of them if that is None.
+        step, rank: where; None where it concerns every step or every rank. What is neither of a
+            phase nor of key data (a manifest, say) concerns the run and no place.
+    """
 
     path: Path
     message: str
     phase: str | None = None
     step: int | None = None
     rank: int | None = None
+    key_data: bool = False
+    key: str | None = None
+
+    def concerns(self, step: int, rank: int) -> bool:
+        """Tell whether layer data or key data of this step and rank are concerned."""
+        return (
+            (self.phase is not None or self.key_data)
+            and self.step in (None, step)
+            and self.rank in (None, rank)
+        )
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
@@ -75,13 +93,15 @@ class Run:
         self._layer_dirs: dict[tuple[str, int, int], Path] = {}
         for place, directory in _layer_directories(path, self._unlisted):
             if place in self._layer_dirs:
-                self._problem(directory, "another directory is the same step and rank", *place)
+                message = "another directory is the same step and rank"
+                self._problem(Problem(directory, message, *place))
             self._layer_dirs.setdefault(place, directory)
         self._key_dirs: dict[tuple[str, int, int, int], Path] = {}
         for datum, directory in _key_data_directories(path, self._unlisted):
             if datum in self._key_dirs:
                 message = "another directory is the same step, rank and micro-step"
-                self._problem(directory, message, datum[0], *datum[1:3])
+                key, step, rank, _ = datum
+                self._problem(Problem(directory, message, None, step, rank, True, key))
             self._key_dirs.setdefault(datum, directory)
         # What lies at each (step, rank): a run of many ranks is read place by place.
         self._layers_at: dict[tuple[int, int], list[tuple[str, int, int]]] = {}
@@ -139,9 +159,15 @@ class Run:
         """Every (step, rank) of which anything was recorded."""
         found = {(step, rank) for _, step, rank in self._layer_dirs}
         found |= {(step, rank) for _, step, rank, _ in self._key_dirs}
+        ranks = {rank for _, rank in found} or {0}
         for problem in self.problems:
-            if problem.step is not None and problem.rank is not None:
-                found.add((problem.step, problem.rank))
+            if problem.phase is None and not problem.key_data:
+                continue
+            if problem.step is not None:
+                at = ranks if problem.rank is None else {problem.rank}
+                found |= {(problem.step, rank) for rank in at}
+            elif not found:  # nothing tells its steps
+                found.add((0, problem.rank or 0))
         return found
 
     def directories(self, *, phase: str | None = None, key: str | None = None) -> list[Path]:
@@ -200,12 +226,12 @@ class Run:
     def configurations(self) -> dict[str, Any] | None:
         """Return the content of configurations.json, or None if there is none."""
         path = self.path / layout.CONFIGURATIONS_FILE
-        if not path.is_file():
+        if not os.path.lexists(path):
             return None
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            self.problems.append(Problem(path, f"is not valid JSON: {error}"))
+            content = layout.read_json(self.path, path)
+        except (OSError, ValueError) as error:
+            self._problem(Problem(path, layout.why_unread(error)))
             return None
         return content if isinstance(content, dict) else {"": content}
 
@@ -255,49 +281,61 @@ class Run:
     def _read_manifests(self) -> Iterator[dict[str, Any]]:
         for path in layout.manifests(self.path):
             try:
-                yield read_manifest(path)
-            except RunError as error:
-                self.problems.append(Problem(path, str(error)))
+                yield load_manifest(path)
+            except (OSError, ValueError) as error:
+                self._problem(Problem(path, layout.why_unread(error)))
 
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         directory = self._layer_dirs[phase, step, rank]
         journal = directory / layout.JOURNAL_FILE
+        at = directory
         try:
             for linked in (directory, directory / layout.TENSOR_DIR):
                 if not layout.inside(self.path, linked):
                     raise ValueError("a symbolic link leaves the run's directory")
             if journal.is_file():
+                at = journal
                 content = read_journal(self.path, journal)
                 lines = content.lines
                 # Only a step that was not ended may end in a line cut short.
                 damaged = content.damaged + (content.torn and self.completed(step, rank))
                 if damaged:
                     message = f"{damaged} damaged line(s) in the journal"
-                    self._problem(journal, message, phase, step, rank)
+                    self._problem(Problem(journal, message, phase, step, rank))
             else:
                 lines = foreign.read_dump(self.path, directory, phase_order(phase))
         except (OSError, ValueError, RecursionError) as error:
-            self._problem(directory, str(error), phase, step, rank)
+            self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
             return []
         entries = []
         for line in lines:
             try:
                 entries.append(self._entry(line, directory, phase, step, rank))
             except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                self._problem(directory, f"{line['entry']}: {error}", phase, step, rank)
+                message = f"{line['entry']}: {error}"
+                self._problem(Problem(directory, message, phase, step, rank))
         return entries
 
     def _unlisted(self, path: Path, error: OSError) -> None:
-        """Note a directory that cannot be listed, at the place it belongs to."""
-        parts = path.relative_to(self.path).parts
-        step = next((n for part in parts if (n := layout.step_number(part)) is not None), 0)
-        ranks = [int(part[4:]) for part in parts if part[:4] == "rank" and part[4:].isdecimal()]
-        phase = parts[0] if parts else UNNAMED_PHASE
+        """Note a directory that cannot be listed, and everything that may lie in it."""
         message = f"cannot be listed: {error.strerror or error}"
-        self._problem(path, message, phase, step, ranks[0] if ranks else 0)
+        parts = path.relative_to(self.path).parts
+        if parts[:1] == (layout.KEY_DATA_DIR,):
+            key = parts[1] if len(parts) > 1 else None
+            step, rank = _step_and_rank(parts[2:])
+            self._problem(Problem(path, message, None, step, rank, True, key))
+            return
+        step, rank = _step_and_rank(parts)
+        if step is None and rank is not None:  # a step's directory was opened
+            step, phase = layout.step_number(self.path.name), _phase_name(self.path.parent)
+        elif parts and layout.step_number(parts[0]) is None:
+            phase = parts[0]
+            step, rank = _step_and_rank(parts[1:])
+        else:
+            phase = _phase_name(self.path)
+        self._problem(Problem(path, message, phase, step, rank))
 
-    def _problem(self, path: Path, message: str, phase: str, step: int, rank: int) -> None:
-        problem = Problem(path, message, phase, step, rank)
+    def _problem(self, problem: Problem) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -328,6 +366,13 @@ class Run:
 def _rank_of(manifest: dict[str, Any]) -> Any:
     world = manifest.get("world")
     return world.get("rank") if isinstance(world, dict) else None
+
+
+def _step_and_rank(parts: Sequence[str]) -> tuple[int | None, int | None]:
+    """Return what the names of directories, from a step's or a rank's on, say."""
+    step = layout.step_number(parts[0]) if parts else None
+    rest = parts if step is None else parts[1:]
+    return step, layout.rank_number(rest[0]) if rest else None
 
 
 def _at(

@@ -30,6 +30,25 @@ SECRETS = {
     "ms_session_cookie": "plain-word",
     "HCCL_TLS_CERT": "plain-word",
     "MS_OBS_AK": "plain-word",
+    "MS_CRED": "plain-word",
+    "MS_CREDS": "plain-word",
+    "MS_PWORD": "plain-word",
+    "MS_PW": "plain-word",
+    "MS_PW2": "plain-word",
+    "MS_JWT_V": "plain-word",
+    "HCCL_ENCRYPTION": "plain-word",
+    "MS_API_TOKEN": "plain-word",
+    "MS_API_TOKENS": "plain-word",
+    "ASCEND_PASSWORD": "plain-word",
+    "ASCEND_PASSWD": "plain-word",
+    "ASCEND_PASSPHRASE": "plain-word",
+    "ASCEND_PASS": "plain-word",
+    "MS_DB_PASS": "plain-word",
+    "MS_DBPASS": "plain-word",
+    "MS_GRAPH_DB_PASS": "plain-word",
+    "MS_GRAPH_PASSWORD": "plain-word",
+    "MS_KERNEL_PASS_KEY": "plain-word",
+    "HCCL_KEY": "plain-word",
 }
 SECRET_VALUES = [
     "https://bob:hunter2@repo.example.com/simple",
@@ -47,6 +66,22 @@ SECRET_VALUES = [
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
     "550e8400-e29b-41d4-a716-446655440000",
     "a" * 5000,
+    "--password hunter2",
+    "run --token hunter2 --fast",
+    "--api-key hunter2",
+    "--db_pass hunter2",
+    "--pw hunter2",
+    "password hunter2",
+    "sshpass -p hunter2 ssh host",
+    "mysql -phunter2 -h db",
+    "mysqldump --host db -p hunter2",
+    "redis-cli -a hunter2",
+    "curl -u admin:hunter2 http://h",
+    "curl -su admin:hunter2 http://h",
+    "https://s.blob.example/x?sv=2024&sig=hunter2",
+    "pw: hunter2",
+    "jwt=hunter2",
+    "pass=hunter2",
 ]
 HARMLESS = [
     *("1", "true", "0,1,2,3,4,5,6,7", "17179869184", "level0:NA;level1:H-R", "^docker0,lo"),
@@ -57,6 +92,10 @@ HARMLESS = [
     "FlashAttentionScoreV2,PagedAttention,MatMulElemwise",
     "--disable_expand_ops=Softmax,Dropout --enable_cluster_ops=MatMul",
     "192.168.100.123:8118",
+    "tokenizer=llama,tokenizer_type:fast",
+    "--tokenizer llama --passes fold",
+    "mask=1;design=2",
+    "-O2 -pthread -use_past 1",
 ]
 
 
@@ -72,6 +111,25 @@ def test_a_value_that_looks_like_a_credential_is_withheld(value: str) -> None:
 def test_ordinary_settings_are_written_as_they_are(value: str) -> None:
     """Numbers, switches, lists, paths and operator names are no secrets."""
     assert environment_variables({"MS_SETTING": value}) == {"MS_SETTING": value}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("MS_PASSES", "MS_DEV_GRAPH_KERNEL_PASS", "HCCL_TOKENIZER", "MS_DEV_DUMP_IR_PASSES"),
+        *("MS_FUSION_PASS", "MS_DEV_GRAPH_KERNEL_FLAGS", "MS_MASK", "MS_SPIN"),
+    ],
+)
+def test_names_that_only_resemble_secrets_are_recorded(name: str) -> None:
+    """A compiler's pass and a tokenizer are no secrets, unless their values look like one."""
+    assert environment_variables({name: "fold,unroll"}) == {name: "fold,unroll"}
+    assert environment_variables({name: "Bearer hunter2"}) == {name: WITHHELD}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_names_that_say_secret_are_left_out(name: str) -> None:
+    """Whatever the value."""
+    assert environment_variables({name: "1"}) == {}
 
 
 def test_random_tokens_are_recognised_whatever_their_alphabet() -> None:

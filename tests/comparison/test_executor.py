@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import numpy as np
 import pytest
 from runs import Fault, Recording, record_training
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison import compare_runs, executor, processes
+from mindrlhf_msprobe.comparison import workers as local
+from mindrlhf_msprobe.comparison.place import Job
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Outcome, Status
 
@@ -46,20 +49,65 @@ result = compare_runs(*sys.argv[1:3], workers=2, progress=progress, output_path=
 print(json.dumps({{"status": result.verdict.status.value, "workers": len(seen), "calls": calls}}))
 """
 RAY_PROGRAM = """
-import json, sys
+import json, os, signal, sys
 import ray
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison import compare_runs, ray_workers
+from mindrlhf_msprobe.errors import UsageError
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 told = {}
+
+def refusal(in_worker):
+    here, copy = os.getpid(), original()
+    def check():
+        return copy() if os.getpid() == here else in_worker(copy())
+    ray_workers._copy_of_package = lambda: check
+    try:
+        workers = ray_workers.RayWorkers(None, None, 100_000)
+    except UsageError as error:
+        return str(error)
+    return workers.capacity
+
+def dies_once(answer, flag=os.path.join(sys.argv[5], "died")):
+    if not os.path.exists(flag):
+        open(flag, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+
+original = ray_workers._copy_of_package
+told["dies once"] = refusal(dies_once)
+told["dies"] = refusal(lambda answer: os.kill(os.getpid(), signal.SIGKILL))
+told["unlike"] = refusal(lambda answer: {**answer, "fingerprint": "another"})
+told["missing"] = refusal(lambda answer: __import__("no_such_module"))
+ray_workers._copy_of_package = original
 for name, a, b in (("large", *sys.argv[1:3]), ("small", *sys.argv[3:5])):
     compare_runs(
         a, b, engine="ray", output_path=f"{sys.argv[5]}/{name}",
         progress=lambda *n: told.update({name: n}),
     )
 told["left"] = ray.is_initialized()
-print(json.dumps(told))
+with open(f"{sys.argv[5]}/told.json", "w") as file:  # Ray itself prints on stdout
+    json.dump(told, file)
 ray.shutdown()
+"""
+#: A program with a Ray of its own, of which a worker dies.
+OWN_RAY_PROGRAM = """
+import json, os, signal, sys, time
+from mindrlhf_msprobe.comparison import compare_runs, ray_workers
+from mindrlhf_msprobe.comparison.executor import perform
+
+def dies_once(job, task, flag=os.path.join(sys.argv[3], "died")):
+    if not os.path.exists(flag):
+        open(flag, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return perform(job, task)
+
+ray_workers.perform = dies_once
+result = compare_runs(
+    *sys.argv[1:3], engine="ray", workers=2,
+    progress=lambda *n: time.sleep(0.3),  # Ray takes a moment to tell of it
+)
+print(json.dumps([result.verdict.counts, os.path.exists(os.path.join(sys.argv[3], "died"))]))
 """
 A_THREAD = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
 
@@ -211,14 +259,32 @@ def test_ray_changes_nothing(large, small, tmp_path):
     """The same on a Ray cluster the process is connected to already, which is left as it is."""
     if find_spec("ray") is None:
         pytest.skip("needs ray")
-    done = run_script(tmp_path, RAY_PROGRAM, [*large, *small, tmp_path])
-    told = json.loads(done.splitlines()[-1])
+    run_script(tmp_path, RAY_PROGRAM, [*large, *small, tmp_path])
+    told = json.loads((tmp_path / "told.json").read_text())
     assert told["left"] is True
     for name, runs in (("large", large), ("small", small)):
         local = compare_runs(*runs, workers=1, output_path=tmp_path / f"{name}_local")
         written = [(tmp_path / n / "verdict.json").read_bytes() for n in (f"{name}_local", name)]
         assert written[0] == written[1]
         assert told[name] == [len(local.findings)] * 2
+    assert told["dies once"] == 2  # cores, though more workers were asked for
+    assert "its workers fail before they begin" in told["dies"]
+    assert "run another copy of mindrlhf_msprobe" in told["unlike"]
+    assert "ModuleNotFoundError" in told["missing"]
+    for refusal in ("unlike", "missing"):
+        assert "Install mindrlhf_msprobe" in told[refusal]
+        assert "Install" not in told["dies"]
+
+
+def test_a_ray_of_its_own(small, tmp_path):
+    """Its workers run this copy of the package; one that dies is not told of on stdout."""
+    if find_spec("ray") is None:
+        pytest.skip("needs ray")
+    for name in ("mindrlhf_msprobe", "yaml"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('the wrong module')\n")
+    counts, died = json.loads(run_script(tmp_path, OWN_RAY_PROGRAM, [*small, tmp_path]))
+    assert died
+    assert counts == json.loads(json.dumps(compare_runs(*small, workers=1).verdict.counts))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -286,6 +352,84 @@ def test_workers_that_are_killed(large, tmp_path, prelude, kill):
     if kill is KILL_ONE:
         assert counts == expected.verdict.counts
     assert told["calls"][-1] == [len(expected.findings)] * 2
+
+
+@pytest.mark.parametrize("prelude", ["", A_THREAD], ids=["forked", "fresh"])
+def test_workers_that_are_killed_where_sigchld_is_ignored(large, tmp_path, prelude):
+    """How they ended is not known then; that they did is enough."""
+    prelude = f"signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{prelude}"
+    told, written = run_program(tmp_path, large, prelude=prelude, on_progress=KILL_ONE)
+    assert told["workers"] > 1
+    assert written == verdict(large, tmp_path / "alone", workers=1)
+
+
+def test_a_worker_that_is_stopped(large, tmp_path):
+    """It is given up after a while, and another one does its work."""
+    prelude = (
+        "import mindrlhf_msprobe.comparison.workers as workers\n"
+        "workers._STOPPED_SECONDS, workers._LOOK_SECONDS = 0.5, 0.1"
+    )
+    stop = KILL_ONE.replace("SIGKILL", "SIGSTOP")
+    told, written = run_program(tmp_path, large, prelude=prelude, on_progress=stop)
+    assert told["workers"] > 2
+    assert written == verdict(large, tmp_path / "alone", workers=1)
+
+
+def test_no_more_workers_than_there_is_work(large, small, monkeypatch):
+    """However many are asked for: one for each task, and a few for each core."""
+    started = []
+    start = processes.start
+    monkeypatch.setattr(processes, "start", lambda *a: started.append(a) or start(*a))
+    compare_runs(*small, workers=100_000)
+    assert 1 <= len(started) <= 4  # steps of ranks
+    started.clear()
+    compare_runs(*large, workers=100_000)
+    assert 1 <= len(started) <= 9  # pairs
+    monkeypatch.setattr(local, "available_cores", lambda: 1)
+    started.clear()
+    compare_runs(*large, workers=100_000)
+    assert len(started) <= 4
+
+
+class Deadly:
+    """Workers that die of every task, in turn of one thing and another."""
+
+    capacity, ready = 2, True
+
+    def __init__(self, *reasons):
+        self.reasons = deque(reasons)
+        self.tasks = deque()
+
+    def expect(self, tasks):
+        self.expected = tasks
+
+    def submit(self, task):
+        self.tasks.append(task)
+
+    def next_result(self):
+        self.reasons.rotate(-1)
+        return self.tasks.popleft(), executor.Failure(self.reasons[-1])
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("reasons", "note"),
+    [
+        (["it died", "it died"], "in two tries: each time it died"),
+        (["it died", "it burnt"], "in two tries: first it died, then it burnt"),
+    ],
+)
+def test_what_two_workers_died_of(reasons, note):
+    """The note says that there were two, and what became of them."""
+    engine = Deadly(*reasons)
+    (place,) = executor.run(Job(()), [(0, 0)], lambda: engine, at_once=True)
+    (finding,) = place.findings
+    assert finding.status is Status.UNREADABLE
+    assert finding.note == f"it could not be compared, {note}"
+    assert engine.expected == 1
+    assert engine.closed
 
 
 @pytest.mark.parametrize("prelude", ["", A_THREAD], ids=["forked", "fresh"])

@@ -11,6 +11,7 @@ import pytest
 from runs import MSPROBE_DATA, Recording
 
 from mindrlhf_msprobe.comparison.preflight import MAX_DIFFERENCES, preflight, remark
+from mindrlhf_msprobe.comparison.preflight_values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 from mindrlhf_msprobe.storage.manifest import WITHHELD
 from mindrlhf_msprobe.storage.reader import open_run
@@ -234,9 +235,8 @@ def test_seeds_at_the_start_say_little(tmp_path: Path) -> None:
     changes = [("seeds.mindspore", None), ("seeds.numpy_state", "z"), ("seeds.PYTHONHASHSEED", "0")]
     found = preflight(a, record(tmp_path / "b", *changes))
     assert [d.name for d in found.differences] == ["PYTHONHASHSEED"]
-    assert [line.partition(" was")[0] for line in found.unknown] == [
-        "seeds: mindspore",
-        "seeds: numpy_state",
+    assert [line.partition(" were")[0] for line in found.unknown] == [
+        "seeds: mindspore, numpy_state",
         "initial weights: only run B recorded it",
     ]
 
@@ -251,7 +251,7 @@ def test_the_same_moment_of_both_runs_is_compared(tmp_path: Path) -> None:
 
 
 def test_an_older_run_is_unknown_not_different(tmp_path: Path) -> None:
-    """One line for each section that only one run has, one for those that neither has."""
+    """One line for the sections that only one run has, one for those that neither has."""
     a = record(tmp_path / "a")
     record(tmp_path / "b")
     content = manifest(tmp_path / "b")
@@ -263,11 +263,7 @@ def test_an_older_run_is_unknown_not_different(tmp_path: Path) -> None:
     assert found.differences == ()
     assert found.unknown == (
         "versions: only run A recorded numpy",
-        "device: only run A recorded it",
-        "seeds: only run A recorded it",
-        "determinism: only run A recorded it",
-        "environment: only run A recorded it",
-        "initial weights: only run A recorded it",
+        "device, seeds, determinism, environment, initial weights: only run A recorded them",
     )
     assert preflight(b, b).unknown == (
         "device, seeds, determinism, environment, initial weights: neither run recorded them",
@@ -299,11 +295,128 @@ def test_a_newer_schema_is_said_and_the_rest_compared(tmp_path: Path) -> None:
 
 
 def test_what_was_withheld_in_both_runs_is_unknown(tmp_path: Path) -> None:
-    """Two secrets are not called equal."""
+    """Two secrets are not called equal; several stand in one line."""
     change = ("environment.MS_X", WITHHELD)
     found = preflight(record(tmp_path / "a", change), record(tmp_path / "b", change))
     assert found.differences == ()
-    assert found.unknown == ("environment: MS_X was withheld in both runs, it could be a secret",)
+    assert found.unknown == ("environment: MS_X was withheld in both runs, possibly secret",)
+    changes = change, ("environment.MS_Y", WITHHELD)
+    found = preflight(record(tmp_path / "c", *changes), record(tmp_path / "d", *changes))
+    assert found.unknown == ("environment: MS_X, MS_Y were withheld in both runs, possibly secret",)
+
+
+def test_what_shares_its_reason_stands_in_one_line(tmp_path: Path) -> None:
+    """Many names are counted, and braces in them are only braces."""
+    notes = Notes()
+    for i in range(30):
+        notes.about("x: only run A recorded {}", f"{{{i}}}")
+    notes.add("run {A} is {strange")
+    (first, second) = notes.lines()
+    assert first.startswith("x: only run A recorded {0}, {1}, ")
+    assert first.endswith(" and 10 more")
+    assert second == "run {A} is {strange"
+
+
+@pytest.mark.parametrize(
+    ("key", "a", "b", "shown"),
+    [
+        ("db.password", "hunter2", "hunter3", (WITHHELD, f"{WITHHELD}, another value")),
+        ("db.dbPassword", 1234, 2345, (WITHHELD, f"{WITHHELD}, another value")),
+        ("obs.access_key", "hunter2", "", (WITHHELD, f"{WITHHELD}, another value")),
+        ("hub.api_token", "hunter2", None, (WITHHELD, "None")),
+        ("hub.url", "https://a:hunter2@b", "x", (WITHHELD, f"{WITHHELD}, another value")),
+        ("hub.command", "x", "run --token hunter2", (WITHHELD, f"{WITHHELD}, another value")),
+        ("hub.tokens.0", "hunter2", "x", (WITHHELD, f"{WITHHELD}, another value")),
+        ("credentials.name", "hunter2", "x", (WITHHELD, f"{WITHHELD}, another value")),
+        ("hub.x", {"secret": "hunter2"}, 3, (f"{{'secret': '{WITHHELD}'}}", "3")),
+        ("hub.x", ..., {"y": [{"pwd": "hunter2"}]}, (None, f"{{'y': [{{'pwd': '{WITHHELD}'}}]}}")),
+        ("hub.x", "ghp_hunter2hunter2", ..., (WITHHELD, None)),
+        ("model.num_key_value_heads", 8, 4, ("8", "4")),
+        ("model.pad_token", "<pad>", "</s>", ("<pad>", "</s>")),
+        ("model.use_token_type", True, False, ("True", "False")),
+        ("model.max_tokens", 8, 4, ("8", "4")),
+        ("model.tokenizer", "llama", "qwen", ("llama", "qwen")),
+    ],
+)
+def test_secrets_of_configurations_are_not_shown(
+    tmp_path: Path, key: str, a: Any, b: Any, shown: Any
+) -> None:
+    """What looks like a secret, by its key or content, differs but is withheld on both sides."""
+    runs = []
+    for name, value in (("a", a), ("b", b)):
+        run = record(tmp_path / name)
+        content: Any = value
+        for part in reversed(key.split(".")):
+            content = [content] if part == "0" else {} if content is ... else {part: content}
+        runs.append(rewrite(run.path, content, "configurations.json"))
+    found = preflight(*runs)
+    (difference,) = found.differences
+    assert (difference.a, difference.b) == shown
+    assert "hunter2" not in json.dumps(found.to_json())
+
+
+def test_secrets_of_a_strangers_environment_are_not_shown(tmp_path: Path) -> None:
+    """A run.json that holds a secret, of another version say, does not pass it on."""
+    a = record(tmp_path / "a", ("environment.MS_X", "Bearer hunter2"))
+    b = record(tmp_path / "b", ("environment.MS_X", "Bearer hunter3"))
+    (difference,) = preflight(a, b).differences
+    assert (difference.a, difference.b) == (WITHHELD, f"{WITHHELD}, another value")
+
+
+def two_ranks(root: Path) -> Any:
+    """Record a run whose rank 1 differs from rank 0 in everything that a preflight compares."""
+    record(root, ranks=(0, 1))
+    content = json.loads((root / "run.rank1.json").read_text())
+    content["seeds"]["mindspore"] = 99
+    content["environment"] |= {"HCCL_ALGO": "mesh", "RANK_ID": "1", "DEVICE_ID": "1"}
+    content["device"]["device_id"] = 1
+    content["initial_weights"]["actor"]["layers.0.weight"] = "xxh3_128:changed"
+    return rewrite(root, content, "run.rank1.json")
+
+
+RANK_1 = [("mindspore", "1234", "99"), ("HCCL_ALGO", "ring", "mesh")]
+
+
+def test_chosen_ranks_are_compared_across_runs(tmp_path: Path) -> None:
+    """`--ranks 0,1` compares A's rank 0 with B's rank 1, and what makes them two is left out."""
+    a, b = two_ranks(tmp_path / "a"), two_ranks(tmp_path / "b")
+    assert preflight(a, b) == preflight(a, b, {}) == preflight(a, b, {0: 0, 1: 1})
+    assert preflight(a, b).differences == ()
+    for ranks, expected in (({0: 1}, RANK_1), ({1: 1}, []), ({1: 0}, None)):
+        found = preflight(a, b, ranks)
+        shown = [(d.name, d.a, d.b) for d in found.differences]
+        wanted = [(n, y, x) for n, x, y in RANK_1] if expected is None else expected
+        assert shown == wanted
+        assert found.weights[0].agree == (expected == [])
+        assert found.unknown == ()
+
+
+def test_two_ranks_of_one_run_are_compared(tmp_path: Path) -> None:
+    """Within one run its configurations are the same; settings and weights are compared."""
+    run = two_ranks(tmp_path / "a")
+    found = preflight(run, run, {0: 1})
+    assert [(d.name, d.a, d.b) for d in found.differences] == RANK_1
+    assert found.weights[0].different == ("layers.0.weight",)
+    assert found.unknown == ()
+
+
+def test_runs_without_a_common_rank_are_compared_in_their_order(tmp_path: Path) -> None:
+    """Ranks 0 and 1 of A against 4 and 5 of B: the comparison's rank, A's, is named."""
+    a = record(tmp_path / "a", ranks=(0, 1))
+    record(tmp_path / "b", ("seeds.mindspore", 7), ranks=(4, 5), only_rank=5)
+    found = preflight(a, open_run(tmp_path / "b"), {0: 4, 1: 5})
+    assert [d.name for d in found.differences] == ["mindspore (rank 1)"]
+    assert found.unknown == ()
+    assert all(weights.agree for weights in found.weights)
+
+
+def test_a_chosen_rank_without_a_manifest_is_unknown(tmp_path: Path) -> None:
+    """Nothing is taken from another rank in its place."""
+    a, b = record(tmp_path / "a"), record(tmp_path / "b", ranks=(0, 1))
+    found = preflight(a, b, {1: 1})
+    line = "versions, settings and initial weights: run A has no run.json of rank 1 that can be"
+    assert found.unknown == (f"{line} read",)
+    assert preflight(b, a, {0: 0, 1: 1}).unknown == ("rank 1: only run A recorded it",)
 
 
 def test_an_attempt_with_other_settings_is_said(tmp_path: Path) -> None:

@@ -225,3 +225,13 @@ def test_rewards_stand_no_later_than_where_they_were_saved():
     assert events.index("rewards.0") < events.index(
         "begin Cell.critic_compute_values.Net.forward.0"
     )
+
+
+def test_rewards_saved_before_the_values_stand_before_them():
+    """Without any cell, too: the critic may have been given them."""
+    assert keys(datum("prompts", 0), datum("rewards", 1), datum("values", 2)) == [
+        "prompts.0",
+        "rewards.0",
+        "values.0",
+    ]
+    assert keys(datum("rewards", 0), datum("values", 1), datum("prompts", 2))[0] == "prompts.0"

@@ -17,16 +17,18 @@ from mindrlhf_msprobe.findings import (
     CoverageGap,
     Difference,
     Divergence,
+    Finding,
     Outcome,
     Preflight,
     RuleUse,
+    Side,
     Spread,
     Status,
     Verdict,
     Weights,
 )
 from mindrlhf_msprobe.report.console import render
-from mindrlhf_msprobe.report.wording import before
+from mindrlhf_msprobe.report.wording import before, merged
 
 
 def compare(tmp_path, *faults, tolerance=None, **settings):
@@ -176,7 +178,8 @@ def test_where_the_difference_went_is_shown_with_its_growth():
     """The layers of the origin's phase, then the phases and keys after it, eight of each."""
     inside, after = (line for line in render(parted()).splitlines() if line.startswith("After it"))
     assert inside.startswith(
-        "After it, in actor_update: layers.1 1.0e-03 ×4 → layers.2 2.0e-03 ×8 →"
+        "After it, in actor_update (max abs error; × relative distance, the first divergence "
+        "being ×1): layers.1 1.0e-03 ×4 → layers.2 2.0e-03 ×8 →"
     )
     assert inside.endswith("… 3 more")
     assert after.startswith("After it, in step 2: key0 1.0e-04 ×12 → key1")
@@ -230,3 +233,118 @@ def test_the_summary_is_the_table_that_is_named():
     lines = render(parted()).splitlines()
     assert "Tables: out/summary.xlsx and 2 more" in lines
     assert "Machine-readable: out/verdict.json" in lines
+
+
+def diverged(**values) -> Comparison:
+    """Return `parted` with another first divergence."""
+    whole = parted()
+    first = replace(whole.verdict.first_divergence, **values)
+    return replace(whole, verdict=replace(whole.verdict, first_divergence=first))
+
+
+def test_errors_that_are_none_are_not_shown():
+    """Where no finite element differs, "max abs 0" would say that nothing does."""
+    lines = render(diverged(cause=Cause.NON_FINITE, max_abs_err=0.0, max_rel_err=0.0)).splitlines()
+    assert not any("max abs 0" in line for line in lines)
+    assert any("max abs 0.001, max rel 0.01" in line for line in render(parted()).splitlines())
+    spread = (Spread("loss", 1, 1, 0.0, 0.0),)
+    verdict = replace(parted().verdict, spread=spread)
+    assert "After it, in step 2: loss" in render(parted(verdict=verdict)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("records", "phases", "steps", "said"),
+    [
+        (1, 0, 0, "1 record of step 2 agrees."),
+        (1, 1, 2, "1 phase and 1 record of step 2 agree, and all of steps 0 to 1."),
+        (0, 0, 2, "all of steps 0 to 1 agree."),
+        (0, 0, 1, "all of 1 earlier step agrees."),
+        (0, 0, 0, ""),
+    ],
+)
+def test_what_agreed_before_is_said_in_whole_sentences(records, phases, steps, said):
+    """One record agrees, two agree, and of nothing there is no line."""
+    comparison = diverged(agreed_before=records, agreed_phases=phases, agreed_steps=steps)
+    assert before(comparison.verdict.first_divergence) == said
+    assert ("Before it: " in render(comparison)) == bool(said)
+
+
+def test_one_record_is_not_one_records(tmp_path):
+    """In the headline, in the last line, and in what was not compared."""
+    for name in ("a", "b"):
+        recording = Recording(tmp_path / name)
+        recording.data("loss", 1.0)
+        recording.end_step()
+        recording.close()
+    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    text = render(replace(result, verdict=replace(result.verdict, coverage=gaps(1))))
+    assert "1 record of 1 step, 1 rank" in text
+    assert " agrees bit for bit." in text
+    assert "· 1 record:" in text
+    assert "Not compared: 1 record only in A" in text
+    assert "1 records" not in text
+
+
+def gaps(records):
+    return (CoverageGap("critic_update not recorded", "A", records),)
+
+
+def text_finding(record="answer", step=2) -> Finding:
+    side = Side(record, "UInt8", (3,), max=99, norm=9.0, value="abc")
+    status = Status.DIFFERENT
+    return Finding(record, status, step, 0, None, "data", "", side, side, key=record, micro_step=0)
+
+
+def test_of_texts_no_numbers_are_shown():
+    """How far the bytes of two texts are apart says nothing."""
+    spread = (Spread("answer", 1, 1, 17.0, 0.1, 3.0), Spread("loss", 1, 1, 1e-4, None, 12.0))
+    verdict = replace(parted().verdict, spread=spread)
+    (after,) = (
+        line
+        for line in render(parted(verdict=verdict, findings=(text_finding(),))).splitlines()
+        if line.startswith("After it")
+    )
+    assert after.endswith("being ×1): answer → loss 1.0e-04 ×12")
+
+
+def test_a_text_is_no_measure_of_what_follows():
+    """Where a text is the first divergence, no distance is a multiple of its bytes' distance."""
+    first = replace(parted().verdict.first_divergence, record="answer", entry=None, phase=None)
+    verdict = replace(parted().verdict, first_divergence=first)
+    text = render(parted(verdict=verdict, findings=(text_finding(),)))
+    assert "After it, in step 2 (max abs error): actor_update 1.0e-03 (9 of 20 records)" in text
+
+
+def test_long_values_are_cut_around_their_first_difference():
+    """Two paths that share a long prefix are told apart; what follows is cut as well."""
+    prefix, rest = "/home/somebody/checkpoints/experiments/", "/weights" * 9
+    pairs = [(f"{prefix}one{rest}", f"{prefix}two{rest}"), (prefix + "x" * 9, prefix + "x" * 8)]
+    found = tuple(Difference("configurations", f"path{i}", *pair) for i, pair in enumerate(pairs))
+    _, one, two, *_ = render(parted(preflight=Preflight(found))).splitlines()
+    a, b = one.removeprefix("  configurations: path0: ").removesuffix(" in B").split(" in A, ")
+    assert (a.replace("one", "two"), a[0], a[-1]) == (b, "…", "…")
+    assert "one" in a
+    assert len(a) <= 42
+    a, b = two.removeprefix("  configurations: path1: ").removesuffix(" in B").split(" in A, ")
+    assert a != b
+    assert a.endswith("/" + "x" * 9)
+    assert b.endswith("/" + "x" * 8)
+
+
+def test_lines_that_share_their_reason_stand_in_one():
+    """numpy's and Python's generators, two roles; what each run lacks stays apart."""
+    reason = "was looked at when the probe started, perhaps before the trainer set it"
+    assert merged([f"seeds: numpy_state {reason}", "x", f"seeds: random_state {reason}"]) == [
+        f"seeds: numpy_state / random_state {reason}",
+        "x",
+    ]
+    roles = ("actor", "critic", "reference")
+    assert merged([f"initial weights of {role}: only run A recorded them" for role in roles]) == [
+        "initial weights of actor / critic / reference: only run A recorded them"
+    ]
+    sides = [f"the last snapshot of run {run} was lost" for run in "AB"]
+    assert merged(sides) == sides
+    preflight = Preflight(unknown=tuple(f"seeds: {name}_state {reason}" for name in "ab"))
+    verdict = replace(parted().verdict, coverage=())
+    text = render(parted(preflight=preflight, verdict=verdict))
+    assert text.count("Not compared: seeds: ") == 1

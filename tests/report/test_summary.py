@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -187,6 +188,34 @@ def test_the_legend_explains_every_status_and_colour(book):
     assert colours == {*FILLS.values(), "000000"}
     assert fills["status", "only_in_a"] == FILLS["missing"]
     assert fills["status", "different"] == FILLS["differs"]
+
+
+def test_the_legend_says_what_is_text(book):
+    """Settings, relative errors of statistics, and the apostrophes in CSV."""
+    said = {(row[0], row[1]): row[2] for row in rows(book["legend"])}
+    assert "texts" in said["table", "preflight"]
+    assert "formula" in said["table", "CSV"]
+    assert "%" in said["column", "MinRelativeErr, MeanRelativeErr, NormRelativeErr"]
+    assert {("column", name) for name in ("Err_message", "note", "status")} <= set(said)
+
+
+def test_long_settings_are_whole(tmp_path):
+    """The console cuts them, the summary does not."""
+    values = ["x" * 30_000 + side for side in "ab"]
+    found = Preflight((Difference("configurations", "path", *values),))
+    write_report(replace(comparison(finding()), preflight=found), tmp_path)
+    (row,) = rows(load_workbook(tmp_path / "summary.xlsx")["preflight"])
+    assert list(row[2:4]) == values
+
+
+def test_nothing_before_the_first_divergence_is_said(tmp_path):
+    """Where no record was compared before it, the cell says so."""
+    whole = comparison(finding())
+    first = replace(whole.verdict.first_divergence, agreed_before=0, agreed_steps=0)
+    whole = replace(whole, verdict=replace(whole.verdict, first_divergence=first))
+    write_report(whole, tmp_path)
+    said = {row[1]: row[2] for row in rows(load_workbook(tmp_path / "summary.xlsx")["verdict"])}
+    assert said["agreed before"] == "nothing: no record was compared before it"
 
 
 def test_the_legend_names_columns_as_they_are():

@@ -15,7 +15,7 @@ from runs import MSPROBE_DATA, Recording, record_training
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
-from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.reader import Problem, open_run
 
 PHASES = [
     "actor_generate_sequences",
@@ -235,6 +235,7 @@ def test_a_broken_dump_json_is_a_problem_at_its_place(tmp_path):
         assert run.entries(step=1) == []
         (problem,) = run.problems
         assert (problem.phase, problem.step, problem.rank) == ("dump", 1, 0)
+        assert "dump.json is not valid JSON" in str(problem)
         assert len(run.entries(step=0)) > 30
 
 
@@ -265,7 +266,8 @@ def test_a_broken_manifest_is_a_problem_and_the_data_stay_readable(damaged, cont
     """Without run.json the layer data and key data can still be read."""
     (damaged / "run.json").write_text(content, errors="surrogateescape")
     run = open_run(damaged)
-    assert len(run.problems) == 1
+    (problem,) = run.problems
+    assert str(problem).count("run.json") == 1
     assert len(run.entries(rank=0)) == 72
     assert len(run.key_data(rank=0)) > 10
 
@@ -390,6 +392,66 @@ def test_key_data_behind_a_link_are_unreadable(damaged, linked):
     assert any(record.leaf.error for record in datum.records)
 
 
+NAMED = ["run.json", "run.rank1.json", "configurations.json"]
+
+
+def placed(root, name, make):
+    """Put something else in a file's place, and return the run and what became of the rest."""
+    (root / name).unlink(missing_ok=True)
+    make(root / name)
+    run = open_run(root)
+    if name == "configurations.json":
+        assert run.problems == []
+        assert run.configurations() is None
+        assert run.configurations() is None
+    assert len(run.entries(rank=0)) == 72
+    (problem,) = run.problems
+    assert problem.path == root / name
+    assert (problem.phase, problem.step, problem.rank) == (None, None, None)
+    assert "outside" not in str(run.manifests)
+    return problem.message
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_manifest_behind_a_link_out_of_the_run_is_not_read(damaged, name):
+    """Neither a manifest nor configurations from elsewhere are read: a problem, and the rest."""
+    outside = damaged.parent / "outside.json"
+    outside.write_text('{"outside": 1, "state": "finished"}')
+    message = placed(damaged, name, lambda path: path.symlink_to(outside))
+    assert message == "is a symbolic link that leaves the run's directory"
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (os.mkdir, "is not a regular file"),
+        (
+            lambda path: path.symlink_to("/dev/zero"),
+            "is a symbolic link that leaves the run's directory",
+        ),
+        (lambda path: path.symlink_to("gone"), "cannot be read: No such file or directory"),
+    ],
+    ids=["fifo", "directory", "zero", "dangling"],
+)
+def test_what_is_no_file_is_not_opened(damaged, name, make, message):
+    """A pipe, a directory or a device in a file's place is a problem, and nothing waits for it."""
+    assert placed(damaged, name, make) == message
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_manifest_behind_a_link_inside_the_run_is_read(damaged, name):
+    """A link to another file of the run is as good as the file."""
+    (damaged / "kept.json").write_text('{"world": {"rank": 1}}')
+    (damaged / name).unlink(missing_ok=True)
+    (damaged / name).symlink_to("kept.json")
+    run = open_run(damaged)
+    read = [*run.manifests, run.configurations()]
+    assert {"world": {"rank": 1}} in read
+    assert run.problems == []
+
+
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(damaged):
     """Named pipes where JSON should be do not make the reader wait for ever."""
     phase = "actor_update/step0/rank0"
@@ -440,24 +502,54 @@ def unprivileged(small):
 
 
 @pytest.mark.parametrize(
-    ("name", "phase"),
+    ("name", "place"),
     [
-        ("actor_update", "actor_update"),
-        ("actor_update/step0", "actor_update"),
-        ("actor_update/step0/rank0", "actor_update"),
-        ("actor_update/step0/rank0/records.jsonl", "actor_update"),
-        ("data", "data"),
-        ("data/loss", "data"),
-        ("data/loss/step0", "data"),
+        ("actor_update", ("actor_update", None, None, False, None)),
+        ("actor_update/step0", ("actor_update", 0, None, False, None)),
+        ("actor_update/step0/rank0", ("actor_update", 0, 0, False, None)),
+        ("actor_update/step0/rank0/records.jsonl", ("actor_update", 0, 0, False, None)),
+        ("data", (None, None, None, True, None)),
+        ("data/loss", (None, None, None, True, "loss")),
+        ("data/loss/step0", (None, 0, None, True, "loss")),
+        ("data/loss/step0/rank0", (None, 0, 0, True, "loss")),
     ],
 )
-def test_what_may_not_be_read_is_a_problem_and_the_rest_is_read(unprivileged, name, phase):
-    """A directory or file without permission is reported with its place."""
+def test_what_may_not_be_read_is_a_problem_and_the_rest_is_read(unprivileged, name, place):
+    """A directory or file without permission is reported with all that may lie in it."""
     run = open_run(unprivileged(name))
     run.entries()
     run.key_data()
-    assert {(p.phase, p.step, p.rank) for p in run.problems} == {(phase, 0, 0)}
+    (problem,) = run.problems
+    found = (problem.phase, problem.step, problem.rank, problem.key_data, problem.key)
+    assert found == place
+    assert problem.concerns(0, 0)
+    assert problem.concerns(1, 0) == (place[1] is None)
+    assert run.places == {(0, 0), (1, 0)}
     assert run.entries("critic_update")
+    assert str(problem).count(str(problem.path)) == 1
+
+
+def test_a_place_in_a_part_of_a_run_is_told_right(unprivileged):
+    """A step that cannot be listed, of a phase that was opened alone, keeps the phase's name."""
+    run = unprivileged("actor_update/step0")
+    (problem,) = open_run(run / "actor_update").problems
+    assert (problem.phase, problem.step, problem.rank) == ("actor_update", 0, None)
+
+
+def test_a_rank_in_a_step_that_was_opened_is_told_right(unprivileged):
+    """A rank that cannot be listed, of a step that was opened alone, keeps phase and step."""
+    run = unprivileged("actor_update/step1/rank0")
+    places = {(p.phase, p.step, p.rank) for p in open_run(run / "actor_update/step1").problems}
+    assert places == {("actor_update", 1, 0)}
+
+
+def test_a_run_of_which_nothing_can_be_listed_has_a_place(tmp_path):
+    """Where nothing tells the steps, the loss stands at step 0: a comparison shows it there."""
+    (tmp_path / "run.json").write_text("{}")
+    run = open_run(tmp_path)
+    assert run.places == set()
+    run.problems.append(Problem(tmp_path, "lost", "actor_update"))
+    assert run.places == {(0, 0)}
 
 
 @pytest.mark.parametrize(

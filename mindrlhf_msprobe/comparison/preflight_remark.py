@@ -1,0 +1,89 @@
+"""What a preflight's findings say about a divergence, in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+
+#: Seeds of which only a fingerprint of the generator's state is known.
+GENERATOR_STATES = ("numpy_state", "random_state")
+
+
+def remark(preflight: Preflight, role: str | None) -> str:
+    """Return a sentence or two that explain a divergence by what was given, "" if nothing can.
+
+    Args:
+        role: the role whose phase diverged first; None where all networks could be the cause.
+    """
+    weights = [w for w in preflight.weights if role is None or w.role == role]
+    unlike = [w for w in weights if w.different or w.only_in_a or w.only_in_b]
+    same = [w for w in weights if w.agree]
+    others = _about_settings(preflight.differences)
+    if unlike:
+        sentence = _about_weights(unlike[0])
+        return f"{sentence} {_sentence(others)}".rstrip()
+    if not same:
+        return _sentence(others)
+    whose = same[0].role if len(same) == 1 else f"{len(same)} networks"
+    count = sum(w.compared for w in same)
+    agree = f"The initial weights of the {whose} agree ({_counted(count, 'parameter')})"
+    if others:
+        return f"{agree}, but {others}."
+    if any(d.section == "seeds" for d in preflight.differences):
+        return f"{agree}; of the settings, only the state of Python's random generator differs."
+    settings = any(d.section not in ("msprobe_config", "schema") for d in preflight.differences)
+    return f"{agree}." if settings else f"{agree}, and no setting that both recorded differs."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _about_weights(weights: Weights) -> str:
+    if weights.different:
+        return (
+            f"The initial weights of the {weights.role} differ in {len(weights.different)} of "
+            f"{_counted(weights.compared, 'parameter')}, first {weights.different[0]}: look at "
+            f"the checkpoint that was loaded."
+        )
+    name, run = (weights.only_in_a[0], "A") if weights.only_in_a else (weights.only_in_b[0], "B")
+    count = len(weights.only_in_a) + len(weights.only_in_b)
+    return (
+        f"The networks of the {weights.role} do not have the same parameters: {count} stand in "
+        f"one run alone, first {name} in {run}."
+    )
+
+
+def _about_settings(differences: Iterable[Difference]) -> str:
+    """Return the clause on what most probably matters: a seed, determinism, else a count."""
+    by_section: dict[str, list[Difference]] = {}
+    for difference in differences:
+        by_section.setdefault(difference.section, []).append(difference)
+    for difference in by_section.get("seeds", []):
+        if not difference.name.startswith(GENERATOR_STATES):
+            name = "" if difference.name == "mindspore" else f" {difference.name}"
+            return f"the seed{name} differs: {_against(difference)}"
+    for difference in by_section.get("seeds", []):
+        if difference.name.startswith("numpy_state"):
+            return "numpy's random generator was in another state"
+    for difference in by_section.get("determinism", []):
+        return f"the determinism setting {difference.name} differs: {_against(difference)}"
+    explaining = ("versions", "configurations", "device", "world", "environment")
+    rest = [d for section in explaining for d in by_section.get(section, [])]
+    if not rest:
+        return ""
+    first = f"{rest[0].section} {rest[0].name}: {_against(rest[0])}"
+    return f"{_counted(len(rest), 'setting')} differ{'s' * (len(rest) == 1)}, first {first}"
+
+
+def _against(difference: Difference) -> str:
+    a, b = (
+        "not set" if text is None else text if len(text) <= 60 else f"{text[:60]}…"
+        for text in (difference.a, difference.b)
+    )
+    return f"{a} against {b}"

@@ -1,0 +1,32 @@
+"""The progress bar: nice to have, never in the way."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from mindrlhf_msprobe.report.progress import progress_bar
+
+
+def make_terminal(monkeypatch):
+    """Make stderr, as it is captured now, a terminal as far as it is asked."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+
+def test_on_a_terminal_a_bar_is_shown(capsys, monkeypatch):
+    """It says what is done, and of how much."""
+    make_terminal(monkeypatch)
+    with progress_bar("Comparing", "records") as advance:
+        advance(7, 7)
+    assert "7/7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["rich.console", "rich.progress"])
+def test_without_rich_there_is_no_bar(capsys, monkeypatch, missing):
+    """rich that is missing or damaged costs the bar, not the answer."""
+    make_terminal(monkeypatch)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with progress_bar("Comparing", "records") as advance:
+        advance(1, 2)
+    assert capsys.readouterr().err == ""
