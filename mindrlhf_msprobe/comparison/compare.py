@@ -22,7 +22,7 @@ from mindrlhf_msprobe.comparison.preflight import preflight
 from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.verdict import conclude
-from mindrlhf_msprobe.comparison.view import views
+from mindrlhf_msprobe.comparison.view import View, views
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.findings import Comparison, Finding, Preflight, RuleUse, Status
 from mindrlhf_msprobe.storage.layout import RUN_FILE
@@ -203,7 +203,7 @@ def _job(
         # A's names are those of the comparison, so what leads to A's leads to the others.
         _, view, _ = views(first, open_run(Path(path).absolute()), None, None)
         further.append(replace(view, phases=left.phases))
-    notes += [_note_on_noise(first, view.run) for view in further]
+    notes += [_note_on_noise(first, view) for view in further]
     return Job((left, right), tuple(further), allowed, rules), [note for note in notes if note]
 
 
@@ -218,8 +218,9 @@ def _check_repetitions(paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | 
         known.append(("given twice", path))
 
 
-def _note_on_noise(a: Run, repetition: Run) -> str:
-    before = preflight(a, repetition)
+def _note_on_noise(a: Run, view: View) -> str:
+    repetition = view.run
+    before = preflight(a, repetition, view.ranks or None)
     weights = [w.role for w in before.weights if not w.agree]
     names = [d.name for d in before.differences if d.section != "seeds"]
     if not weights and not names:

@@ -16,6 +16,7 @@ from mindrlhf_msprobe.comparison.names import ROOT, NameRule
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.keydata import KeyDatum
+from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.records import Entry, Leaf, Record
 
 _BEGIN_IO = ("input", "parameters")
@@ -52,6 +53,7 @@ class StepData:
 
     Attributes:
         unreadable: phase → why its records, or some of them, could not be read.
+        unreadable_keys: key → why what was saved under it could not be read; None for all keys.
         coverage: what the run could not record in its mode, and why.
         foreign: whether another tool wrote it, msprobe.
         own: the place in the run itself, where it is another one than in the comparison.
@@ -64,6 +66,7 @@ class StepData:
     coverage: Mapping[str, str] = field(default_factory=dict)
     own: OwnPlace = OwnPlace()
     foreign: bool = False
+    unreadable_keys: Mapping[str | None, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class _Planner:
         self._outside = alignment.outside
         self._configs = (a.config, b.config)
         self._unreadable = (a.unreadable, b.unreadable)
+        self._unreadable_keys = (a.unreadable_keys, b.unreadable_keys)
         self._coverage = tuple(without_recorded(side.coverage, side.entries) for side in (a, b))
         self._foreign = (a.foreign, b.foreign)
         self._rootless = tuple(
@@ -196,6 +200,16 @@ class _Planner:
                 for problems in self._unreadable
             ]
             yield Pair(EventKey(BEGIN, phase, phase), sides[0], sides[1])
+        listed = {key for side in self._data for key, _ in side}
+        keys = {key: None for problems in self._unreadable_keys for key in problems}
+        for key in keys:
+            if key not in listed and (key is not None or not listed):
+                name = key or KEY_DATA_DIR
+                sides = [
+                    Record(name, "data", "", Leaf("unreadable", error=problems.get(key)))
+                    for problems in self._unreadable_keys
+                ]
+                yield Pair(EventKey(DATA, None, name), sides[0], sides[1])
 
     def pairs_of(self, event: EventKey) -> Iterator[Pair]:
         if event.kind == DATA:
@@ -274,8 +288,13 @@ class _Planner:
         ]
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)
-            gap = gaps[0] if a is None else gaps[1] if b is None else None
-            yield Pair(event, a, b, None, gap)
+            gap = unreadable = None
+            if a is None or b is None:
+                missing = 0 if a is None else 1
+                gap = gaps[missing]
+                problems = self._unreadable_keys[missing]
+                unreadable = problems.get(event.name, problems.get(None))
+            yield Pair(event, a, b, None, gap, unreadable)
 
 
 _ALONE, _FIRST = (("data", ""),), (("data", "0"),)

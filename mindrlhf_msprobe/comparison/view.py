@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
+from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.reader import UNNAMED_PHASE, Run
 
@@ -53,18 +54,20 @@ class View:
                 replace(entry, phase=shown[phase])
                 for entry in self.run.entries(phase, step=at[0], rank=at[1])
             ]
+        known = {*shown} if self.phases else {*self.run.phases, *(phase.name for phase in PHASES)}
+        problems = [problem for problem in self.run.problems if problem.concerns(*at)]
         unreadable = {
             shown.get(problem.phase, problem.phase): str(problem)
-            for problem in self.run.problems
+            for problem in problems
+            if problem.phase in known or (problem.step is not None and not self.phases)
             if problem.phase is not None
-            and (problem.step, problem.rank) == at
-            and (not self.phases or problem.phase in shown)
         }
         return StepData(
             entries=entries,
             key_data=[] if self.phases else self.run.key_data(step=at[0], rank=at[1]),
             config=self.run.config(at[1]),
             unreadable=unreadable,
+            unreadable_keys={p.key: str(p) for p in problems if p.key_data and not self.phases},
             coverage=self.run.coverage(at[1]),
             own=own,
             foreign=not self.run.manifests,

@@ -33,6 +33,7 @@ def bfloat16_bits_to_float32(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+@lru_cache(maxsize=256)
 def dtype_name(dtype: np.dtype) -> str:
     """Return MindSpore's name of a numpy dtype, e.g. `Float32`, `UInt8`, `Bool`."""
     name = dtype.name

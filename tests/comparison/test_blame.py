@@ -211,3 +211,14 @@ def test_both_names_msprobe_gave_a_tensors_file(tmp_path):
         directory.mkdir(parents=True)
         np.save(directory / file, np.arange(4.0))
     assert compare_runs(tmp_path / "a", tmp_path / "b").verdict.status is Outcome.IDENTICAL
+
+
+def test_key_data_that_cannot_be_listed_are_unreadable(tmp_path):
+    """A link in the place of data/ that leaves the run is no reason to call keys missing."""
+    a, b = step(tmp_path / "a"), step(tmp_path / "b")
+    (b / "data").rename(tmp_path / "elsewhere")
+    (b / "data").symlink_to(tmp_path / "elsewhere")
+    comparison = compare_runs(a, b)
+    of_keys = {f.key: f.status for f in comparison.findings if f.key is not None}
+    assert set(of_keys.values()) == {Status.UNREADABLE}
+    assert comparison.verdict.first_divergence.cause is Cause.UNREADABLE
