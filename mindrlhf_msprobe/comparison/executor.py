@@ -29,7 +29,7 @@ from mindrlhf_msprobe.findings import Finding, Side, Status
 Progress = Callable[[int, int], None]
 
 _BYTES_OF_A_PLACE = 1 << 20  # what reading a place takes, as so many bytes of tensors
-_WORTH_SECONDS = 0.3  # of work for one process that make it worth while to start others
+_WORTH_SECONDS = 0.1  # of work for one process that make it worth while to start others
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class _Schedule:
         place.waiting = ()
 
     def _settle(self, judged: Judged) -> None:
-        at = judged.work.step, judged.work.rank
+        at = judged.step, judged.rank
         self._judged[at].settle(judged)
         self._open[at] -= 1
         self._records_done += 1
@@ -282,7 +282,7 @@ class _Schedule:
         else:
             note = _note_on_two(self._failed_once[task.key], failure.reason)
             if isinstance(task, ChunkTask):
-                self._settle(Judged(task.works[0], Status.UNREADABLE, None, note, ""))
+                self._settle(Judged.of(task.works[0], Status.UNREADABLE, None, note, ""))
             else:
                 self._place_done(_given_up(task, note))
 

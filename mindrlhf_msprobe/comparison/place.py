@@ -85,13 +85,22 @@ class PairWork:
 
 @dataclass(frozen=True)
 class Judged:
-    """The judgement of one pair that was handed back as work of its own."""
+    """The judgement of one pair that was handed back as work of its own, by its place."""
 
-    work: PairWork
+    step: int
+    rank: int
+    index: int
     status: Status
     metrics: Metrics | None
     note: str
     tolerance: str
+
+    @classmethod
+    def of(
+        cls, work: PairWork, status: Status, metrics: Metrics | None, note: str, tolerance: str
+    ) -> Judged:
+        """Return the judgement of `work`."""
+        return cls(work.step, work.rank, work.index, status, metrics, note, tolerance)
 
 
 @dataclass
@@ -119,9 +128,9 @@ class JudgedPlace:
 
     def settle(self, judged: Judged) -> None:
         """Fill in what a waiting pair turned out to be."""
-        finding = self.findings[judged.work.index]
+        finding = self.findings[judged.index]
         assert finding is not None
-        self.findings[judged.work.index] = replace(
+        self.findings[judged.index] = replace(
             finding,
             status=judged.status,
             metrics=judged.metrics,
@@ -179,11 +188,11 @@ def judge_pair(job: Job, work: PairWork) -> Judged:
         status, metrics, note = judge(work.a, work.b, tolerance, decode)
     except Exception as error:
         reason = f"it could not be compared: {type(error).__name__}: {error}"
-        return Judged(work, Status.UNREADABLE, None, reason, words)
+        return Judged.of(work, Status.UNREADABLE, None, reason, words)
     if job.noise and status in EXPLAINABLE:
         (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note))
         words = "; ".join(filter(None, [words, by_noise]))
-    return Judged(work, status, metrics, note, words)
+    return Judged.of(work, status, metrics, note, words)
 
 
 def _by_noise(work: PairWork, judged: Judgement) -> tuple[Judgement, str]:

@@ -233,6 +233,10 @@ class Record:
     leaf: Leaf
     file: Path | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        file = None if self.file is None else str(self.file)  # a Path is slow to pickle
+        return _unpickled, (self.name, self.io, self.path, self.leaf, file)
+
     def array(self) -> np.ndarray:
         """Map the record's elements into memory, read-only.
 
@@ -254,6 +258,10 @@ class Record:
         if self.leaf.dtype in _EXACT_DTYPES and dtype_name(array.dtype) != self.leaf.dtype:
             raise ArrayFileError(f"holds {array.dtype}, but {self.leaf.dtype} was recorded")
         return array
+
+
+def _unpickled(name: str, io: str, path: str, leaf: Leaf, file: str | None) -> Record:
+    return Record(name, io, path, leaf, None if file is None else Path(file))
 
 
 @dataclass(frozen=True)
