@@ -206,7 +206,11 @@ def _by_noise(work: PairWork, judged: Judgement) -> tuple[Judgement, str]:
     if noise.natural:
         status = Status.WITHIN_TOLERANCE
     count = sum(record is not None for record in work.repetitions)
-    return (status, metrics, _joined(note, noise.note)), f"noise ({count} repetitions)"
+    return (
+        status,
+        metrics,
+        _joined(note, noise.note),
+    ), f"noise ({count} repetition{'' if count == 1 else 's'})"
 
 
 def _joined(*notes: str) -> str:
