@@ -86,8 +86,8 @@ def test_noise_alone_is_no_divergence(compared, task, fingerprint, count, seed):
     assert {f.status for f in strays} == {Status.WITHIN_TOLERANCE}
     runs = f"{count} repetition{'s' * (count > 1)}"
     assert all(f"times the noise of {runs}" in f.note for f in strays)
-    assert {f.tolerance for f in strays} == {f"noise ({count} repetitions)"}
-    assert any(rule.rule == f"noise ({count} repetitions)" for rule in result.rules)
+    assert {f.tolerance for f in strays} == {f"noise ({runs})"}
+    assert any(rule.rule == f"noise ({runs})" for rule in result.rules)
     exact = "identical" if fingerprint or task == "tensor" else "within_tolerance"
     assert set(statuses(result, "Cell.exact.Dense.forward.0.output")) == {Status(exact)}
 
