@@ -6,6 +6,7 @@ The order of the statuses is the design's: where several would fit, the first on
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.comparison.metrics import (
@@ -157,6 +158,9 @@ def _judge_compared(a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tole
         return Status.NON_FINITE, compared.metrics, "NaN or infinity on one side only"
     if compared.within and not tolerance.bitwise:
         return Status.WITHIN_TOLERANCE, compared.metrics, ""
+    if not compared.metrics.max_abs_err:  # all that is finite on both sides agrees
+        apart = replace(compared.metrics, max_abs_err=math.inf, max_rel_err=None)
+        return Status.DIFFERENT, apart, "infinities of opposite sign, or NaN beside infinity"
     return Status.DIFFERENT, compared.metrics, ""
 
 

@@ -388,3 +388,12 @@ def test_the_words_shown_are_cut_to_a_line():
     shown = text_difference("x" * 500 + "a" + "y" * 500, "x" * 500 + "b" + "y" * 500)
     assert "(character 500) on" in shown
     assert len(shown) < 200
+
+
+@pytest.mark.parametrize("other", [-INF, NAN])
+def test_infinities_that_differ_are_not_apart_by_nothing(stored, other):
+    """Where only infinite elements differ, the largest error is not said to be 0."""
+    status, metrics, why = judge(stored([1.0, INF]), stored([1.0, other]), Tolerance())
+    assert status is Status.DIFFERENT
+    assert metrics.max_abs_err == INF
+    assert "infinit" in why
