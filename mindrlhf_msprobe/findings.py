@@ -11,6 +11,11 @@ from mindrlhf_msprobe.storage.atomic import number_to_json
 SCHEMA = 1
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: 1 step, 2 steps."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 class Status(str, Enum):
     """What the comparison of one pair of records says; where several fit, the first of these."""
 

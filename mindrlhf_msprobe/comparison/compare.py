@@ -345,7 +345,7 @@ def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:
     for place in places:
         if not (rules or names):
             return
-        a, b = (side.load(*place) for side in job.sides)
+        a, b = job.load(*place)
         cells = {entry.cell for entry in a.entries}
         names = {s: r for s, r in names.items() if not any(r.rename(c) for c in cells)}
         records = {r.name for e in (*a.entries, *b.entries) for r in e.records}

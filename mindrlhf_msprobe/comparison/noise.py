@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindrlhf_msprobe.comparison.metrics import Tolerance, compare_arrays
-from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.findings import Status, counted
 from mindrlhf_msprobe.storage.records import Leaf, Record
 
 LEAST_MARGIN = 4.0
@@ -54,7 +54,7 @@ def within_noise(a: Record, b: Record, repetitions: Sequence[Record | None]) -> 
     known = [record for record in repetitions if record is not None and not record.leaf.error]
     if not known:
         return None
-    runs = _count(len(known), "repetition")
+    runs = counted(len(known), "repetition")
     members = [a, *known]
     measure, values = _measure(a, b, members)
     if measure is None:
@@ -201,10 +201,6 @@ def _apart(x: object, y: object) -> float | None:
     if math.isfinite(x) and math.isfinite(y):
         return float(abs(x - y))
     return 0.0 if x == y or (x != x and y != y) else None
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 #: Statuses that noise can explain.

@@ -16,14 +16,14 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
-from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan, plan_step
+from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of
 from mindrlhf_msprobe.comparison.suspicion import suspicions
 from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA
 from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
-from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status
+from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status, counted
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record
 
@@ -48,6 +48,10 @@ class Job:
     tolerances: Tolerances = field(default_factory=Tolerances)
     mapping: tuple[NameRule, ...] = ()
     tokenizer: Path | None = None
+    # What was read and paired last, by its place.
+    _loaded: dict[tuple[int, int], tuple[StepData, StepData]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _planned: dict[tuple[int, int], StepPlan] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -56,12 +60,20 @@ class Job:
         settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
         return Job, settings
 
+    def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
+        """Read what both runs recorded in one place; the last one is kept."""
+        if (step, rank) not in self._loaded:
+            a, b = (side.load(step, rank) for side in self.sides)
+            self._loaded.clear()
+            self._loaded[step, rank] = a, b
+        return self._loaded[step, rank]
+
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one place; the last plan is kept."""
         if (step, rank) not in self._planned:
-            a, b = (side.load(step, rank) for side in self.sides)
+            plan = plan_step(step, rank, *self.load(step, rank), self.mapping)
             self._planned.clear()
-            self._planned[step, rank] = plan_step(step, rank, a, b, self.mapping)
+            self._planned[step, rank] = plan
         return self._planned[step, rank]
 
 
@@ -206,11 +218,8 @@ def _by_noise(work: PairWork, judged: Judgement) -> tuple[Judgement, str]:
     if noise.natural:
         status = Status.WITHIN_TOLERANCE
     count = sum(record is not None for record in work.repetitions)
-    return (
-        status,
-        metrics,
-        _joined(note, noise.note),
-    ), f"noise ({count} repetition{'' if count == 1 else 's'})"
+    words = f"noise ({counted(count, 'repetition')})"
+    return (status, metrics, _joined(note, noise.note)), words
 
 
 def _joined(*notes: str) -> str:
@@ -235,7 +244,7 @@ class _Repetitions:
     """What the repetitions of A recorded in the same place."""
 
     def __init__(self, job: Job, step: int, rank: int) -> None:
-        a, b = (side.load(step, rank) for side in job.sides)
+        a, b = job.load(step, rank)
         loaded = [view.load(step, rank) for view in job.noise]
         self._of_a = [_index(plan_step(step, rank, a, data)) for data in loaded]
         self._of_b = [_index(plan_step(step, rank, data, b, job.mapping), 1) for data in loaded]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+from mindrlhf_msprobe.findings import Difference, Preflight, Weights, counted
 
 #: Seeds of which only a fingerprint of the generator's state is known.
 GENERATOR_STATES = ("numpy_state", "random_state")
@@ -27,7 +27,7 @@ def remark(preflight: Preflight, role: str | None) -> str:
         return _sentence(others)
     whose = same[0].role if len(same) == 1 else f"{len(same)} networks"
     count = sum(w.compared for w in same)
-    agree = f"The initial weights of the {whose} agree ({_counted(count, 'parameter')})"
+    agree = f"The initial weights of the {whose} agree ({counted(count, 'parameter')})"
     if others:
         return f"{agree}, but {others}."
     if any(d.section == "seeds" for d in preflight.differences):
@@ -40,15 +40,11 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def _about_weights(weights: Weights) -> str:
     if weights.different:
         return (
             f"The initial weights of the {weights.role} differ in {len(weights.different)} of "
-            f"{_counted(weights.compared, 'parameter')}, first {weights.different[0]}: look at "
+            f"{counted(weights.compared, 'parameter')}, first {weights.different[0]}: look at "
             f"the checkpoint that was loaded."
         )
     name, run = (weights.only_in_a[0], "A") if weights.only_in_a else (weights.only_in_b[0], "B")
@@ -78,7 +74,7 @@ def _about_settings(differences: Iterable[Difference]) -> str:
     if not rest:
         return ""
     first = f"{rest[0].section} {rest[0].name}: {_against(rest[0])}"
-    return f"{_counted(len(rest), 'setting')} differ{'s' * (len(rest) == 1)}, first {first}"
+    return f"{counted(len(rest), 'setting')} differ{'s' * (len(rest) == 1)}, first {first}"
 
 
 def _against(difference: Difference) -> str:

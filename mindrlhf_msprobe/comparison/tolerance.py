@@ -55,11 +55,6 @@ class Tolerances:
                 return rule.tolerance, rule.words
         return self.default, _words(self.default)
 
-    @property
-    def bitwise(self) -> bool:
-        """Whether nothing but equal values is the same, in every record."""
-        return self.default.bitwise and all(rule.tolerance.bitwise for rule in self.rules)
-
 
 def _words(tolerance: Tolerance) -> str:
     if tolerance.bitwise:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Side, Spread, Verdict
+from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Verdict, counted
 from mindrlhf_msprobe.report.preflight import preflight_lines
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
-from mindrlhf_msprobe.report.wording import before, count, factor, merged, place_of, rule_use
+from mindrlhf_msprobe.report.wording import before, factor, merged, place_of, rule_use
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 _PLACES = 8  # phases and keys, or layers
@@ -27,7 +26,7 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
     lines = [*preflight_lines(comparison.preflight, more), *_headline(verdict)]
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
-        lines += _spread(verdict, _texts(comparison))
+        lines += _spread(verdict)
         lines += _look_closer(verdict.first_divergence)
     lines += _tolerance(comparison, more)
     lines += _capped("Note", list(comparison.notes), more)
@@ -89,34 +88,13 @@ def _look_closer(first: Divergence) -> list[str]:
     ]
 
 
-def _texts(comparison: Comparison) -> tuple[bool, set[str]]:
-    """Return whether the first divergence is a text, and the keys that hold texts.
-
-    The bytes of a text are compared like any array; how far they are apart says nothing.
-    """
-    first = comparison.verdict.first_divergence
-    assert first is not None
-    origin, keys = False, set()
-    for finding in comparison.findings:
-        if finding.key is not None and any(map(_is_text, (finding.a, finding.b))):
-            keys.add(finding.key)
-            place = (finding.record, finding.step, finding.rank)
-            origin |= place == (first.record, first.step, first.rank)
-    return origin, keys
-
-
-def _is_text(side: Side) -> bool:
-    return side.shape is not None and isinstance(side.value, str)
-
-
-def _spread(verdict: Verdict, texts: tuple[bool, set[str]]) -> list[str]:
+def _spread(verdict: Verdict) -> list[str]:
     """Return where the difference went after the place where it arose."""
     first = verdict.first_divergence
     assert first is not None
     origin = first.phase if first.entry is not None else first.record
-    spread = [_without_texts(place, *texts) for place in verdict.spread]
-    inside = [layer for place in spread if place.place == origin for layer in place.layers]
-    after = [place for place in spread if place.place != origin]
+    inside = [layer for place in verdict.spread if place.place == origin for layer in place.layers]
+    after = [place for place in verdict.spread if place.place != origin]
     chains: list[tuple[str, list[Spread], Callable[[Spread], str]]] = []
     chains += [(str(origin), inside, _layer)] if inside else []
     chains += [(f"step {first.step}", after, _place)] if after else []
@@ -124,15 +102,6 @@ def _spread(verdict: Verdict, texts: tuple[bool, set[str]]) -> list[str]:
         f"After it, in {where}{'' if i else _key([*inside, *after])}: {_chain(places, show)}"
         for i, (where, places, show) in enumerate(chains)
     ]
-
-
-def _without_texts(place: Spread, origin_is_text: bool, keys: set[str]) -> Spread:
-    if place.place in keys:
-        return replace(place, max_abs_err=None, factor=None)
-    if not origin_is_text:
-        return place
-    layers = tuple(replace(layer, factor=None) for layer in place.layers)
-    return replace(place, factor=None, layers=layers)
 
 
 def _key(places: Sequence[Spread]) -> str:
@@ -218,9 +187,9 @@ def _yaml(value: Any) -> str:
 
 
 def _scope(verdict: Verdict) -> str:
-    parts = [count(verdict.steps, "step"), count(verdict.ranks, "rank")]
+    parts = [counted(verdict.steps, "step"), counted(verdict.ranks, "rank")]
     if verdict.phases:
-        parts.append(count(len(verdict.phases), "phase"))
+        parts.append(counted(len(verdict.phases), "phase"))
     return ", ".join(parts)
 
 
@@ -231,4 +200,4 @@ def _summary(verdict: Verdict, seconds: float | None) -> str:
 
 
 def _records(number: int) -> str:
-    return count(number, "record")
+    return counted(number, "record")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.findings import Divergence, RuleUse, Weights
+from mindrlhf_msprobe.findings import Divergence, RuleUse, Weights, counted
 
 _SHARED_WORDS = 5  # of lines that may be brought together
 
@@ -20,9 +20,9 @@ def before(first: Divergence) -> str:
     earlier = _earlier_steps(first)
     if not first.agreed_before:
         return f"{earlier} {'agrees' if first.agreed_steps == 1 else 'agree'}." if earlier else ""
-    phases = f"{count(first.agreed_phases, 'phase')} and " if first.agreed_phases else ""
+    phases = f"{counted(first.agreed_phases, 'phase')} and " if first.agreed_phases else ""
     verb = "agree" if phases or first.agreed_before > 1 else "agrees"
-    records = f"{count(first.agreed_before, 'record')} of step {first.step} {verb}"
+    records = f"{counted(first.agreed_before, 'record')} of step {first.step} {verb}"
     return f"{phases}{records}{f', and {earlier}' if earlier else ''}."
 
 
@@ -30,17 +30,17 @@ def _earlier_steps(first: Divergence) -> str:
     if not first.agreed_steps:
         return ""
     if first.agreed_steps != first.step:  # some were not recorded, or the first is not step 0
-        return f"all of {count(first.agreed_steps, 'earlier step')}"
+        return f"all of {counted(first.agreed_steps, 'earlier step')}"
     return "all of step 0" if first.step == 1 else f"all of steps 0 to {first.step - 1}"
 
 
 def weights_of(weights: Weights) -> str:
     """Return how many of a role's initial parameters differ, without their names."""
     if weights.agree:
-        return f"all {count(weights.compared, 'parameter')} agree bit for bit"
+        return f"all {counted(weights.compared, 'parameter')} agree bit for bit"
     if not (weights.compared or weights.only_in_a or weights.only_in_b):
         return "nothing to compare"
-    parts = [f"{len(weights.different)} of {count(weights.compared, 'parameter')} differ"]
+    parts = [f"{len(weights.different)} of {counted(weights.compared, 'parameter')} differ"]
     for names, side in ((weights.only_in_a, "A"), (weights.only_in_b, "B")):
         if names:
             parts.append(f"{len(names)} only in {side}")
@@ -49,17 +49,12 @@ def weights_of(weights: Weights) -> str:
 
 def rule_use(rule: RuleUse) -> str:
     """Return a tolerance and how often it decided."""
-    return f"{rule.rule}: {count(rule.records, 'record')}, {rule.passed} agree only by it"
+    return f"{rule.rule}: {counted(rule.records, 'record')}, {rule.passed} agree only by it"
 
 
 def factor(value: float | None) -> str:
     """Return a growth as ×12, empty where it is not known."""
     return "" if value is None else f"×{value:.2g}" if value < 100 else f"×{value:.0f}"
-
-
-def count(number: int, what: str) -> str:
-    """Return a number of things: 1 step, 2 steps."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def merged(lines: Sequence[str]) -> list[str]:

@@ -34,11 +34,6 @@ def tables_of(findings: Iterable[Finding]) -> list[Table]:
     return of_keys + of_phases
 
 
-def write_tables(findings: Iterable[Finding], output: Path) -> list[str]:
-    """Write one workbook a key and one a phase; return their names."""
-    return write_workbooks(tables_of(findings), output)
-
-
 def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:
     """Write each table; more rows than a sheet can hold are split over files.
 

@@ -17,11 +17,9 @@ from mindrlhf_msprobe.findings import (
     CoverageGap,
     Difference,
     Divergence,
-    Finding,
     Outcome,
     Preflight,
     RuleUse,
-    Side,
     Spread,
     Status,
     Verdict,
@@ -289,30 +287,35 @@ def gaps(records):
     return (CoverageGap("critic_update not recorded", "A", records),)
 
 
-def text_finding(record="answer", step=2) -> Finding:
-    side = Side(record, "UInt8", (3,), max=99, norm=9.0, value="abc")
-    status = Status.DIFFERENT
-    return Finding(record, status, step, 0, None, "data", "", side, side, key=record, micro_step=0)
+def after(tmp_path, a, b):
+    """Save key data in one step of two runs and return what the console says comes after."""
+    for name, data in (("a", a), ("b", b)):
+        recording = Recording(tmp_path / name)
+        for key, value in data.items():
+            recording.data(key, value)
+        recording.end_step()
+        recording.close()
+    lines = render(compare_runs(tmp_path / "a", tmp_path / "b")).splitlines()
+    (line,) = (line for line in lines if line.startswith("After it"))
+    return line
 
 
-def test_of_texts_no_numbers_are_shown():
+def test_of_texts_no_numbers_are_shown(tmp_path):
     """How far the bytes of two texts are apart says nothing."""
-    spread = (Spread("answer", 1, 1, 17.0, 0.1, 3.0), Spread("loss", 1, 1, 1e-4, None, 12.0))
-    verdict = replace(parted().verdict, spread=spread)
-    (after,) = (
-        line
-        for line in render(parted(verdict=verdict, findings=(text_finding(),))).splitlines()
-        if line.startswith("After it")
+    line = after(
+        tmp_path,
+        {"values": 1.0, "answer": "seven", "loss": 1.0},
+        {"values": 2.0, "answer": "eight", "loss": 5.0},
     )
-    assert after.endswith("being ×1): answer → loss 1.0e-04 ×12")
+    assert line.endswith("being ×1): answer → loss 4.0e+00 ×1.6")
 
 
-def test_a_text_is_no_measure_of_what_follows():
+def test_a_text_is_no_measure_of_what_follows(tmp_path):
     """Where a text is the first divergence, no distance is a multiple of its bytes' distance."""
-    first = replace(parted().verdict.first_divergence, record="answer", entry=None, phase=None)
-    verdict = replace(parted().verdict, first_divergence=first)
-    text = render(parted(verdict=verdict, findings=(text_finding(),)))
-    assert "After it, in step 2 (max abs error): actor_update 1.0e-03 (9 of 20 records)" in text
+    line = after(
+        tmp_path, {"responses": "seven", "loss": 1.0}, {"responses": "eight", "loss": 1.001}
+    )
+    assert line == "After it, in step 0 (max abs error): loss 1.0e-03"
 
 
 def test_long_values_are_cut_around_their_first_difference():

@@ -12,7 +12,13 @@ from runs import Fault, Recording, record_training
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.report import workbook
-from mindrlhf_msprobe.report.workbook import write_tables
+from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
+
+
+def write_tables(findings, output):
+    """Write the workbooks of these findings and return their names."""
+    return write_workbooks(tables_of(findings), output)
+
 
 KEY_DATA_HEADER = [
     "step",
