@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from types import FrameType
+from types import CodeType, FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMO = os.path.join(_PACKAGE, "demo") + os.sep
@@ -14,24 +14,36 @@ _INTERNAL_LIBRARY = ("contextlib.py", "runpy.py", "threading.py")
 
 
 class CallStacks:
-    """Formats the caller's stack; equal places are formatted once."""
+    """Formats the caller's stack; equal places are formatted once.
 
-    def __init__(self, framework: str) -> None:
+    Args:
+        framework: a file of the framework, whose frames are left out.
+        marks: functions to look for on the way.
+    """
+
+    def __init__(self, framework: str, marks: frozenset[CodeType] = frozenset()) -> None:
+        self._marks = {id(code) for code in marks}  # a code's own hash takes long
         self._framework = os.path.join(os.path.dirname(os.path.abspath(framework)), "")
         self._shown: dict[str, bool] = {}
         self._texts: dict[tuple[str, int, str], str] = {}
 
-    def here(self) -> tuple[str, ...]:
-        """Return the frames around the hook that asks, innermost first, as msprobe writes them."""
+    def here(self) -> tuple[tuple[str, ...], FrameType | None]:
+        """Return the frames around the hook that asks, and the innermost that runs one of `marks`.
+
+        Frames are texts as msprobe writes them, innermost first.
+        """
         frames = []
+        marked = None
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             if self._is_shown(code.co_filename):
                 place = (code.co_filename, frame.f_lineno, code.co_name)
                 frames.append(self._texts.get(place) or self._format(place))
+            elif marked is None and id(code) in self._marks:
+                marked = frame
             frame = frame.f_back
-        return tuple(frames)
+        return tuple(frames), marked
 
     def _is_shown(self, file: str) -> bool:
         shown = self._shown.get(file)

@@ -1,4 +1,4 @@
-"""PyNative: forward hooks of one open phase → entries.
+"""PyNative: hooks of one open phase → entries, forward and backward.
 
 Hooks are registered when the phase opens and removed when it closes. A hook never changes what it
 sees, and a fault inside one never reaches the training.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -18,7 +18,21 @@ import mindspore
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.callstack import CallStacks
-from mindrlhf_msprobe.capture.hooks import CellHooks
+from mindrlhf_msprobe.capture.gradients import (
+    CallGradients,
+    ParameterGradients,
+    backward_name,
+    gradients_flow,
+    inside_the_graph,
+)
+from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks
+from mindrlhf_msprobe.capture.recompute import (
+    MARKS,
+    Call,
+    Repetitions,
+    is_helper,
+    repeating_cells,
+)
 from mindrlhf_msprobe.capture.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.errors import UsageError
@@ -48,7 +62,10 @@ def check_cell(call: str, cell: object) -> nn.Cell:
 
 
 def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
-    """Return every cell below `root` by name, each cell once, `root` itself as "root"."""
+    """Return every cell below `root` by name, each cell once, `root` itself as "root".
+
+    The cells by which MindSpore recomputes another one are not among them.
+    """
     # The same names in the same order as Cell.cells_and_names, which leaves out cells that are
     # false or equal to another one (a cell may define len or ==).
     cells: dict[str, nn.Cell] = {}
@@ -56,7 +73,7 @@ def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
     pending: list[tuple[str, nn.Cell]] = [("", root)]
     while pending:
         path, cell = pending.pop()
-        if id(cell) in seen:
+        if id(cell) in seen or is_helper(cell):
             continue
         seen.add(id(cell))
         name = path or ROOT_NAME
@@ -76,11 +93,13 @@ class StepCounters:
     Attributes:
         calls: how often each entry's cell ran.
         parameters: the fingerprint of each cell's parameters when they were last recorded.
+        gradients: how many gradients of each parameter were seen.
         openings: how often the phase was opened.
     """
 
     calls: dict[str, int] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
+    gradients: dict[str, int] = field(default_factory=dict)
     openings: int = 0
 
 
@@ -88,20 +107,31 @@ class StepCounters:
 class _Slot:
     """A hooked cell: its name in entries, and whether it is recorded."""
 
+    cell: nn.Cell
     call_name: str
     recorded: bool
 
 
 @dataclass
 class _Frame:
-    """A cell that is running now; `runs` is MindSpore's Python frame that runs it."""
+    """A cell that is running now.
+
+    Attributes:
+        cell: its id.
+        runs: MindSpore's Python frame that runs it.
+        entry: its forward entry; of a repeated run, that of the first.
+        recorded: whether this run is recorded.
+        values, stack: what is recorded of it so far.
+        gradients: its backward entry, where gradients flow.
+    """
 
     cell: int
     runs: FrameType | None
-    entry: str
-    recorded: bool
-    values: dict[str, Any]
+    entry: str = ""
+    recorded: bool = False
+    values: dict[str, Any] = field(default_factory=dict)
     stack: tuple[str, ...] = ()
+    gradients: CallGradients | None = None
 
 
 class EagerCapture:
@@ -116,6 +146,7 @@ class EagerCapture:
         records_token: tells by a token's number whether it is recorded; None in phases that do
             not count tokens.
         with_parameters: whether parameters are recorded.
+        directions: what is recorded of a cell: forward, backward.
         sink: takes each entry when it ended.
         fault: told about every fault while recording; may raise only in strict mode.
     """
@@ -130,6 +161,7 @@ class EagerCapture:
         is_recorded: Callable[[str], bool],
         records_token: Callable[[int], bool] | None,
         with_parameters: bool,
+        directions: Collection[str],
         sink: EntrySink,
         fault: FaultSink,
     ) -> None:
@@ -140,6 +172,8 @@ class EagerCapture:
         self._is_recorded = is_recorded
         self._records_token = records_token
         self._with_parameters = with_parameters
+        self._forward = "forward" in directions
+        self._backward = "backward" in directions
         self._sink = sink
         self._fault = fault
         self._opening = counters.openings
@@ -153,7 +187,10 @@ class EagerCapture:
         # Held for moments only, never while a tensor is brought to the host.
         self._lock = threading.Lock()
         self._closed = False
-        self._stacks = CallStacks(mindspore.__file__)
+        self._stacks = CallStacks(mindspore.__file__, MARKS)
+        self._repetitions = Repetitions()
+        self._gradients: list[CallGradients] = []
+        self._parameter_gradients: ParameterGradients | None = None
         self.cells_seen = 0
 
     def open(self) -> None:
@@ -164,14 +201,17 @@ class EagerCapture:
                 # Tokens are counted by the outermost cells, recorded or not.
                 if recorded or self._records_token is not None:
                     call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
-                    self._slots[id(cell)] = _Slot(call_name, recorded)
+                    self._slots[id(cell)] = _Slot(cell, call_name, recorded)
                     self._hooks.add(cell)
+                if self._backward:
+                    for repeating in repeating_cells(cell):
+                        self._hooks.add_before(repeating, self._before_repetition)
         except BaseException:
             self._hooks.remove()
             raise
 
     def close(self) -> None:
-        """Remove the hooks and hand over what never returned."""
+        """Remove the hooks and hand over what is not whole: no more will come of it."""
         self._hooks.remove()
         with self._lock:
             self._closed = True
@@ -180,6 +220,13 @@ class EagerCapture:
         for frame in left:
             with self._guard("a cell that did not return"):
                 self._emit_unfinished(frame)
+        for gradients in self._gradients:
+            with self._guard("a gradient"):
+                gradients.finish()
+        self._gradients.clear()
+        if self._parameter_gradients is not None:
+            with self._guard("the gradient of a parameter"):
+                self._parameter_gradients.remove()
 
     def _frames(self) -> list[_Frame]:
         """Return the cells running in this thread, the outermost first."""
@@ -190,9 +237,25 @@ class EagerCapture:
                 self._threads.append(frames)
         return frames
 
-    def _before(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(
+        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        frame = None
         with self._guard("the inputs of a cell"):
-            self._enter(cell, args, kwargs)
+            frame = self._enter(cell, args, kwargs)
+        if frame is None or frame.gradients is None:
+            return None
+        with self._guard("the gradients of a cell"):
+            return frame.gradients.enter(args, kwargs)
+        return None
+
+    def _before_repetition(
+        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        with self._guard("the gradients of a cell"):
+            if gradients_flow():
+                return inside_the_graph(args, kwargs)
+        return None
 
     def _after(self, cell: nn.Cell, output: Any) -> None:
         with self._guard("the output of a cell"):
@@ -205,14 +268,19 @@ class EagerCapture:
         except Exception as error:
             self._fault(what, error)
 
-    def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:
         slot = self._slots.get(id(cell))
         if slot is None or self._closed:  # a copy of a hooked cell has its hooks too
-            return
+            return None
         runs = _running_frame()
         frames = self._frames()
         while frames and not _encloses(frames[-1].runs, runs):
             self._emit_unfinished(frames.pop())  # it raised, and somebody caught that
+        if slot.recorded:
+            stack, repeating = self._stacks.here()
+            if repeating is not None and self._repetitions.is_again(repeating):
+                frames.append(self._again(slot, runs, repeating))
+                return frames[-1]
         with self._lock:
             self.cells_seen += slot.recorded
             token = self._count_token(id(cell), outermost=not frames)
@@ -220,16 +288,20 @@ class EagerCapture:
             self._counters.calls[slot.call_name] = call + 1
         in_range = self._records_token is None or self._records_token(token or 0)
         entry = f"{slot.call_name}.{call}"
-        frame = _Frame(id(cell), runs, entry, slot.recorded and in_range, {})
+        frame = _Frame(id(cell), runs, entry, slot.recorded and in_range)
         parent = next((f.entry for f in reversed(frames) if f.recorded), None)
         frames.append(frame)
         if not frame.recorded:
-            return
+            return None
+        self._repetitions.first(repeating, id(cell), Call(entry, parent))
+        frame.gradients = self._call_gradients(entry, parent)
+        if not self._forward:
+            return frame
         frame.values.update(entry=entry, seq=next(self._sequence), end=None, parent=parent)
         frame.values["opening"] = self._opening
         if token is not None:
             frame.values["token"] = token
-        frame.stack = self._stacks.here()
+        frame.stack = stack
         describe = self._describer.describe
         inputs = f"{entry}.input"
         frame.values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
@@ -238,6 +310,56 @@ class EagerCapture:
             parameters = self._parameters(cell, slot.call_name, f"{entry}.parameters")
             if parameters:
                 frame.values["parameters"] = parameters
+        return frame
+
+    def _again(self, slot: _Slot, runs: FrameType | None, repeating: FrameType) -> _Frame:
+        """Return the frame of a cell that runs once more: only its gradients are recorded."""
+        frame = _Frame(id(slot.cell), runs)
+        call = self._repetitions.again(repeating, id(slot.cell))
+        if call is not None:
+            frame.entry = call.entry
+            frame.gradients = self._call_gradients(call.entry, call.parent)
+        return frame
+
+    def _call_gradients(self, entry: str, parent: str | None) -> CallGradients | None:
+        if not self._backward or not gradients_flow():
+            return None
+        self._watch_parameters()
+        gradients = CallGradients(
+            backward_name(entry),
+            {"parent": parent and backward_name(parent), "opening": self._opening},
+            describe=self._describer.describe,
+            sequence=self._sequence,
+            sink=self._gradient_sink,
+            guard=self._guard,
+        )
+        with self._lock:
+            self._gradients.append(gradients)
+        return gradients
+
+    def _watch_parameters(self) -> None:
+        """Hook the parameters of the recorded cells, once gradients are known to flow."""
+        with self._lock:
+            if self._parameter_gradients is not None:
+                return
+            self._parameter_gradients = ParameterGradients(
+                self._opening,
+                self._counters.gradients,
+                describe=self._describer.describe,
+                sequence=self._sequence,
+                sink=self._gradient_sink,
+                guard=self._guard,
+            )
+        self._parameter_gradients.watch(
+            {
+                slot.call_name.removesuffix(".forward"): slot.cell
+                for slot in self._slots.values()
+                if slot.recorded
+            }
+        )
+
+    def _gradient_sink(self, values: dict[str, Any]) -> None:
+        self._sink(values, ())
 
     def _count_token(self, cell: int, *, outermost: bool) -> int | None:
         """A new token begins when the first of the outermost cells is called again."""
@@ -254,6 +376,8 @@ class EagerCapture:
         """Describe the cell's own parameters where they changed since they were last recorded."""
         described = {}
         for name, parameter in cell.parameters_and_names(expand=False):
+            if getattr(parameter, "has_init", False):
+                continue  # asking for its elements would initialise it
             state = fingerprint_of(to_host(parameter))
             key = f"{call_name}.{name}"
             if self._counters.parameters.get(key) != state:
@@ -270,17 +394,18 @@ class EagerCapture:
             if frame.cell == id(cell):
                 break
             self._emit_unfinished(frame)
-        if not frame.recorded:
-            return
         plain = isinstance(output, (list, tuple)) and not hasattr(output, "_fields")
         results = list(output) if plain else [output]
-        frame.values["output"] = self._describer.describe(results, f"{frame.entry}.output")
-        frame.values["end"] = next(self._sequence)
-        if not self._closed:
-            self._sink(frame.values, frame.stack)
+        if frame.recorded and self._forward:
+            frame.values["output"] = self._describer.describe(results, f"{frame.entry}.output")
+            frame.values["end"] = next(self._sequence)
+            if not self._closed:
+                self._sink(frame.values, frame.stack)
+        if frame.gradients is not None:
+            frame.gradients.leave(results)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
-        if frame.recorded:
+        if frame.recorded and self._forward:
             self._sink({**frame.values, "output": []}, frame.stack)
 
 

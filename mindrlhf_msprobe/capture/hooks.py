@@ -12,8 +12,10 @@ import mindspore
 from mindspore import nn
 from mindspore.common import hook_handle
 
-#: Takes a cell and the args and kwargs it is called with.
-Before = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any]], None]
+#: Arguments and keyword arguments of a cell.
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: Takes a cell and what it is called with; returns what to call it with instead, or None.
+Before = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any]], "Arguments | None"]
 #: Takes a cell and what it returned.
 After = Callable[[nn.Cell, Any], None]
 
@@ -36,7 +38,7 @@ class CellHooks:
     """Calls two functions around every run of the cells that were added.
 
     Args:
-        before: called before a cell runs.
+        before: called before a cell runs; may return other arguments to run it with.
         after: called when it returned; not when it raised.
     """
 
@@ -48,9 +50,10 @@ class CellHooks:
         # MindSpore takes plain functions only, and passes what they return on to the training.
         # It also compiles them into what `ms.jit` compiles while they are registered, where they
         # are called without kwargs and must do nothing.
-        def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> None:
+        def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> Any:
             if not _COMPILING():
-                self._before(cell, args, kwargs)
+                return self._before(cell, args, kwargs)
+            return None
 
         def hook(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
             if not _COMPILING():
@@ -68,6 +71,17 @@ class CellHooks:
             handle = cell.register_forward_pre_hook(self._pre_hook, with_kwargs=True)
             self._handles.append(handle)
             self._handles.append(cell.register_forward_hook(self._hook, with_kwargs=True))
+
+    def add_before(self, cell: nn.Cell, before: Before) -> None:
+        """Have another function called before a cell runs."""
+
+        def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> Any:
+            if not _COMPILING():
+                return before(cell, args, kwargs)
+            return None
+
+        with _without_recompiling():
+            self._handles.append(cell.register_forward_pre_hook(pre_hook, with_kwargs=True))
 
     def remove(self) -> None:
         """Remove every hook."""
@@ -117,7 +131,7 @@ class _Watch:
             vars(cell)["_lazy_forward_hook"] = _NoHooks()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._before(self._cell, args, kwargs)
+        args, kwargs = self._before(self._cell, args, kwargs) or (args, kwargs)
         output = self._run(*args, **kwargs)
         self._after(self._cell, output)
         return output

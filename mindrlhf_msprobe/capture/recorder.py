@@ -84,7 +84,7 @@ class Recorder:
         """Tell whether a phase that is switched on is recorded in this step."""
         first, _ = self._phases_run.get(phase.name, (self.step, self.step))
         self._phases_run[phase.name] = first, self.step
-        return "forward" in self._config.directions and self._config.records_step(self.step)
+        return self._config.records_step(self.step)
 
     def open_phase(self, phase: Phase, network: Any) -> EagerCapture | None:
         """Register the hooks of a phase; None if that failed, which is counted, not raised."""
@@ -100,6 +100,7 @@ class Recorder:
                 is_recorded=self._config.records_cell,
                 records_token=self._config.records_token if phase.counts_tokens else None,
                 with_parameters=self._config.parameters,
+                directions=self._config.directions,
                 sink=self._entry_sink(phase.name),
                 fault=self.fault,
             )
@@ -196,7 +197,7 @@ class Recorder:
     def _why_nothing(self, first: int, last: int) -> str:
         config = self._config
         if "forward" not in config.directions:
-            return "directions leaves out forward, and this version records nothing else"
+            return "directions leaves out forward, and no gradients were computed in it"
         if last < config.step_start or first > config.step_end:
             return f"step_start {config.step_start} … step_end {config.step_end} meets none of them"
         return (

@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from mindrlhf_msprobe.storage.arrays import BFLOAT16, bfloat16_bits_to_float32, dtype_name
+from mindrlhf_msprobe.storage.arrays import (
+    BFLOAT16,
+    bfloat16_bits_to_float32,
+    dtype_name,
+    float32_to_bfloat16_bits,
+)
 from mindrlhf_msprobe.storage.records import Leaf
 
 FINGERPRINT_ALGORITHM = "xxh3_128"
@@ -48,6 +53,8 @@ class HostTensor:
 
 def is_tensor(value: Any) -> bool:
     """Tell whether `value` is a MindSpore tensor or a numpy array or scalar of numbers."""
+    if isinstance(value, HostTensor):
+        return True
     if isinstance(value, (np.ndarray, np.generic)):
         return _holds_numbers(value.dtype)
     return _is_mindspore_tensor(value)
@@ -69,6 +76,8 @@ def to_host(value: Any) -> HostTensor:
     Raises:
         TypeError: its dtype cannot be held as numbers (strings, objects, dates).
     """
+    if isinstance(value, HostTensor):
+        return value
     if _is_mindspore_tensor(value):
         kind, name, array = "mindspore.Tensor", str(value.dtype), value.asnumpy()
     else:
@@ -82,6 +91,15 @@ def to_host(value: Any) -> HostTensor:
     # ascontiguousarray would turn a 0-d array into one of shape (1,).
     contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return HostTensor(kind, name or dtype_name(array.dtype), contiguous)
+
+
+def subtract(a: HostTensor, b: HostTensor) -> HostTensor:
+    """Return a − b of two tensors of floats of one dtype and shape, rounded once to that dtype."""
+    if a.dtype == BFLOAT16:
+        difference = float32_to_bfloat16_bits(a.values() - b.values())
+    else:
+        difference = np.asarray(a.array - b.array)
+    return HostTensor(a.type, a.dtype, difference)
 
 
 def summarise(tensor: HostTensor, *, fingerprint: bool = True) -> Leaf:

@@ -33,6 +33,14 @@ def bfloat16_bits_to_float32(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def float32_to_bfloat16_bits(values: np.ndarray) -> np.ndarray:
+    """Return float32 values rounded to the nearest bfloat16, ties to even, as uint16 bits."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
+    quiet = ((bits >> 16) | 0x40).astype(np.uint16)  # rounding up could turn a NaN into infinity
+    return np.where(np.isnan(values), quiet, rounded)
+
+
 @lru_cache(maxsize=256)
 def dtype_name(dtype: np.dtype) -> str:
     """Return MindSpore's name of a numpy dtype, e.g. `Float32`, `UInt8`, `Bool`."""

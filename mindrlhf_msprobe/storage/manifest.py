@@ -241,10 +241,7 @@ def _new_content(
         "world": {**world, "rank": rank},
         **_kept(earlier),
         "config": config,
-        "coverage": {
-            "backward": "not recorded by this version",
-            "graph_mode": "not recorded by this version",
-        },
+        "coverage": {"graph_mode": "not recorded by this version"},
         "lost": {},
     }
 

@@ -25,7 +25,7 @@ _ENTRY = re.compile(
     r"(?P<scope>\w+)\.(?P<cell>.+)\.(?P<cls>[^.]+)\."
     r"(?P<direction>forward|backward|parameters_grad)\.(?P<call>\d+)"
 )
-_ENTRY_FIELDS = ("input_args", "input_kwargs", "input", "output", "parameters")
+_ENTRY_FIELDS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
 #: The dtypes that are stored as they are; all others, e.g. BFloat16, as a wider one.
@@ -346,7 +346,7 @@ def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str
     """
     if ".parameters_grad." in f"{name}.":
         for parameter, grads in content.items():
-            if parameter in _JOURNAL_FIELDS:
+            if parameter in JOURNAL_FIELDS:
                 continue
             items = grads if isinstance(grads, list) else [grads]
             for item in items:
@@ -356,17 +356,15 @@ def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str
     for part in _ENTRY_FIELDS:
         if part not in content or content[part] is None:
             continue
-        io = "input" if part.startswith("input") else part
+        io = part.removesuffix("_args").removesuffix("_kwargs")
         for path, leaf in leaves(content[part]):
             yield f"{name}.{io}.{path}", io, path, leaf
 
 
 #: What a journal line holds beside the values themselves.
-_JOURNAL_FIELDS = frozenset(
-    {"entry", "seq", "end", "parent", "opening", "token", "stack", "frames"}
-)
+JOURNAL_FIELDS = frozenset({"entry", "seq", "end", "parent", "opening", "token", "stack", "frames"})
 
 
 def values_of(line: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a journal line that stands in dump.json."""
-    return {key: value for key, value in line.items() if key not in _JOURNAL_FIELDS}
+    return {key: value for key, value in line.items() if key not in JOURNAL_FIELDS}

@@ -1,0 +1,336 @@
+"""PyNative: the gradients that arrive at a cell's outputs and leave through its inputs.
+
+A tap is an identity in the graph of gradients, `ops.HookBackward`, which shows the gradient that
+passes it. It is put behind a tensor inside the tensor's own object (`Tensor.assign_value`): whoever
+holds the tensor goes on through the tap, and the cell is given the very objects it would be given
+without the probe. A tensor has one at each border of a cell:
+
+    before the cell runs     x  →  x'     all that happens to x from now on
+    when it returned         x' →  x''    what happens to x after the cell
+    when it returned         y  →  y'     what happens to the output after the cell
+
+What arrives is the gradient at y', what leaves the one at x' less the one at x''. The obvious other
+way, to hand the cell a tapped copy of x, adds up what comes from inside the cell by itself first:
+(L + g2) + g1 becomes L + (g2 + g1), and the training is no longer the same bit for bit. Here every
+sum is what it was. Where nothing happens to x after the cell, what leaves is exact; elsewhere the
+difference is right to one rounding of the gradient at x'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.api import _pynative_executor
+
+from mindrlhf_msprobe.capture.summary import HostTensor, is_tensor, subtract, to_host
+from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, Leaf, child_path
+
+PARAMETERS_GRAD = "parameters_grad"
+
+#: Takes an entry's values.
+Sink = Callable[[dict[str, Any]], None]
+#: Returns the JSON of a tensor, given its record's path.
+Describe = Callable[[Any, str], dict[str, Any]]
+#: Shows a gradient that passes a tap.
+Show = Callable[[Tensor], None]
+
+
+def gradients_flow() -> bool:
+    """Tell whether MindSpore builds the graph of gradients at this moment."""
+    return bool(_pynative_executor.requires_grad())
+
+
+def backward_name(forward: str) -> str:
+    """Return the backward entry of a forward entry: the same cell at the same call."""
+    head, _, call = forward.rpartition(".forward.")
+    return f"{head}.backward.{call}"
+
+
+def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Return arguments none of which is an argument of the differentiated function itself.
+
+    Such a tensor cannot be tapped in place; its successor can.
+    """
+    return _replaced(args, kwargs, lambda t: _tapped(t, None) if _is_leaf(t) else t)
+
+
+def _replaced(
+    args: tuple[Any, ...], kwargs: dict[str, Any], replace: Callable[[Tensor], Tensor]
+) -> tuple[Any, Any]:
+    """Return the arguments with tensors replaced, also inside tuples.
+
+    Lists and dicts are handed on as they are: the cell may change them for its caller.
+    """
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return replace(value)
+        if isinstance(value, tuple):
+            items = [visit(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return value
+
+    return visit(tuple(args)), {name: visit(value) for name, value in kwargs.items()}
+
+
+def _can_have_gradient(tensor: Any) -> bool:
+    if not isinstance(tensor, Tensor) or isinstance(tensor, Parameter):
+        return False
+    return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _is_leaf(tensor: Any) -> bool:
+    return _can_have_gradient(tensor) and not tensor._has_auto_grad()
+
+
+def _tapped(tensor: Tensor, show: Show | None) -> Tensor:
+    # MindSpore takes plain functions only, and what they return replaces the gradient.
+    def hook(gradients: tuple[Tensor, ...]) -> None:
+        if show is not None:
+            show(gradients[0])
+
+    return ops.HookBackward(hook)(tensor)
+
+
+@dataclass
+class _Place:
+    """A tensor among the inputs or outputs of a cell, and where its gradient is written.
+
+    Attributes:
+        path: its record's path; of a tensor that was given several times, the first.
+        leaves: the JSON leaves, one wherever it was given.
+        after: the gradient at x'', if there was one.
+        returned: whether the cell returned this input as it is.
+    """
+
+    tensor: Tensor | None
+    path: str
+    leaves: list[dict[str, Any]] = field(default_factory=list)
+    after: HostTensor | None = None
+    returned: bool = False
+
+
+class CallGradients:
+    """The backward entry of one call of one cell: taps its tensors and collects what they show.
+
+    Args:
+        entry: the backward entry's name.
+        around: parent and opening.
+        describe: turns a gradient into JSON.
+        sequence: the process's clock.
+        sink: takes the entry when its last gradient was seen.
+        guard: a context that keeps faults from the training.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        around: dict[str, Any],
+        *,
+        describe: Describe,
+        sequence: Iterator[int],
+        sink: Sink,
+        guard: Callable[[str], Any],
+    ) -> None:
+        self._entry = entry
+        self._values = {"entry": entry, "seq": None, "end": None, **around}
+        self._describe = describe
+        self._sequence = sequence
+        self._sink = sink
+        self._guard = guard
+        self._inputs: dict[int, _Place] = {}
+        self._due = 0
+        self._done = False
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """Tap the inputs of a cell that is about to run.
+
+        Returns:
+            The arguments to run it with, where they are not the very same: an argument of the
+            differentiated function itself is replaced by its successor.
+        """
+        places: dict[int, _Place] = {}
+        self._values["output"] = self._places(list(args), "output", places)
+        if kwargs:
+            self._values["output_kwargs"] = self._places(kwargs, "output", places)
+        replaced: dict[int, Tensor] = {}
+        for key, place in places.items():
+            tensor = place.tensor
+            assert tensor is not None
+            tapped = _tapped(tensor, self._shown(self._leaves, place))
+            self._due += 1
+            if tensor._has_auto_grad():
+                tensor.assign_value(tapped)
+                self._inputs[key] = place
+            else:
+                replaced[key] = tapped
+        if not replaced:
+            return None
+        return _replaced(args, kwargs, lambda t: replaced.get(id(t), t))
+
+    def leave(self, results: list[Any]) -> None:
+        """Tap the outputs of a cell that returned."""
+        outputs: dict[int, _Place] = {}
+        self._values["input"] = self._places(results, "input", outputs)
+        for key, place in self._inputs.items():
+            output = outputs.pop(key, None)
+            tensor, place.tensor = place.tensor, None
+            assert tensor is not None
+            if output is None:
+                tensor.assign_value(_tapped(tensor, self._shown(self._passes_by, place)))
+            else:
+                place.returned = True
+                self._tap_output(tensor, output)
+        for place in outputs.values():
+            tensor, place.tensor = place.tensor, None
+            if tensor is not None and tensor._has_auto_grad():
+                self._tap_output(tensor, place)
+        self._inputs.clear()
+
+    def finish(self) -> None:
+        """Hand over what was seen, if anything was; what was not has no gradient."""
+        done, self._done = self._done, True
+        if not done and self._values["seq"] is not None:
+            self._values.setdefault("input", [])
+            self._sink(self._values)
+
+    def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
+        """Return a structure of leaves without gradients, and note those that may get one."""
+
+        def note(tensor: Any, path: str) -> Any:
+            leaf = _none()
+            if _can_have_gradient(tensor):
+                place = places.setdefault(id(tensor), _Place(tensor, path))
+                place.leaves.append(leaf)
+            return leaf
+
+        describer = TreeDescriber(is_tensor, note, to_json=_none_unless_noted)
+        return describer.describe(value, f"{self._entry}.{io}")
+
+    def _tap_output(self, tensor: Tensor, place: _Place) -> None:
+        self._due += 1
+        tensor.assign_value(_tapped(tensor, self._shown(self._arrives, place)))
+
+    def _shown(self, take: Callable[[_Place, Tensor], None], place: _Place) -> Show:
+        def show(gradient: Tensor) -> None:
+            with self._guard("a gradient"):
+                if not self._done:
+                    take(place, gradient)
+
+        return show
+
+    def _arrives(self, place: _Place, gradient: Tensor) -> None:
+        self._begin()
+        self._write(place, gradient)
+
+    def _passes_by(self, place: _Place, gradient: Tensor) -> None:
+        host = to_host(gradient)
+        place.after = HostTensor(host.type, host.dtype, host.array.copy())
+
+    def _leaves(self, place: _Place, gradient: Tensor) -> None:
+        self._begin()
+        after, place.after = place.after, None
+        self._write(place, gradient if after is None else subtract(to_host(gradient), after))
+
+    def _begin(self) -> None:
+        if self._values["seq"] is None:
+            self._values["seq"] = next(self._sequence)
+
+    def _write(self, place: _Place, gradient: Any) -> None:
+        described = self._describe(gradient, place.path)
+        for leaf in place.leaves:
+            leaf.clear()
+            leaf.update(described)
+        self._due -= 1
+        self._values["end"] = next(self._sequence)
+        if self._due <= 0:
+            self.finish()
+
+
+def _none() -> dict[str, Any]:
+    return Leaf("NoneType").to_json()
+
+
+def _none_unless_noted(leaf: Any) -> dict[str, Any]:
+    return leaf if isinstance(leaf, dict) else _none()
+
+
+class ParameterGradients:
+    """The gradients of a network's own parameters, cell by cell: `parameters_grad` entries.
+
+    A parameter that several cells share belongs to the first. Its n-th gradient in a phase and
+    step stands in its cell's n-th entry.
+
+    Args:
+        counts: gradients seen of each parameter in this phase and step.
+    """
+
+    def __init__(
+        self,
+        opening: int,
+        counts: dict[str, int],
+        *,
+        describe: Describe,
+        sequence: Iterator[int],
+        sink: Sink,
+        guard: Callable[[str], Any],
+    ) -> None:
+        self._opening = opening
+        self._counts = counts
+        self._describe = describe
+        self._sequence = sequence
+        self._sink = sink
+        self._guard = guard
+        self._handles: list[Any] = []
+        self._open: dict[str, dict[str, Any]] = {}
+        self._due: dict[str, set[str]] = {}
+
+    def watch(self, cells: Mapping[str, nn.Cell]) -> None:
+        """Hook the trainable parameters of cells, given by the head of their entries' names."""
+        seen: set[int] = set()
+        for head, cell in cells.items():
+            own: dict[str, Parameter] = {}
+            for name, parameter in cell.parameters_and_names(expand=False):
+                if id(parameter) not in seen and parameter.requires_grad:
+                    seen.add(id(parameter))
+                    own[name + "~" if name in JOURNAL_FIELDS else name] = parameter
+            for name, parameter in own.items():
+                hook = self._hook(head, name, frozenset(own))
+                self._handles.append(parameter.register_hook(hook))
+
+    def remove(self) -> None:
+        """Remove the hooks and hand over the entries that are not whole."""
+        while self._handles:
+            self._handles.pop().remove()
+        for entry in list(self._open):
+            self._finish(entry)
+
+    def _hook(self, head: str, name: str, own: frozenset[str]) -> Callable[[Tensor], None]:
+        def hook(gradient: Tensor) -> None:
+            with self._guard("the gradient of a parameter"):
+                key = f"{head}.{name}"
+                number = self._counts.get(key, 0)
+                self._counts[key] = number + 1
+                self._take(f"{head}.{PARAMETERS_GRAD}.{number}", name, own, gradient)
+
+        return hook
+
+    def _take(self, entry: str, name: str, own: frozenset[str], gradient: Tensor) -> None:
+        values = self._open.get(entry)
+        if values is None:
+            around = {"end": None, "parent": None, "opening": self._opening}
+            values = self._open[entry] = {"entry": entry, "seq": next(self._sequence), **around}
+            self._due[entry] = set(own)
+        values[name] = [self._describe(gradient, child_path(entry, name))]
+        values["end"] = next(self._sequence)
+        self._due[entry].discard(name)
+        if not self._due[entry]:
+            self._finish(entry)
+
+    def _finish(self, entry: str) -> None:
+        del self._due[entry]
+        self._sink(self._open.pop(entry))

@@ -1,0 +1,99 @@
+"""Recomputed cells in PyNative: which run of a cell is the first, and which a repetition of it.
+
+MindSpore runs a recomputed cell twice: in the forward pass without gradients, and once more while
+the gradients are computed. The second run repeats calls that were recorded already, and it is the
+one through which the gradients flow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+from mindspore import nn
+
+_module = importlib.import_module("mindspore.common.recompute")  # a function has its name, too
+_CELL = _module._RecomputeCell
+_FIRST: CodeType = _CELL.construct.__code__
+_AGAIN: CodeType = _CELL.bprop.__code__
+# MindSpore 2.10 has a second way, in which the gradients flow through the first run.
+_HANDLE = getattr(_module, "_RecomputeHandle", None)
+_ONLY_VALUES: CodeType | None = _HANDLE.recompute.__code__ if _HANDLE else None
+
+#: The functions of MindSpore that run a cell for the first time or once more.
+MARKS = frozenset(code for code in (_FIRST, _AGAIN, _ONLY_VALUES) if code is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a cell: its entry's name and that of the entry around it."""
+
+    entry: str
+    parent: str | None
+
+
+@dataclass
+class _Region:
+    """The calls inside one run of a recomputed cell, by cell, in the order in which they began."""
+
+    calls: dict[int, deque[Call]] = field(default_factory=dict)
+    repeated: bool = False
+
+
+class Repetitions:
+    """Remembers what ran inside recomputed cells, to know it again when it is repeated."""
+
+    def __init__(self) -> None:
+        self._regions: dict[tuple[int, int], _Region] = {}
+
+    @staticmethod
+    def is_again(frame: FrameType | None) -> bool:
+        """Tell whether a frame of `MARKS` runs a cell once more."""
+        return frame is not None and frame.f_code is not _FIRST
+
+    def first(self, frame: FrameType | None, cell: int, call: Call) -> None:
+        """Note a call inside the first run; `frame` is the innermost of `MARKS`, or None."""
+        if frame is None:
+            return
+        key = _key(frame, 0)
+        region = self._regions.get(key)
+        if region is None or region.repeated:
+            region = self._regions[key] = _Region()
+        region.calls.setdefault(cell, deque()).append(call)
+
+    def again(self, frame: FrameType, cell: int) -> Call | None:
+        """Return the call that is being repeated, or None where no gradients flow through it."""
+        if frame.f_code is not _AGAIN:
+            return None
+        region = self._regions.get(_key(frame, 1))
+        if region is None:
+            return None
+        region.repeated = True
+        calls = region.calls.get(cell)
+        return calls.popleft() if calls else None
+
+
+def _key(frame: FrameType, popped: int) -> tuple[int, int]:
+    """Return which recomputed cell a frame runs, and which of its runs that are still due.
+
+    Such a cell keeps the arguments of its runs on a stack, pushed before the first run and popped
+    before the repetition.
+    """
+    cell = frame.f_locals["self"]
+    return id(cell), len(cell.args) + popped
+
+
+def is_helper(cell: nn.Cell) -> bool:
+    """Tell whether a cell is one by which MindSpore recomputes another."""
+    return isinstance(cell, _CELL)
+
+
+def repeating_cells(cell: nn.Cell) -> Iterator[nn.Cell]:
+    """Yield the cell inside MindSpore that runs `cell` again, if it is recomputed."""
+    wrapper: Any = cell._recompute_cell
+    if isinstance(wrapper, _CELL) and wrapper.net is wrapper.wrap_cell:
+        yield wrapper.wrap_cell
