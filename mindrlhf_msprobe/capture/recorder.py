@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.capture.configurations import as_text, to_plain
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
-from mindrlhf_msprobe.capture.summary import is_tensor, summarise, to_host
+from mindrlhf_msprobe.capture.summary import Summaries, is_tensor, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.log import logger
@@ -45,6 +45,7 @@ class Recorder:
         )
         self.step = config.initial_step or self._writer.next_step()
         self._sequence = itertools.count()
+        self._summaries = Summaries()
         self._counters: dict[str, StepCounters] = {}
         self._micro_steps: dict[str, int] = {}
         self._configurations: dict[str, Any] = {}
@@ -240,7 +241,7 @@ class Recorder:
         def tensor(value: Any, record: str) -> Leaf:
             try:
                 host = to_host(value)
-                leaf = summarise(host, fingerprint=True)
+                leaf = self._summaries.of(host)
                 name = None
                 if stores:
                     array = host.values()

@@ -7,12 +7,13 @@ numpy arrays can be recorded without the framework.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from mindrlhf_msprobe.capture.statistics import statistics_of
 from mindrlhf_msprobe.storage.arrays import (
     BFLOAT16,
     bfloat16_bits_to_float32,
@@ -22,11 +23,6 @@ from mindrlhf_msprobe.storage.arrays import (
 from mindrlhf_msprobe.storage.records import Leaf
 
 FINGERPRINT_ALGORITHM = "xxh3_128"
-
-_BLOCK = 1 << 16  # elements converted to float64 at a time: 512 KiB
-_FLOAT32_BLOCK = 1 << 8  # float32 elements added up before float64 takes over
-# Between these sizes squares and their sum over a block neither overflow nor vanish in float32.
-_FLOAT32_SAFE = (1e-12, 1e16)
 
 
 @dataclass(frozen=True)
@@ -109,62 +105,39 @@ def summarise(tensor: HostTensor, *, fingerprint: bool = True) -> Leaf:
     float64, so float16 and bfloat16 do not overflow; a complex tensor's statistics are those of
     its absolute values. max and min of integers are exact.
     """
-    values = tensor.values()
-    if values.dtype.kind == "c":
-        values = np.abs(values)
-    largest, smallest, mean, norm, nans, infs = _statistics(values)
+    found = statistics_of(tensor.array, bfloat16=tensor.dtype == BFLOAT16)
     return Leaf(
         type=tensor.type,
         dtype=tensor.dtype,
         shape=tensor.array.shape,
-        max=largest,
-        min=smallest,
-        mean=mean,
-        norm=norm,
-        nan_count=nans,
-        inf_count=infs,
         fingerprint=fingerprint_of(tensor) if fingerprint else None,
+        **found._asdict(),
     )
 
 
-def _statistics(values: np.ndarray) -> tuple[Any, Any, Any, Any, int, int]:
-    if values.size == 0:
-        return None, None, None, None, 0, 0
-    with np.errstate(all="ignore"):
-        largest, smallest = _number(values.max()), _number(values.min())
-        if values.dtype.kind == "b":
-            return largest, smallest, None, None, 0, 0
-        total, squares = _sums(values.reshape(-1), max(abs(largest), abs(smallest)))
-        nans = infs = 0
-        if values.dtype.kind == "f" and not np.isfinite(np.float64(largest) - smallest):
-            nans = int(np.count_nonzero(np.isnan(values)))
-            infs = int(np.count_nonzero(np.isinf(values)))
-        return largest, smallest, total / values.size, float(np.sqrt(squares)), nans, infs
+class Summaries:
+    """Describes tensors; of one that was described before, only the fingerprint is computed.
 
-
-def _number(value: np.generic) -> Any:
-    """Return a Python number; a long double, which has none of its own, is rounded to a float."""
-    return float(value) if isinstance(value, np.longdouble) else value.item()
-
-
-def _sums(flat: np.ndarray, size: float) -> tuple[float, float]:
-    """Return the sum and the sum of squares, accumulated in float64 block by block.
-
-    Squares of float32 of ordinary `size` (its largest absolute value) are first added up over
-    short blocks as they are: many times faster, and right to 1e-6, since none are negative.
+    A cell's output is the next one's input, a container's output its last child's, and the weights
+    of a frozen network are the same in every step: most tensors come more than once. Equal
+    fingerprints are equal elements, so a tensor that was written in place is never mistaken.
     """
-    if flat.dtype == np.float32 and _FLOAT32_SAFE[0] < size < _FLOAT32_SAFE[1]:
-        whole = flat.size // _FLOAT32_BLOCK * _FLOAT32_BLOCK
-        rows = flat[:whole].reshape(-1, 1, _FLOAT32_BLOCK)
-        squares = float(np.matmul(rows, rows.transpose(0, 2, 1)).sum(dtype=np.float64))
-        rest = flat[whole:].astype(np.float64)
-        return float(flat.sum(dtype=np.float64)), squares + float(np.dot(rest, rest))
-    total = squares = 0.0
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK].astype(np.float64)
-        total += float(block.sum())
-        squares += float(np.dot(block, block))
-    return total, squares
+
+    def __init__(self, remembered: int = 1 << 13) -> None:
+        self._known: dict[tuple[str, str], Leaf] = {}
+        self._remembered = remembered
+
+    def of(self, tensor: HostTensor) -> Leaf:
+        """Return a tensor's description, its fingerprint included."""
+        fingerprint = fingerprint_of(tensor)
+        key = tensor.type, fingerprint
+        leaf = self._known.get(key)
+        if leaf is None:
+            leaf = replace(summarise(tensor, fingerprint=False), fingerprint=fingerprint)
+            if len(self._known) >= self._remembered:
+                self._known.clear()
+            self._known[key] = leaf
+        return leaf
 
 
 def fingerprint_of(tensor: HostTensor) -> str:

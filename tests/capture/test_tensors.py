@@ -14,7 +14,13 @@ from mindspore import nn  # noqa: E402
 from small_networks import Echo, Scale, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture.summary import fingerprint_of, summarise, to_host  # noqa: E402
+from mindrlhf_msprobe.capture import statistics  # noqa: E402
+from mindrlhf_msprobe.capture.summary import (  # noqa: E402
+    Summaries,
+    fingerprint_of,
+    summarise,
+    to_host,
+)
 
 DTYPES = {
     "Float16": ms.float16,
@@ -135,6 +141,18 @@ ARRAYS: dict[str, np.ndarray] = {
 }
 
 
+@pytest.fixture(params=["compiled", "numpy"])
+def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Compute once with the compiled library, once as if it had not been built."""
+    if request.param == "numpy":
+        monkeypatch.setattr(statistics, "_FLOAT32", None)
+        monkeypatch.setattr(statistics, "_BFLOAT16", None)
+    elif statistics._FLOAT32 is None:
+        pytest.skip("the library was not built: there is no C compiler")
+    return request.param
+
+
+@pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_statistics_agree_with_numpy(name: str) -> None:
@@ -154,6 +172,7 @@ def test_statistics_agree_with_numpy(name: str) -> None:
     assert leaf.shape == array.shape
 
 
+@pytest.mark.usefixtures("arithmetic")
 def test_statistics_of_bfloat16_are_those_of_its_values() -> None:
     """bfloat16 is summarised by its float32 values, its dtype kept."""
     values = ms.Tensor(np.linspace(-3, 3, 100), ms.float32).astype(ms.bfloat16)
@@ -219,3 +238,55 @@ def test_the_norm_of_float32_is_right_at_every_size_and_scale(size: int, scale: 
     leaf = summarise(to_host(array))
     np.testing.assert_allclose(leaf.norm, float(np.sqrt((wide**2).sum())), rtol=1e-7)
     np.testing.assert_allclose(leaf.mean, float(wide.mean()), rtol=1e-9, atol=1e-300)
+
+
+def test_statistics_are_computed_once_for_equal_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a tensor comes; one that was written in place is another tensor."""
+    from mindrlhf_msprobe.capture import summary
+
+    computed = []
+
+    def counted(array: np.ndarray, **options: bool) -> statistics.Statistics:
+        computed.append(array.shape)
+        return statistics.statistics_of(array, **options)
+
+    monkeypatch.setattr(summary, "statistics_of", counted)
+    summaries = Summaries()
+    x = tensor(5)
+    first = summaries.of(to_host(x))
+    assert summaries.of(to_host(x)) == summaries.of(to_host(tensor(5))) == first
+    assert len(computed) == 1
+    x[2] = 9.0
+    assert summaries.of(to_host(x)).max == 9.0
+    assert len(computed) == 2
+
+
+def test_a_pass_through_the_network_computes_each_tensor_once(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output of one cell is the input of the next, and of the cells around it."""
+    from mindrlhf_msprobe.capture import summary
+
+    computed = []
+
+    def counted(array: np.ndarray, **options: bool) -> statistics.Statistics:
+        computed.append(array.shape)
+        return statistics.statistics_of(array, **options)
+
+    network = nn.SequentialCell([Scale(2.0), Scale(3.0), nn.SequentialCell([Scale(5.0)])])
+    probe = layer_probe()
+    probe.watch(actor=network)
+    monkeypatch.setattr(summary, "statistics_of", counted)
+    for _ in range(2):
+        with probe.phase("actor_update"):
+            network(tensor(4))
+        probe.step()
+    assert len(computed) == 4 + 3  # four tensors, three parameters, and nothing new in step 1
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Leaves of tensors that never come again do not pile up."""
+    summaries = Summaries(remembered=4)
+    for i in range(20):
+        summaries.of(to_host(np.full(3, i)))
+    assert len(summaries._known) <= 4
