@@ -25,7 +25,7 @@ from mindrlhf_msprobe.capture.gradients import (
     gradients_flow,
     inside_the_graph,
 )
-from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks
+from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks, ParameterHooks
 from mindrlhf_msprobe.capture.recompute import (
     MARKS,
     Call,
@@ -147,6 +147,7 @@ class EagerCapture:
             not count tokens.
         with_parameters: whether parameters are recorded.
         directions: what is recorded of a cell: forward, backward.
+        parameter_hooks: hooks parameters; the same at every opening.
         sink: takes each entry when it ended.
         fault: told about every fault while recording; may raise only in strict mode.
     """
@@ -162,6 +163,7 @@ class EagerCapture:
         records_token: Callable[[int], bool] | None,
         with_parameters: bool,
         directions: Collection[str],
+        parameter_hooks: ParameterHooks,
         sink: EntrySink,
         fault: FaultSink,
     ) -> None:
@@ -172,6 +174,7 @@ class EagerCapture:
         self._is_recorded = is_recorded
         self._records_token = records_token
         self._with_parameters = with_parameters
+        self._parameter_hooks = parameter_hooks
         self._forward = "forward" in directions
         self._backward = "backward" in directions
         self._sink = sink
@@ -345,6 +348,7 @@ class EagerCapture:
             self._parameter_gradients = ParameterGradients(
                 self._opening,
                 self._counters.gradients,
+                self._parameter_hooks,
                 describe=self._describer.describe,
                 sequence=self._sequence,
                 sink=self._gradient_sink,

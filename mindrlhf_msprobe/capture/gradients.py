@@ -25,6 +25,7 @@ from typing import Any
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.api import _pynative_executor
 
+from mindrlhf_msprobe.capture.hooks import ParameterHooks
 from mindrlhf_msprobe.capture.summary import HostTensor, is_tensor, subtract, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, Leaf, child_path
@@ -267,12 +268,14 @@ class ParameterGradients:
 
     Args:
         counts: gradients seen of each parameter in this phase and step.
+        hooks: hooks the parameters.
     """
 
     def __init__(
         self,
         opening: int,
         counts: dict[str, int],
+        hooks: ParameterHooks,
         *,
         describe: Describe,
         sequence: Iterator[int],
@@ -285,7 +288,7 @@ class ParameterGradients:
         self._sequence = sequence
         self._sink = sink
         self._guard = guard
-        self._handles: list[Any] = []
+        self._hooks = hooks
         self._open: dict[str, dict[str, Any]] = {}
         self._due: dict[str, set[str]] = {}
 
@@ -299,25 +302,23 @@ class ParameterGradients:
                     seen.add(id(parameter))
                     own[name + "~" if name in JOURNAL_FIELDS else name] = parameter
             for name, parameter in own.items():
-                hook = self._hook(head, name, frozenset(own))
-                self._handles.append(parameter.register_hook(hook))
+                self._hooks.add(parameter, self._taker(head, name, frozenset(own)))
 
     def remove(self) -> None:
         """Remove the hooks and hand over the entries that are not whole."""
-        while self._handles:
-            self._handles.pop().remove()
+        self._hooks.remove()
         for entry in list(self._open):
             self._finish(entry)
 
-    def _hook(self, head: str, name: str, own: frozenset[str]) -> Callable[[Tensor], None]:
-        def hook(gradient: Tensor) -> None:
+    def _taker(self, head: str, name: str, own: frozenset[str]) -> Callable[[Tensor], None]:
+        def take(gradient: Tensor) -> None:
             with self._guard("the gradient of a parameter"):
                 key = f"{head}.{name}"
                 number = self._counts.get(key, 0)
                 self._counts[key] = number + 1
                 self._take(f"{head}.{PARAMETERS_GRAD}.{number}", name, own, gradient)
 
-        return hook
+        return take
 
     def _take(self, entry: str, name: str, own: frozenset[str], gradient: Tensor) -> None:
         values = self._open.get(entry)

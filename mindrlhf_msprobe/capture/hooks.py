@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,7 +65,7 @@ class CellHooks:
 
     def add(self, cell: nn.Cell) -> None:
         """Hook a cell."""
-        with _without_recompiling():
+        with without_recompiling():
             if cell.has_bprop:
                 self._handles.append(_Watch(cell, self._before, self._after))
                 return
@@ -80,18 +81,18 @@ class CellHooks:
                 return before(cell, args, kwargs)
             return None
 
-        with _without_recompiling():
+        with without_recompiling():
             self._handles.append(cell.register_forward_pre_hook(pre_hook, with_kwargs=True))
 
     def remove(self) -> None:
         """Remove every hook."""
-        with _without_recompiling():
+        with without_recompiling():
             while self._handles:
                 self._handles.pop().remove()
 
 
 @contextmanager
-def _without_recompiling() -> Iterator[None]:
+def without_recompiling() -> Iterator[None]:
     """Keep what `ms.jit` has compiled (MindSpore's optimizers, for instance).
 
     MindSpore counts every hook that comes or goes, and compiles all jitted functions again when
@@ -103,6 +104,45 @@ def _without_recompiling() -> Iterator[None]:
     finally:
         if version is not None:
             hook_handle._HOOK_VERSION = version
+
+
+class ParameterHooks:
+    """Hooks on parameters, one function a parameter, the same whenever it is hooked.
+
+    MindSpore tells what it has compiled for a parameter (most optimizers) by the functions hooked
+    on it: a new one each time would have it compile anew each time.
+    """
+
+    def __init__(self) -> None:
+        self._functions: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
+        self._takers: dict[int, Callable[[Any], None]] = {}
+        self._handles: list[Any] = []
+
+    def add(self, parameter: Any, take: Callable[[Any], None]) -> None:
+        """Have `take` called with each gradient of a parameter; what it returns is ignored."""
+        key = id(parameter)
+        known, function = self._functions.get(key, (None, None))
+        if function is None or known is None or known() is not parameter:
+            function = self._function(key)
+            self._functions[key] = weakref.ref(parameter), function
+        self._takers[key] = take
+        with without_recompiling():
+            self._handles.append(parameter.register_hook(function))
+
+    def remove(self) -> None:
+        """Remove every hook."""
+        with without_recompiling():
+            while self._handles:
+                self._handles.pop().remove()
+        self._takers.clear()
+
+    def _function(self, key: int) -> Callable[[Any], None]:
+        def hook(gradient: Any) -> None:
+            take = self._takers.get(key)
+            if take is not None:
+                take(gradient)
+
+        return hook
 
 
 class _NoHooks(OrderedDict):

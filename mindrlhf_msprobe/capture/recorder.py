@@ -22,6 +22,7 @@ from mindrlhf_msprobe.storage.writer import RunWriter
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
+    from mindrlhf_msprobe.capture.hooks import ParameterHooks
 
 
 class Recorder:
@@ -47,6 +48,7 @@ class Recorder:
         self._sequence = itertools.count()
         self._summaries = Summaries()
         self._counters: dict[str, StepCounters] = {}
+        self._parameter_hooks: ParameterHooks | None = None
         self._micro_steps: dict[str, int] = {}
         self._configurations: dict[str, Any] = {}
         self._lost: dict[str, int] = {}
@@ -91,8 +93,11 @@ class Recorder:
         """Register the hooks of a phase; None if that failed, which is counted, not raised."""
         try:
             from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
+            from mindrlhf_msprobe.capture.hooks import ParameterHooks
 
             counters = self._counters.setdefault(phase.name, StepCounters())
+            if self._parameter_hooks is None:
+                self._parameter_hooks = ParameterHooks()
             capture = EagerCapture(
                 network,
                 counters=counters,
@@ -102,6 +107,7 @@ class Recorder:
                 records_token=self._config.records_token if phase.counts_tokens else None,
                 with_parameters=self._config.parameters,
                 directions=self._config.directions,
+                parameter_hooks=self._parameter_hooks,
                 sink=self._entry_sink(phase.name),
                 fault=self.fault,
             )

@@ -245,3 +245,27 @@ def test_phases_make_nothing_compile_again(layer_probe: Callable[..., Probe]) ->
         assert hook_count(network) > 0
         assert hook_handle._hook_version() == before
     assert hook_handle._hook_version() == before
+
+
+def test_hooks_on_parameters_make_no_optimizer_compile_again(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """An optimizer whose jitted function takes the parameters compiles as often as without them."""
+    hook_handle = pytest.importorskip("mindspore.common.hook_handle")
+    network = Scale(3.0)
+    probe = layer_probe()
+    probe.watch(actor=network)
+    step = ms.value_and_grad(lambda: network(tensor(4)).sum(), None, network.trainable_params())
+    before = hook_handle._hook_version()
+    hooked = []
+    for _ in range(2):
+        with probe.phase("actor_update"):
+            step()
+            assert hook_handle._hook_version() == before
+            hooked.append(network.factor.hooks())
+        probe.step()
+    assert hook_handle._hook_version() == before
+    assert not network.factor.hooks()
+    # The same function each time: MindSpore keeps what it compiled by the hooks' identity.
+    assert len(hooked[0]) == 1
+    assert hooked[0][0] is hooked[1][0]
