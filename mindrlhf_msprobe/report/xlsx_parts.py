@@ -7,7 +7,6 @@ took longer than comparing a small run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from mindrlhf_msprobe.report.cells import clean
 from mindrlhf_msprobe.report.colours import FILLS, PLAIN
@@ -90,7 +89,8 @@ def _last_cell(sheet: Sheet, sign: str = "") -> str:
 
 
 def _escaped(text: str) -> str:
-    return escape(clean(text))
+    text = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace('"', "&quot;")
 
 
 def _content_types(sheets: int) -> str:
