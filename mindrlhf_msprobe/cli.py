@@ -181,6 +181,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Records are many and hold no circles: looking for some after every 700 objects takes 6 % of
     # a comparison of 2 000 records.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.findings import Outcome

@@ -31,6 +31,7 @@ _WIDER = {_FLOAT32: _FLOAT64, _FLOAT64: _WIDEST}
 _RANGE = {_FLOAT32: (1e17, 1e-30), _FLOAT64: (1e140, 1e-280)}
 if _WIDEST == _FLOAT64:
     del _RANGE[_FLOAT64]
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 #: four times the error of |a−b| / max(|a|, |b|) in float32: two roundings of 2⁻²⁴ each
 _FLOAT32_MARGIN = 2.0**-21
 #: a share's bound, it in float32, and float32 numbers surely below and above; arrays, as ufuncs
@@ -196,10 +197,9 @@ class _Sums:
         self.one_sided = False
         self.within_tolerance = True
         # rtol and atol below which float32 is sure that an element is within the tolerance
-        limit = float(np.finfo(np.float32).max)
         self.surely_within = (
-            min(tolerance.rtol * (1 - 1e-6), limit),
-            min(tolerance.atol * (1 - 1e-6) - 1e-37, limit),
+            min(tolerance.rtol * (1 - 1e-6), _FLOAT32_MAX),
+            min(tolerance.atol * (1 - 1e-6) - 1e-37, _FLOAT32_MAX),
         )
 
     def add_equal(self, start: int, equal: np.ndarray, count: int) -> None:
@@ -549,9 +549,8 @@ def _all_within_float32(
 
     What exceeds a bound somewhat below the allowed one is computed in float64.
     """
-    limit = float(np.finfo(np.float32).max)
-    np.multiply(larger, np.float32(min(tolerance.rtol, limit)), out=larger)
-    np.add(larger, np.float32(min(tolerance.atol, limit)), out=larger)
+    np.multiply(larger, np.float32(min(tolerance.rtol, _FLOAT32_MAX)), out=larger)
+    np.add(larger, np.float32(min(tolerance.atol, _FLOAT32_MAX)), out=larger)
     np.multiply(larger, np.float32(1 - 1e-6), out=larger)
     np.maximum(np.subtract(larger, np.float32(1e-37), out=larger), 0, out=larger)
     outside = np.greater(distance, larger, out=_scratch.mask[: a.size])

@@ -68,8 +68,11 @@ def _rows(sheet: Sheet) -> Iterator[bytes]:
                 if colour:
                     parts.append(f"{start}{number}{style}/>")
             elif kind is str:
-                parts.append(f"{start}{number}{style}{_text(value)}")
-            elif kind is float and math.isfinite(value):
+                text = _known_text if len(value) <= _LONG_TEXT else _text
+                parts.append(f"{start}{number}{style}{text(value)}")
+            elif (kind is float and math.isfinite(value)) or (
+                kind is int and -_MAX_EXACT <= value <= _MAX_EXACT
+            ):
                 parts.append(f"{start}{number}{style}><v>{value!r}</v></c>")
             else:
                 parts.append(f"{start}{number}{style}{_other(value)}")
@@ -103,10 +106,6 @@ def _other(value: Any) -> str:
 
 def _text(text: str) -> str:
     """Return the rest of a cell that holds text; never a formula, whatever it begins with."""
-    return _text_once(text) if len(text) > _LONG_TEXT else _known_text(text)
-
-
-def _text_once(text: str) -> str:
     text = clean(text[:_MAX_TEXT])
     space = ' xml:space="preserve"' if text != text.strip() or "\n" in text else ""
     if "&" in text or "<" in text or ">" in text or "\r" in text:
@@ -115,4 +114,5 @@ def _text_once(text: str) -> str:
     return f' t="inlineStr"><is><t{space}>{text}</t></is></c>'
 
 
-_known_text = lru_cache(maxsize=4_096)(_text_once)
+#: The same for texts that may well come again.
+_known_text = lru_cache(maxsize=4_096)(_text)
