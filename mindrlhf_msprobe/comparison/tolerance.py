@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.comparison.metrics import Tolerance
+from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.config import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
 
