@@ -18,7 +18,8 @@ from pathlib import Path
 
 from compare_common import arguments, best, command, workspace, write_key_data
 
-from mindrlhf_msprobe.comparison.metrics import Tolerance, compare_arrays
+from mindrlhf_msprobe.comparison.blocks import Tolerance
+from mindrlhf_msprobe.comparison.metrics import compare_arrays
 from mindrlhf_msprobe.storage.arrays import open_npy
 
 CHUNK = 1 << 20

@@ -142,8 +142,13 @@ BASIC_KEYS = frozenset(
 )
 
 
-def read_yaml(path: Path) -> Mapping[str, Any]:
+def read_yaml(
+    path: Path, file: str = "the trainer's YAML file", of: str = "settings"
+) -> Mapping[str, Any]:
     """Read a YAML file whose top is a mapping.
+
+    Args:
+        file, of: what errors call the file, and what it is a mapping of.
 
     Raises:
         ConfigError: it is missing, unreadable, not YAML, or not a mapping.
@@ -153,9 +158,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: there is no such file. Give the path of the trainer's YAML file."
-        ) from None
+        raise ConfigError(f"{path}: there is no such file. Give the path of {file}.") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL in it
         raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from None
     try:
@@ -165,7 +168,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         kind = "empty" if content is None else f"a {type(content).__name__}"
         raise ConfigError(
-            f"{path}: expected a mapping of settings at the top of the file, found {kind}."
+            f"{path}: expected a mapping of {of} at the top of the file, found {kind}."
         )
     return content
 

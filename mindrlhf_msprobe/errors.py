@@ -3,7 +3,6 @@ was expected and what to do."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -25,5 +24,7 @@ class RunError(MsprobeError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known name closest to `name`, or an empty string."""
+    import difflib  # slow to import, and only a mistake needs it
+
     matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""

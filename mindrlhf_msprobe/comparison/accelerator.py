@@ -43,7 +43,7 @@ def _load() -> Any:
                 continue
             pointer, number = ctypes.c_void_p, ctypes.c_float
             function.argtypes = (
-                *(pointer, pointer, ctypes.c_int64, pointer),
+                *(pointer, pointer, ctypes.c_int64, ctypes.POINTER(number)),
                 *(number, number, ctypes.POINTER(Float32Sums)),
             )
             function.restype = None
@@ -55,14 +55,19 @@ def _load() -> Any:
 FUNCTION = _load()
 
 
-def bounds_of(bounds: Sequence[float], margin: float) -> np.ndarray:
+def bounds_of(bounds: Sequence[float], margin: float) -> ctypes.Array[ctypes.c_float]:
     """Return the shares' bounds as the library takes them, with the limits float32 is sure of."""
     factors = (1.0, 1.0 - margin, 1.0 + margin)
-    return np.array([bound * factor for factor in factors for bound in bounds], np.float32)
+    values = [bound * factor for factor in factors for bound in bounds]
+    return (ctypes.c_float * len(values))(*values)
 
 
 def float32_sums(
-    a: np.ndarray, b: np.ndarray, bounds: np.ndarray, rtol: float, atol: float
+    a: np.ndarray,
+    b: np.ndarray,
+    bounds: ctypes.Array[ctypes.c_float],
+    rtol: float,
+    atol: float,
 ) -> Float32Sums | None:
     """Compare two float32 blocks of one length; None where the library cannot.
 
@@ -77,7 +82,5 @@ def float32_sums(
     if FUNCTION is None or not (a.flags.aligned and b.flags.aligned):
         return None
     sums = Float32Sums()
-    FUNCTION(
-        a.ctypes.data, b.ctypes.data, a.size, bounds.ctypes.data, rtol, atol, ctypes.byref(sums)
-    )
+    FUNCTION(a.ctypes.data, b.ctypes.data, a.size, bounds, rtol, atol, ctypes.byref(sums))
     return sums

@@ -7,7 +7,7 @@ inside the call of the cell around them, so that a longer loop shifts nothing th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mindrlhf_msprobe.comparison.names import CellFilter, NameRule, match_names
@@ -65,6 +65,26 @@ def align(
     return alignment
 
 
+def nearest_around(
+    entry: Entry, by_name: Mapping[str, Entry], wanted: Collection[str]
+) -> str | None:
+    """Return the name of the nearest entry around this one that is wanted; None if there is none.
+
+    What lies around an entry began before it, or the dump goes in circles: that ends the search.
+
+    Args:
+        by_name: the entries of its phase.
+        wanted: names of them.
+    """
+    while True:
+        around = by_name.get(entry.parent or "")
+        if around is None or around.seq >= entry.seq:
+            return None
+        if around.name in wanted:
+            return around.name
+        entry = around
+
+
 class _Side:
     """The entries of one phase of one run."""
 
@@ -79,18 +99,8 @@ class _Side:
 
     def parents(self, common: set[_Cell]) -> dict[str, str | None]:
         """Return for each entry the nearest one around it whose cell both runs recorded."""
-        found: dict[str, str | None] = {}
-        for entry in self.entries:
-            around = self._around(entry)
-            while around is not None and self.cells[around.name] not in common:
-                around = self._around(around)
-            found[entry.name] = None if around is None else around.name
-        return found
-
-    def _around(self, entry: Entry) -> Entry | None:
-        """Return the entry around this one: it began before, or the dump goes in circles."""
-        around = self.by_name.get(entry.parent or "")
-        return around if around is not None and around.seq < entry.seq else None
+        wanted = {name for name, cell in self.cells.items() if cell in common}
+        return {entry.name: nearest_around(entry, self.by_name, wanted) for entry in self.entries}
 
     def bases(self, loops: dict[str, _Loop]) -> dict[_Loop, int]:
         """Return the call number each loop ought to begin with: the one after the last before."""

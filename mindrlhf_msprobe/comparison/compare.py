@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.comparison.executor import (
     Engine,
     Progress,
@@ -15,7 +16,6 @@ from mindrlhf_msprobe.comparison.executor import (
     merged_problems,
     run,
 )
-from mindrlhf_msprobe.comparison.metrics import Tolerance
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.place import Job, JudgedPlace
 from mindrlhf_msprobe.comparison.preflight import preflight

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from mindrlhf_msprobe.config import read_yaml
+from mindrlhf_msprobe.comparison.rule_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError
 
 ROOT = "root"
@@ -63,13 +63,8 @@ def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
     Raises:
         ConfigError: the file cannot be read, or is not such a mapping.
     """
-    content = read_yaml(Path(path))
-    if not content:
-        raise ConfigError(
-            f"{path}: holds no name pattern; expected lines such as "
-            f"'backbone.layers.*: model.layers.*'."
-        )
-    return tuple(_rule(path, source, target) for source, target in content.items())
+    rules = read_rules(path, "name pattern", "backbone.layers.*: model.layers.*")
+    return tuple(_rule(path, source, target) for source, target in rules.items())
 
 
 def _rule(path: str | Path, source: object, target: object) -> NameRule:

@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mindrlhf_msprobe.comparison.metrics import Tolerance, compare_arrays
+from mindrlhf_msprobe.comparison.blocks import Tolerance
+from mindrlhf_msprobe.comparison.metrics import compare_arrays
 from mindrlhf_msprobe.findings import Status, counted
 from mindrlhf_msprobe.storage.records import Leaf, Record
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mindrlhf_msprobe.comparison.alignment import Alignment, align
+from mindrlhf_msprobe.comparison.alignment import Alignment, align, nearest_around
 from mindrlhf_msprobe.comparison.coverage import (
     why_no_entry,
     why_no_key_data,
@@ -145,19 +146,15 @@ def _parents(
     places = [{(phase, i) for (phase, _), i in ids.items()} for ids in (alignment.a, alignment.b)]
     shared = places[0] & places[1]
     for entries, ids in ((b, alignment.b), (a, alignment.a)):
-        around = {(e.phase, e.name): e.parent for e in entries}
+        by_phase: dict[str, dict[str, Entry]] = defaultdict(dict)
+        wanted: dict[str, set[str]] = defaultdict(set)
         for entry in entries:
-            seen = {entry.name}  # a dump from elsewhere may go in circles
-            parent = entry.parent
-            while parent is not None:
-                entry_id = ids.get((entry.phase, parent))
-                if entry_id is not None and (entry.phase, entry_id) in shared:
-                    break
-                seen.add(parent)
-                parent = around.get((entry.phase, parent))
-                if parent in seen:
-                    parent = None
-            known = None if parent is None else ids[entry.phase, parent]
+            by_phase[entry.phase][entry.name] = entry
+            if (entry.phase, ids[entry.phase, entry.name]) in shared:
+                wanted[entry.phase].add(entry.name)
+        for entry in entries:
+            around = nearest_around(entry, by_phase[entry.phase], wanted[entry.phase])
+            known = None if around is None else ids[entry.phase, around]
             parents[entry.phase, ids[entry.phase, entry.name]] = known
     return parents
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.findings import Difference
-from mindrlhf_msprobe.secret import could_be_secret, could_name_text, is_secret_key
 from mindrlhf_msprobe.storage.atomic import number_from_json
 from mindrlhf_msprobe.storage.manifest import WITHHELD
 
@@ -154,6 +153,9 @@ def _masked(path: tuple[str, ...], value: Any, depth: int = 0) -> Any:
         return {key: _masked((*path, key), item, depth + 1) for key, item in value.items()}
     if value is None or isinstance(value, bool) or value == "":
         return value
+    # Its patterns take long to compile, and few comparisons show a setting.
+    from mindrlhf_msprobe.secret import could_be_secret, could_name_text, is_secret_key
+
     names = [name for name in path if not name.isdecimal()]
     if any(map(is_secret_key, names)):
         return WITHHELD

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -110,6 +109,8 @@ class _Fresh:
     """An interpreter of its own."""
 
     def __init__(self, job: Job) -> None:
+        import subprocess  # slow to import, and a fork does without
+
         pipes = _Pipes()
         module = "mindrlhf_msprobe.comparison.worker"
         try:
@@ -134,6 +135,8 @@ class _Fresh:
             send(self.tasks, job)
 
     def wait(self, patience: float) -> int | None:
+        import subprocess
+
         try:
             code = self._process.wait(timeout=patience)
         except subprocess.TimeoutExpired:

@@ -9,12 +9,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from mindrlhf_msprobe.comparison.metrics import (
-    ArrayComparison,
-    Tolerance,
-    compare_arrays,
-    same_bytes,
-)
+from mindrlhf_msprobe.comparison.blocks import Tolerance, same_bytes
+from mindrlhf_msprobe.comparison.metrics import ArrayComparison, compare_arrays
 from mindrlhf_msprobe.comparison.texts import Decode, text_difference, token_difference
 from mindrlhf_msprobe.findings import Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays import ArrayFileError

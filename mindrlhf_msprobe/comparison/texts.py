@@ -15,7 +15,7 @@ from mindrlhf_msprobe.errors import UsageError
 _CHARACTERS = 20  # of a text shown before and after the first difference
 _TOKENS = 5  # of a sequence, likewise
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
-_TOKEN = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+|[^\w\s]")
+_TOKEN = rf"[{_CJK}]|(?:(?![{_CJK}])\w)+|[^\w\s]"
 
 #: Token ids → the text they stand for.
 Decode = Callable[[Sequence[int]], str]
@@ -28,7 +28,8 @@ def text_difference(a: str, b: str) -> str:
     """
     pairs = enumerate(zip(a, b))
     first = next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
-    tokens = [_TOKEN.finditer(text, 0, first + _CHARACTERS) for text in (a, b)]
+    pattern = re.compile(_TOKEN)  # here: most comparisons meet no text
+    tokens = [pattern.finditer(text, 0, first + _CHARACTERS) for text in (a, b)]
     number = 0
     for x, y in zip(*tokens):
         if x.group() != y.group() or x.end() > first:

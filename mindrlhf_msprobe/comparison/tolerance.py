@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.comparison.metrics import Tolerance
-from mindrlhf_msprobe.config import read_yaml
+from mindrlhf_msprobe.comparison.blocks import Tolerance
+from mindrlhf_msprobe.comparison.rule_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
 
 _FIELDS = ("rtol", "atol")
@@ -68,12 +68,8 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
     Raises:
         ConfigError: the file cannot be read, or is not such a mapping.
     """
-    content = read_yaml(Path(path))
-    if not content:
-        raise ConfigError(
-            f"{path}: holds no rule; expected lines such as 'lm_head: {{rtol: 1e-3}}'."
-        )
-    return tuple(_rule(path, pattern, values) for pattern, values in content.items())
+    rules = read_rules(path, "rule", "lm_head: {rtol: 1e-3}")
+    return tuple(_rule(path, pattern, values) for pattern, values in rules.items())
 
 
 def _rule(path: str | Path, pattern: Any, values: Any) -> Rule:

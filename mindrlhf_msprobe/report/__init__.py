@@ -24,7 +24,6 @@ def write_report(comparison: Comparison, output: Path, csv: bool = False) -> lis
     Raises:
         OutputError: the directory cannot be written.
     """
-    from mindrlhf_msprobe.report.csv_tables import write_csv_files
     from mindrlhf_msprobe.report.summary import summary_of
     from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
 
@@ -32,6 +31,8 @@ def write_report(comparison: Comparison, output: Path, csv: bool = False) -> lis
     with staged(output) as directory:
         names = write_workbooks(tables, directory)
         if csv:
+            from mindrlhf_msprobe.report.csv_tables import write_csv_files
+
             names += write_csv_files(tables, directory)
         write_json(directory / VERDICT_FILE, replace(comparison, tables=tuple(names)).to_json())
     return names

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -190,12 +189,7 @@ def _runs(pid: int) -> bool:
 
 def _host() -> str:
     """Return this machine's name as a part of a file's name, without dots."""
-    name = "".join(char if char.isascii() and char.isalnum() else "-" for char in _node())
+    name = "".join(
+        char if char.isascii() and char.isalnum() else "-" for char in os.uname().nodename
+    )
     return name[:40] or "host"
-
-
-def _node() -> str:
-    try:
-        return socket.gethostname()
-    except OSError:
-        return ""

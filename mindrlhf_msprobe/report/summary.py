@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from mindrlhf_msprobe.findings import Comparison, Divergence, Spread, Status, Weights
 from mindrlhf_msprobe.report.colours import PLAIN, colour_of
 from mindrlhf_msprobe.report.columns import BITWISE
@@ -81,6 +79,8 @@ def _divergence_rows(first: Divergence) -> list[Row]:
 
 def _yaml(section: dict[str, Any]) -> str:
     """Return a section as it can be pasted into a YAML file."""
+    import yaml  # slow to import
+
     return str(yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=10_000)).rstrip()
 
 

@@ -82,4 +82,4 @@ def _sheet(columns: Sequence[Column], findings: Sequence[Finding]) -> Sheet:
 def _width(header: str) -> int:
     if header.endswith("Name"):
         return _NAME_WIDTH
-    return min(60, max(10, len(header.encode("gbk", errors="replace")) + 2))
+    return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -142,11 +143,11 @@ def _array_files(directory: Path, key: str) -> dict[str, str]:
     """Return msprobe's array files of a key by path: <key>.npy, <key>.<path>.npy, <key><i>.npy."""
     pattern = re.compile(re.escape(key) + r"(?:\.(?P<path>.+)|(?P<index>\d+))?\.npy")
     found = {}
-    for file in sorted(directory.iterdir()):
-        match = pattern.fullmatch(file.name)
+    for name in sorted(os.listdir(directory)):
+        match = pattern.fullmatch(name)
         if match:
             path = match["path"] or match["index"] or ""
             while path in found:  # key.0.npy beside key0.npy
                 path += "~"
-            found[path] = file.name
+            found[path] = name
     return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,11 +177,31 @@ def file_name(stem: str, suffix: str = ".npy") -> str:
 
 def inside(root: Path, path: Path) -> bool:
     """Tell whether `path`, symbolic links followed, lies inside `root`."""
+    if _is_linkless(root, path):
+        return True
     try:
         real, top = os.path.realpath(path), os.path.realpath(root)
     except (OSError, ValueError):  # links in a circle, a name that is none
         return False
     return real == top or real.startswith(top.rstrip(os.sep) + os.sep)
+
+
+def _is_linkless(root: Path, path: Path) -> bool:
+    """Tell whether `path` leads from `root` downwards, and no link lies between: most do."""
+    top, whole = os.fspath(root), os.fspath(path)
+    if not whole.startswith(top + os.sep):
+        return whole == top
+    names = whole[len(top) + 1 :].split(os.sep)
+    if os.pardir in names:
+        return False
+    try:
+        for name in names:
+            top = f"{top}{os.sep}{name}"
+            if os.path.islink(top):
+                return False
+    except ValueError:  # a name that is none
+        return False
+    return True
 
 
 def read_inside(root: Path, path: Path) -> bytes:
@@ -191,9 +212,12 @@ def read_inside(root: Path, path: Path) -> bytes:
         ValueError: it is no regular file, or a symbolic link that leaves the run. The message says
             what the file is, not its name.
     """
-    if path.is_symlink() and not inside(root, path):
-        raise ValueError("is a symbolic link that leaves the run's directory")
-    if path.exists() and not path.is_file():
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        if not inside(root, path):
+            raise ValueError("is a symbolic link that leaves the run's directory")
+        status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("is not a regular file")
     return path.read_bytes()
 
@@ -261,7 +285,8 @@ def subdirectories(
         links, unlisted: as in `rank_directories`.
     """
     try:
-        return sorted(d for d in path.iterdir() if d.is_dir() and (links or not d.is_symlink()))
+        found = [d for d in path.iterdir() if d.is_dir() and (links or not d.is_symlink())]
+        return sorted(found, key=lambda directory: directory.name)
     except OSError as error:
         if unlisted is None:
             raise

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -223,6 +222,8 @@ def _remove_rank(root: Path, rank: int, world_size: int) -> None:
 def _new_content(
     rank: int, world: dict[str, Any], config: dict[str, Any], earlier: dict[str, Any] | None
 ) -> dict[str, Any]:
+    import uuid  # as in _version
+
     attempt = {
         "started": _now(),
         "pid": os.getpid(),

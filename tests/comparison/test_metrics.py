@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison import accelerator
-from mindrlhf_msprobe.comparison.metrics import BLOCK, Tolerance, compare_arrays, same_bytes
+from mindrlhf_msprobe.comparison.blocks import BLOCK, Tolerance, same_bytes
+from mindrlhf_msprobe.comparison.metrics import compare_arrays
 from mindrlhf_msprobe.storage.arrays import bfloat16_bits_to_float32
 
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.capture.summary import summarise, to_host
-from mindrlhf_msprobe.comparison.metrics import Tolerance
+from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.comparison.status import judge
 from mindrlhf_msprobe.comparison.texts import text_difference
 from mindrlhf_msprobe.findings import Status

@@ -122,7 +122,7 @@ def test_a_file_that_is_wrong_is_one_clear_error(tmp_path, text, message, capsys
 
 def test_a_missing_file(tmp_path):
     """One clear error."""
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match=r"there is no such file\. .* a YAML file of rules"):
         tolerances(str(tmp_path / "none.yaml"))
 
 

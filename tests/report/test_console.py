@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
+from parted import first_divergence
 from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
@@ -16,7 +17,6 @@ from mindrlhf_msprobe.findings import (
     Comparison,
     CoverageGap,
     Difference,
-    Divergence,
     Outcome,
     Preflight,
     RuleUse,
@@ -116,21 +116,7 @@ def test_names_from_a_dump_cannot_take_over_the_terminal(tmp_path, harmful):
 
 def parted(**values) -> Comparison:
     """Return a comparison that found a divergence in actor_update at step 2."""
-    first = Divergence(
-        step=2,
-        rank=0,
-        phase="actor_update",
-        record="Cell.head.Dense.forward.0.output.0",
-        entry="Cell.head.Dense.forward.0",
-        cause=Cause.COMPUTATION,
-        max_abs_err=1e-3,
-        max_rel_err=1e-2,
-        explanation="It differs.",
-        agreed_before=214,
-        agreed_phases=3,
-        agreed_steps=2,
-        last_agreeing="Cell.head.Dense.forward.0.input.0",
-    )
+    first = first_divergence()
     layers = tuple(Spread(f"layers.{n}", 1, 2, 1e-3 * n, None, 4.0 * n) for n in range(1, 12))
     spread = (
         Spread("actor_update", 9, 20, 1e-3, 1e-2, 44.0, layers),

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import yaml
 from openpyxl import load_workbook
+from parted import first_divergence
 
 from mindrlhf_msprobe.findings import (
     Cause,
     Comparison,
     CoverageGap,
     Difference,
-    Divergence,
     Finding,
     Outcome,
     Preflight,
@@ -50,22 +50,7 @@ def finding(status=Status.DIFFERENT, **values):
 
 
 def comparison(*findings: Finding) -> Comparison:
-    first = Divergence(
-        step=1,
-        rank=0,
-        phase="actor_update",
-        record="Cell.head.Dense.forward.0.output.0",
-        entry="Cell.head.Dense.forward.0",
-        cause=Cause.COMPUTATION,
-        max_abs_err=1e-3,
-        max_rel_err=math.inf,
-        explanation="It differs.",
-        agreed_before=214,
-        agreed_phases=3,
-        agreed_steps=1,
-        last_agreeing="Cell.head.Dense.forward.0.input.0",
-        next_step=NEXT_STEP,
-    )
+    first = first_divergence(step=1, agreed_steps=1, max_rel_err=math.inf, next_step=NEXT_STEP)
     spread = (
         Spread("actor_update", 9, 20, 1e-3, 1e-2, 44.0, (Spread("layers.1", 1, 2, None, None),)),
         Spread("loss", 1, 1, 1e-4, None, 12.5),

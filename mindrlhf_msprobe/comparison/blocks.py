@@ -1,0 +1,107 @@
+"""Two arrays → pairs of blocks that fit the cache; and what counts as the same in them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+#: elements compared at a time: few enough for the cache, so many that calls outlast their overhead
+BLOCK = 1 << 17
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What counts as the same: |a−b| ≤ atol + rtol · max(|a|, |b|), element by element.
+
+    The default is bitwise: nothing but equal values is the same.
+    """
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}; expected a number, 0 or larger")
+
+    @property
+    def bitwise(self) -> bool:
+        """Whether only equal values are the same."""
+        return self.rtol == 0 and self.atol == 0
+
+
+def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell whether two arrays of one dtype and shape hold the same bytes, block by block."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if is_transposed(a, b):
+        a, b = a.T, b.T
+    if a.flags.c_contiguous and b.flags.c_contiguous:
+        return _same_memory(a.reshape(-1), b.reshape(-1))
+    return all(_same_memory(x, y) for _, x, y in blocks(a, b))
+
+
+def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    """Compare the bytes of two contiguous 1-d arrays of one dtype, 8 at a time."""
+    if a.nbytes < 1024:
+        return a.tobytes() == b.tobytes()
+    bytes_a, bytes_b = a.view(np.uint8), b.view(np.uint8)
+    whole = a.nbytes - a.nbytes % 8
+    words_a, words_b = bytes_a[:whole].view(np.uint64), bytes_b[:whole].view(np.uint64)
+    for i in range(0, words_a.size, BLOCK):
+        block_a, block_b = words_a[i : i + BLOCK], words_b[i : i + BLOCK]
+        if not np.equal(block_a, block_b, out=scratch.mask[: block_a.size]).all():
+            return False
+    return bytes_a[whole:].tobytes() == bytes_b[whole:].tobytes()
+
+
+def is_transposed(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether both arrays lie in memory in column-major order alone."""
+    return all(x.flags.f_contiguous and not x.flags.c_contiguous for x in (a, b))
+
+
+def blocks(
+    a: np.ndarray, b: np.ndarray, start: int = 0
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Cut two arrays of one shape into (flat index, block of a, block of b), in row-major order.
+
+    A block is 1-d and contiguous. One of contiguous arrays is a view; of others, a copy of no more
+    than BLOCK elements.
+    """
+    contiguous = a.flags.c_contiguous and b.flags.c_contiguous
+    if a.size <= BLOCK:
+        if a.size:
+            yield start, np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
+    elif contiguous:
+        flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+        for i in range(0, a.size, BLOCK):
+            yield start + i, flat_a[i : i + BLOCK], flat_b[i : i + BLOCK]
+    else:
+        row = a.size // len(a)
+        step = BLOCK // row
+        for i in range(0, len(a), step or 1):
+            part: Any = slice(i, i + step) if step else i
+            yield from blocks(a[part], b[part], start + i * row)
+
+
+class _Scratch(threading.local):
+    """Arrays of BLOCK elements that a thread uses again for every block, by dtype."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[np.dtype, tuple[np.ndarray, ...]] = {}
+        self.mask = np.empty(BLOCK, np.bool_)
+
+    def of(self, dtype: np.dtype) -> tuple[np.ndarray, ...]:
+        """Return five arrays of `dtype`: two for converted inputs, three for results."""
+        if dtype not in self.buffers:
+            self.buffers[dtype] = tuple(np.empty(BLOCK, dtype) for _ in range(5))
+        return self.buffers[dtype]
+
+
+scratch = _Scratch()

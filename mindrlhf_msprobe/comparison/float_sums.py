@@ -1,0 +1,289 @@
+"""Two blocks of floats → what they add to the sums.
+
+float32 is computed in float32 where that is provably good enough, and again in float64 where it is
+not: a rounded difference or quotient decides only outside its own error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.comparison import accelerator
+from mindrlhf_msprobe.comparison.blocks import Tolerance, scratch
+from mindrlhf_msprobe.comparison.sums import (
+    BOUNDS,
+    FLOAT32,
+    FLOAT32_MAX,
+    FLOAT64,
+    RANGE,
+    WIDEST,
+    Products,
+    Sums,
+    all_within,
+    count_non_finite,
+    dot,
+    in_range,
+    scalar,
+    squares_in_range,
+)
+
+_WIDER = {FLOAT32: FLOAT64, FLOAT64: WIDEST}
+#: four times the error of |a−b| / max(|a|, |b|) in float32: two roundings of 2⁻²⁴ each
+_FLOAT32_MARGIN = 2.0**-21
+#: a share's bound, it in float32, and float32 numbers surely below and above; arrays, as ufuncs
+#: take them faster
+_FLOAT32_BOUNDS: list[tuple[float, np.ndarray, np.ndarray, np.ndarray]] = [
+    (
+        bound,
+        np.array([bound], np.float32),
+        np.array([bound * (1 - _FLOAT32_MARGIN)], np.float32),
+        np.array([bound * (1 + _FLOAT32_MARGIN)], np.float32),
+    )
+    for bound in BOUNDS
+]
+_COMPILED_BOUNDS = accelerator.bounds_of(BOUNDS, _FLOAT32_MARGIN)
+_SAMPLED = 4096  # elements that tell whether many errors are as large as a bound
+
+
+def add_floats(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
+    """Add two contiguous 1-d blocks of float32, float64 or longdouble, no longer than BLOCK."""
+    if a.dtype == FLOAT32 and _add_compiled(sums, start, a, b):
+        return
+    size = a.size
+    equal = np.equal(a, b, out=scratch.mask[:size])
+    count = int(np.count_nonzero(equal))
+    if count == size and _add_same(sums, start, equal, a):
+        return
+    distance, larger, other = (buffer[:size] for buffer in scratch.of(a.dtype)[2:])
+    products = _products(a, b, np.subtract(a, b, out=distance))
+    np.maximum(np.abs(a, out=larger), np.abs(b, out=other), out=larger)
+    if (products is None or a.dtype not in RANGE) and not np.isfinite(_largest(larger)):
+        _add_non_finite(sums, start, a, b, equal)
+        return
+    if products is None:
+        wider = _WIDER[a.dtype]
+        add_floats(sums, start, a.astype(wider), b.astype(wider))
+        return
+    sums.products.add(products)
+    sums.add_equal(start, equal, count)
+    sums.compared += size
+    _add_errors(sums, a, b, np.abs(distance, out=distance), larger, other)
+
+
+def _add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> bool:
+    """Add two float32 blocks by the compiled library; False where numpy has to decide.
+
+    That is where there is no library, an element is not finite, a relative error is too close to a
+    bound, a distance to the tolerance, or float32's range does not do.
+    """
+    found = accelerator.float32_sums(a, b, _COMPILED_BOUNDS, *sums.surely_within)
+    if found is None:
+        return False
+    judged = not sums.tolerance.bitwise and sums.within_tolerance
+    if found.non_finite or found.undecided or (found.outside and judged):
+        return False
+    if not (in_range(found.aa, a) and in_range(found.bb, b)):
+        return False
+    unlike = found.equal < a.size
+    low, high = squares_in_range(a.dtype)
+    if unlike and not low <= found.dd <= high:
+        return False
+    sums.products.add(Products(found.aa, found.bb, found.ab, found.dd, found.ad))
+    sums.equal += found.equal
+    sums.compared += a.size
+    for i in range(3):
+        sums.within[i] += found.below[i]
+    if not unlike:
+        return True
+    if sums.first is None:
+        sums.first = start + int(np.not_equal(a, b, out=scratch.mask[: a.size]).argmax())
+    if sums.tolerance.bitwise:
+        sums.within_tolerance = False
+    _add_largest(sums, a, b, found.abs_at, found.rel_at)
+    return True
+
+
+def _add_largest(sums: Sums, a: np.ndarray, b: np.ndarray, far: int, odd: int) -> None:
+    """Add the largest errors by their places, computed in float64."""
+    sums.max_abs = max(sums.max_abs, abs(float(a[far]) - float(b[far])))
+    x, y = float(a[odd]), float(b[odd])
+    if x != y:
+        sums.max_rel = max(sums.max_rel, abs(x - y) / max(abs(x), abs(y)))
+
+
+def _largest(values: np.ndarray) -> Any:
+    """Return the largest element, NaN if there is one."""
+    return scalar(np.maximum.reduce(values))
+
+
+def _add_same(sums: Sums, start: int, equal: np.ndarray, a: np.ndarray) -> bool:
+    """Add a block that is the same on both sides; tell whether its squares could be summed.
+
+    None of its elements is NaN, as NaN is not equal to itself.
+    """
+    square = dot(a, a)
+    if a.dtype in RANGE and not in_range(square, a):
+        return False
+    if a.dtype not in RANGE and not np.isfinite(square):
+        return False
+    sums.products.add(Products(aa=square, bb=square, ab=square))
+    sums.add_equal(start, equal, a.size)
+    sums.compared += a.size
+    for i in range(3):
+        sums.within[i] += a.size
+    return True
+
+
+def _products(a: np.ndarray, b: np.ndarray, distance: np.ndarray) -> Products | None:
+    """Return the sums of products, None if the dtype's range does not do or not all are finite.
+
+    Each is right relative to the norms of its factors: what is small is summed, and what can be
+    had from it without cancellation is derived.
+    """
+    aa, dd = dot(a, a), dot(distance, distance)
+    if not (in_range(aa, a) and in_range(dd, distance)):
+        return None
+    if 0 < dd <= aa / 4:
+        ad = dot(a, distance)
+        return Products(aa=aa, bb=aa - 2 * ad + dd, ab=aa - ad, dd=dd, ad=ad)
+    bb, ab = dot(b, b), dot(a, b)
+    return Products(aa=aa, bb=bb, ab=ab, dd=dd, ad=aa - ab) if in_range(bb, b) else None
+
+
+def _add_errors(
+    sums: Sums,
+    a: np.ndarray,
+    b: np.ndarray,
+    distance: np.ndarray,
+    larger: np.ndarray,
+    relative: np.ndarray,
+) -> None:
+    """Add the errors of finite blocks: distance is |a−b|, larger max(|a|, |b|), relative free."""
+    _relative_errors(a, b, distance, larger, out=relative)
+    if a.dtype == FLOAT32:
+        _add_float32_errors(sums, a, b, distance, larger, relative)
+        return
+    top = _largest(relative)
+    sums.max_abs = max(sums.max_abs, _largest(distance))
+    sums.max_rel = max(sums.max_rel, top)
+    shares = relative.astype(np.float64, copy=False)
+    for i, bound in enumerate(BOUNDS):
+        sums.within[i] += a.size if float(top) < bound else _count(np.less, shares, bound)
+    if sums.within_tolerance and not sums.tolerance.bitwise:
+        sums.within_tolerance = all_within(sums.tolerance, distance, larger)
+
+
+def _relative_errors(
+    a: np.ndarray, b: np.ndarray, distance: np.ndarray, larger: np.ndarray, out: np.ndarray
+) -> None:
+    """Write |a−b| / max(|a|, |b|), 0 where both are 0, into `out`."""
+    np.divide(distance, larger, out=out)
+    if np.isnan(_largest(out)):  # 0 / 0: 0 over the smallest number instead
+        np.maximum(larger, np.finfo(a.dtype).smallest_subnormal, out=larger)
+        np.divide(distance, larger, out=out)
+    if a.dtype not in RANGE and np.isinf(distance.max()):  # a−b does not fit the widest float
+        over = np.isinf(distance)
+        out[over] = np.abs(a[over] / larger[over] - b[over] / larger[over])
+
+
+def _count(compare: np.ufunc, values: np.ndarray, bound: Any) -> int:
+    return int(np.count_nonzero(compare(values, bound, out=scratch.mask[: values.size])))
+
+
+def _add_float32_errors(
+    sums: Sums,
+    a: np.ndarray,
+    b: np.ndarray,
+    distance: np.ndarray,
+    larger: np.ndarray,
+    relative: np.ndarray,
+) -> None:
+    """Add float32 errors; elements that float32 cannot decide are computed in float64.
+
+    The largest errors are those of the elements float32 finds them in, so they are right to its
+    rounding, 1e-7. Of a share, about one element in 10⁷ may be too close to the bound to tell,
+    unless a sample shows that many are.
+    """
+    odd = int(relative.argmax())
+    top = float(relative[odd])
+    _add_largest(sums, a, b, int(distance.argmax()), odd)
+    for i, (exact, bound, low, high) in enumerate(_FLOAT32_BOUNDS):
+        if top < low[0]:
+            sums.within[i] += a.size
+            continue
+        sample = relative[:_SAMPLED]
+        if _count(np.less, sample, low) == _count(np.less, sample, high):
+            sums.within[i] += _count(np.less, relative, bound)
+        else:
+            sums.within[i] += _count_below(a, b, relative, exact, low, high)
+    if sums.within_tolerance and not sums.tolerance.bitwise:
+        close = top * (1 + _FLOAT32_MARGIN) <= sums.tolerance.rtol
+        sums.within_tolerance = close or _all_within_float32(sums.tolerance, a, b, distance, larger)
+
+
+def _float64_errors(
+    a: np.ndarray, b: np.ndarray, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return |a−b|, max(|a|, |b|) and their ratio at the indices `chosen`, in float64."""
+    wide_a, wide_b = a[chosen].astype(np.float64), b[chosen].astype(np.float64)
+    distance = np.abs(wide_a - wide_b)
+    larger = np.maximum(np.abs(wide_a), np.abs(wide_b))
+    return distance, larger, distance / larger
+
+
+def _count_below(
+    a: np.ndarray,
+    b: np.ndarray,
+    relative: np.ndarray,
+    bound: float,
+    low: np.ndarray,
+    high: np.ndarray,
+) -> int:
+    """Count the float32 elements whose float64 relative error is below `bound`."""
+    below = _count(np.less, relative, low)
+    chosen = np.flatnonzero((relative >= low) & (relative < high))
+    return below + int(np.count_nonzero(_float64_errors(a, b, chosen)[2] < bound))
+
+
+def _all_within_float32(
+    tolerance: Tolerance, a: np.ndarray, b: np.ndarray, distance: np.ndarray, larger: np.ndarray
+) -> bool:
+    """Tell whether all float32 elements are within; `larger` is overwritten.
+
+    What exceeds a bound somewhat below the allowed one is computed in float64.
+    """
+    np.multiply(larger, np.float32(min(tolerance.rtol, FLOAT32_MAX)), out=larger)
+    np.add(larger, np.float32(min(tolerance.atol, FLOAT32_MAX)), out=larger)
+    np.multiply(larger, np.float32(1 - 1e-6), out=larger)
+    np.maximum(np.subtract(larger, np.float32(1e-37), out=larger), 0, out=larger)
+    outside = np.greater(distance, larger, out=scratch.mask[: a.size])
+    if not outside.any():
+        return True
+    distances, larger_ones, _ = _float64_errors(a, b, np.flatnonzero(outside))
+    return all_within(tolerance, distances, larger_ones)
+
+
+def _add_non_finite(
+    sums: Sums, start: int, a: np.ndarray, b: np.ndarray, equal: np.ndarray
+) -> None:
+    """Add blocks that hold NaN or infinity; the finite elements are added without the others.
+
+    Elements that are not finite on both sides become 0 on both, and what those zeros add to the
+    counts is taken off again.
+    """
+    equal = equal | (np.isnan(a) & np.isnan(b))
+    both = count_non_finite(sums, a, b)
+    same = int(np.count_nonzero(equal & ~both))  # NaN beside NaN and inf beside inf are no error
+    others = a.size - int(np.count_nonzero(both))
+    if same < others:
+        sums.within_tolerance = False
+    if sums.first is None and not equal.all():
+        sums.first = start + int(equal.argmin())
+    sums.compared -= others
+    sums.equal += same - others
+    for i in range(3):
+        sums.within[i] += same - others
+    zero = a.dtype.type(0)
+    add_floats(sums, start, np.where(both, a, zero), np.where(both, b, zero))
