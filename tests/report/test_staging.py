@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
-from mindrlhf_msprobe.report import check_output, staging, workbook, write_report
+from mindrlhf_msprobe.report import check_output, staging, workbook, write_report, xlsx
 
 AS_ROOT = os.geteuid() == 0
 
@@ -156,6 +157,23 @@ def test_a_running_process_keeps_its_staging_directory(earlier):
     os.utime(elsewhere, (0, 0))
     write_report(comparison("loss"), earlier)
     assert not elsewhere.exists()
+
+
+def test_openpyxls_own_files_do_not_stay(tmp_path, monkeypatch):
+    """What openpyxl writes into the temporary directory is gone at once, even if interrupted."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+    def interrupted(*_):
+        assert glob.glob(f"{tmp_path}/tmp/openpyxl.*")
+        raise KeyboardInterrupt
+
+    xlsx._empty_workbook.cache_clear()
+    monkeypatch.setattr("openpyxl.writer.excel.ExcelWriter.write_worksheet", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(comparison("loss"), tmp_path / "out")
+    assert not glob.glob(f"{tmp_path}/tmp/*")
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_the_verdict_lists_what_stands_there(earlier):

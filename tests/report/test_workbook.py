@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from urllib.parse import urljoin
-from xml.etree import ElementTree
-from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.report import workbook
 from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
-from mindrlhf_msprobe.report.xlsx_parts import column_letters
 
 
 def write_tables(findings, output):
@@ -343,26 +339,3 @@ def test_numpy_is_not_in_a_table(tmp_path):
     for found in result.findings:
         for value in (found.a.max, found.metrics and found.metrics.max_abs_err):
             assert not isinstance(value, np.generic)
-
-
-def test_every_part_of_the_file_is_listed_and_there(tmp_path):
-    """The parts are well-formed XML; content types and relationships name each of them, once."""
-    write_tables([finding(), finding(key="a<b&c", micro_step=0)], tmp_path)
-    for path in tmp_path.glob("*.xlsx"):
-        with ZipFile(path) as file:
-            parts = {
-                f"/{name}": ElementTree.fromstring(file.read(name)) for name in file.namelist()
-            }
-        listed = [item.get("PartName") for item in parts["/[Content_Types].xml"]]
-        relationships = {"/_rels/.rels": "/", "/xl/_rels/workbook.xml.rels": "/xl/"}
-        of_package = {"/[Content_Types].xml", *relationships}
-        assert {name for name in listed if name} == parts.keys() - of_package
-        for name, start in relationships.items():
-            targets = [item.get("Target") for item in parts[name]]
-            assert {urljoin(start, target) for target in targets} <= parts.keys()
-            assert len({*targets}) == len(targets)
-
-
-@pytest.mark.parametrize(("index", "letters"), [(0, "A"), (25, "Z"), (26, "AA"), (701, "ZZ")])
-def test_columns_are_called_as_excel_calls_them(index, letters):
-    assert column_letters(index) == letters
