@@ -105,11 +105,17 @@ def compare_runs(
     _check_patterns(job, places)
     start = _engine(engine, job, address, workers)
     at_once = engine == "ray" or workers is not None
-    judged = run(job, places, start, progress, at_once=at_once)
+    load = None if output_path is None else _load_report
+    judged = run(job, places, start, progress, at_once=at_once, meanwhile=load)
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes)
     if output_path is None:
         return comparison
     return _written(comparison, output_path, csv)
+
+
+def _load_report() -> None:
+    """Import what writes the tables; openpyxl takes its time."""
+    import mindrlhf_msprobe.report.workbook  # noqa: F401
 
 
 def _written(comparison: Comparison, output: _PathLike, csv: bool) -> Comparison:

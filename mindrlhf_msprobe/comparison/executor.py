@@ -8,6 +8,7 @@ which every worker takes the next. Whoever does the work, the result is the same
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -146,6 +147,7 @@ def run(
     progress: Progress | None = None,
     *,
     at_once: bool = False,
+    meanwhile: Callable[[], object] | None = None,
 ) -> list[JudgedPlace]:
     """Compare all places and return what was found, in their order.
 
@@ -153,6 +155,7 @@ def run(
         start_workers: returns the engine that takes over when there is so much to do that it is
             worth while; None: this process does it all.
         at_once: start it whatever there is to do.
+        meanwhile: called in a thread once the workers are busy.
     """
     schedule = _Schedule(places, progress)
     here: Engine = ThisProcess(job)
@@ -171,6 +174,9 @@ def run(
             engine = workers if workers is not None and theirs else here
             while schedule.ready and schedule.running < engine.capacity:
                 engine.submit(schedule.next_task(engine.capacity))
+            if meanwhile is not None and engine is workers:
+                threading.Thread(target=meanwhile, daemon=True).start()
+                meanwhile = None
             schedule.done(*engine.next_result())
     finally:
         if workers is not None:

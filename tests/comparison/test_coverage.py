@@ -118,6 +118,10 @@ def test_what_a_run_could_not_record_in_its_mode_is_coverage(tmp_path):
             )
         recording.end_step()
         recording.close()
+    manifest = tmp_path / "b" / "run.json"
+    content = json.loads(manifest.read_text())
+    content["coverage"]["backward"] = "not recorded by this version"
+    manifest.write_text(json.dumps(content))
     result = compare_runs(tmp_path / "a", tmp_path / "b")
     assert result.verdict.status is Outcome.IDENTICAL
     (gap,) = result.verdict.coverage
