@@ -193,6 +193,7 @@ class EagerCapture:
         self._stacks = CallStacks(mindspore.__file__, MARKS)
         self._repetitions = Repetitions()
         self._gradients: list[CallGradients] = []
+        self._mark = object()  # outlives it on the tensors it tapped, and holds nothing
         self._parameter_gradients: ParameterGradients | None = None
         self.cells_seen = 0
 
@@ -335,6 +336,7 @@ class EagerCapture:
             sequence=self._sequence,
             sink=self._gradient_sink,
             guard=self._guard,
+            capture=self._mark,
         )
         with self._lock:
             self._gradients.append(gradients)

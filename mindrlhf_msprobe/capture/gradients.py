@@ -32,6 +32,9 @@ from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, Leaf, child_path
 
 PARAMETERS_GRAD = "parameters_grad"
 
+_TAPPED_BY = "_msprobe_tapped_by"
+_MOST_CAPTURES = 8
+
 #: Takes an entry's values.
 Sink = Callable[[dict[str, Any]], None]
 #: Returns the JSON of a tensor, given its record's path.
@@ -84,6 +87,19 @@ def _can_have_gradient(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
+def _is_kept(tensor: Tensor, capture: object) -> bool:
+    """Tell whether a tensor has been tapped by so many captures that the model must be keeping it.
+
+    A table that a model computes once and keeps would else get another row of taps in every step.
+    """
+    last, captures = vars(tensor).get(_TAPPED_BY, (None, 0))
+    if last is not capture:
+        if captures == _MOST_CAPTURES:
+            return True
+        vars(tensor)[_TAPPED_BY] = capture, captures + 1
+    return False
+
+
 def _is_leaf(tensor: Any) -> bool:
     return _can_have_gradient(tensor) and not tensor._has_auto_grad()
 
@@ -125,6 +141,7 @@ class CallGradients:
         sequence: the process's clock.
         sink: takes the entry when its last gradient was seen.
         guard: a context that keeps faults from the training.
+        capture: stands for the opening of a phase that it belongs to.
     """
 
     def __init__(
@@ -136,8 +153,10 @@ class CallGradients:
         sequence: Iterator[int],
         sink: Sink,
         guard: Callable[[str], Any],
+        capture: object,
     ) -> None:
         self._entry = entry
+        self._capture = capture
         self._values = {"entry": entry, "seq": None, "end": None, **around}
         self._describe = describe
         self._sequence = sequence
@@ -204,7 +223,7 @@ class CallGradients:
 
         def note(tensor: Any, path: str) -> Any:
             leaf = _none()
-            if _can_have_gradient(tensor):
+            if _can_have_gradient(tensor) and not _is_kept(tensor, self._capture):
                 place = places.setdefault(id(tensor), _Place(tensor, path))
                 place.leaves.append(leaf)
             return leaf

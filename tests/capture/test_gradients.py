@@ -587,3 +587,39 @@ def test_a_fault_in_a_gradient_never_reaches_the_training(layer_probe, recorded,
     assert np.array_equal(gradient.asnumpy(), np.full(3, 12, np.float32))
     run = recorded(probe)
     assert "a gradient: MemoryError" in run.manifests[0]["lost"]
+
+
+def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(layer_probe, monkeypatch):
+    class Keeps(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product, self.scale = Product(), Scale(2.0)
+            self.table = None
+
+        def construct(self, x: Tensor) -> Tensor:
+            if self.table is None:
+                self.table = ops.cos(x)
+            return self.product(self.scale(x), self.table)
+
+    class Product(nn.Cell):
+        def construct(self, x: Tensor, table: Tensor) -> Tensor:
+            return x * table
+
+    from mindrlhf_msprobe.capture import gradients
+
+    taps = []
+    tapped = gradients._tapped
+    monkeypatch.setattr(gradients, "_tapped", lambda *args: taps.append(args) or tapped(*args))
+    network = Keeps()
+    probe = layer_probe(strict=True, step_end=99)
+    probe.watch(actor=network)
+    step = ms.value_and_grad(lambda x: network(x).sum(), 0, network.trainable_params())
+    counts = []
+    for _ in range(20):
+        taps.clear()
+        with probe.phase(PHASE):
+            step(tensor(3, start=1.0))
+        probe.step()
+        counts.append(sum(tensor is network.table for tensor, *_ in taps))
+    assert counts[0] == 2
+    assert counts[-1] == 0
