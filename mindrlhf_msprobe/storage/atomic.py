@@ -5,28 +5,50 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its place and rename it in, so that readers see all of it or none."""
-    temporary = path.with_name(f".{path.name[:80]}.{os.getpid()}.tmp")
+def write_atomic(path: Path, parts: Iterable[bytes | memoryview]) -> int:
+    """Write a file beside its place and rename it in, so that readers see all of it or none.
+
+    Returns:
+        How many bytes it has.
+    """
+    temporary = temporary_of(path)
     try:
-        with open(temporary, "wb") as file:
-            write(file)
+        # No buffered file object: a forked child would write what is left in its buffer again.
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            size = sum(write_all(file, part) for part in parts)
+        finally:
+            os.close(file)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    return size
 
 
-def write_json(path: Path, content: Any, *, indent: int | None = 1) -> None:
-    """Write `content` as valid UTF-8 JSON, whole or not at all."""
-    write_atomic(path, lambda file: file.write(dump_json(content, indent=indent)))
+def temporary_of(path: Path) -> Path:
+    """Return the name under which a file is written before it is renamed to `path`."""
+    return path.with_name(f".{path.name[:80]}.{os.getpid()}.tmp")
+
+
+def write_all(file: int, part: bytes | memoryview) -> int:
+    """Write all of `part` to a file descriptor and return its size in bytes."""
+    rest = memoryview(part)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+    return len(part)
+
+
+def write_json(path: Path, content: Any, *, indent: int | None = 1) -> int:
+    """Write `content` as valid UTF-8 JSON, whole or not at all; return its size in bytes."""
+    return write_atomic(path, [dump_json(content, indent=indent)])
 
 
 def dump_json(content: Any, *, indent: int | None = None) -> bytes:

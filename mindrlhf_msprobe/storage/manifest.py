@@ -14,7 +14,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.atomic import write_json
+from mindrlhf_msprobe.storage.atomic import dump_json, write_atomic
 
 SCHEMA = 1
 TOOL = "mindrlhf_msprobe"
@@ -78,6 +78,8 @@ class Manifest:
         self._path = root / layout.manifest_name(rank)
         self.content = content
         self._further = further
+        # Thousands of fingerprints that change once, in a file that is written at every step.
+        self._weights: dict[int, tuple[Any, bytes]] = {}
 
     @property
     def attempt(self) -> dict[str, Any]:
@@ -85,8 +87,39 @@ class Manifest:
         return self.content["attempts"][-1]
 
     def save(self) -> None:
-        """Write the manifest, whole or not at all."""
-        write_json(self._path, self.content)
+        """Write the manifest, whole or not at all, also where its directory was removed."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        earlier = [self._encoded(attempt, depth=2) for attempt in self.content["attempts"]]
+        attempts = b"[\n  " + b",\n  ".join(earlier) + b"\n ]"
+        write_atomic(self._path, [self._encoded(self.content, attempts=attempts), b"\n"])
+
+    def _encoded(
+        self, content: Mapping[str, Any], *, depth: int = 0, attempts: bytes | None = None
+    ) -> bytes:
+        """Return a part of the manifest as JSON; its initial weights are encoded only once."""
+        break_ = b"\n" + b" " * depth
+        members = []
+        for name, value in content.items():
+            if name == "attempts" and attempts is not None:
+                encoded = attempts
+            elif name == "initial_weights":
+                encoded = self._encoded_weights(value)
+            else:
+                encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
+            members.append(break_ + b" " + dump_json(name) + b": " + encoded)
+        return b"{" + b",".join(members) + break_ + b"}"
+
+    def _encoded_weights(self, weights: Any) -> bytes:
+        if not isinstance(weights, dict):  # of an earlier attempt, by another hand
+            return dump_json(weights)
+        for of_role in weights.values():
+            if id(of_role) not in self._weights:
+                self._weights[id(of_role)] = of_role, dump_json(of_role)
+        roles = [
+            dump_json(role) + b": " + self._weights[id(of_role)][1]
+            for role, of_role in weights.items()
+        ]
+        return b"{" + b", ".join(roles) + b"}"
 
     def note_settings(self, settings: Mapping[str, Any], taken: str) -> None:
         """Note this attempt's settings, section by section; `save` writes them.
@@ -119,7 +152,8 @@ class Manifest:
         if not self._further:
             self.content["initial_weights"] = {**(known or {}), role: dict(weights)}
         elif not isinstance(known, dict) or known.get(role) != weights:
-            self.attempt.setdefault("initial_weights", {})[role] = dict(weights)
+            changed = self.attempt.get("initial_weights", {})
+            self.attempt["initial_weights"] = {**changed, role: dict(weights)}
 
     @classmethod
     def claim(
