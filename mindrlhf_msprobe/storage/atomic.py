@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,42 @@ def write_atomic(path: Path, parts: Iterable[bytes | memoryview]) -> int:
         temporary.unlink(missing_ok=True)
         raise
     return size
+
+
+class Reserve:
+    """Room on the disk for a file that must still be written when the disk is full.
+
+    The room is a file of zeros beside it, which is given up when it is needed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(f".{path.name}.reserve")
+        self._size = 0  # bytes
+
+    def keep(self, size: int) -> None:
+        """Keep room for a file of `size` bytes, and for its growth as far as there is any."""
+        if self._size >= size:
+            return
+        for wanted in (2 * size + _RESERVE_GROWTH, size + size // 2, size + size // 8):
+            with suppress(OSError):
+                self._size = write_atomic(self._path, [bytes(wanted)])
+                return
+
+    def give_up(self, error: OSError) -> bool:
+        """Free the room if `error` says that the disk is full; tell whether there was any."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._size:
+            return False
+        self.drop()
+        return True
+
+    def drop(self) -> None:
+        """Remove the file that keeps the room."""
+        self._size = 0
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+_RESERVE_GROWTH = 1 << 14  # bytes
 
 
 def temporary_of(path: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.atomic import dump_json, write_atomic
+from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 
 SCHEMA = 1
 TOOL = "mindrlhf_msprobe"
@@ -78,6 +78,7 @@ class Manifest:
         self._path = root / layout.manifest_name(rank)
         self.content = content
         self._further = further
+        self._reserve = Reserve(self._path)
         # Thousands of fingerprints that change once, in a file that is written at every step.
         self._weights: dict[int, tuple[Any, bytes]] = {}
 
@@ -87,11 +88,35 @@ class Manifest:
         return self.content["attempts"][-1]
 
     def save(self) -> None:
-        """Write the manifest, whole or not at all, also where its directory was removed."""
+        """Write the manifest, whole or not at all.
+
+        Also where its directory was removed, and where the disk has become full.
+        """
+        try:
+            size = self._write()
+        except OSError as error:
+            if not self._reserve.give_up(error):
+                raise
+            size = self._write()
+        self._reserve.keep(size)
+
+    def close(self, state: str) -> None:
+        """Write the manifest for the last time; `state` says how the run ended."""
+        self.content["state"] = self.attempt["state"] = state
+        try:
+            self.save()
+        finally:
+            self._reserve.drop()
+
+    def _write(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        earlier = [self._encoded(attempt, depth=2) for attempt in self.content["attempts"]]
-        attempts = b"[\n  " + b",\n  ".join(earlier) + b"\n ]"
-        write_atomic(self._path, [self._encoded(self.content, attempts=attempts), b"\n"])
+        attempts = [
+            # What another hand wrote into an earlier attempt is kept as it is.
+            self._encoded(attempt, depth=2) if isinstance(attempt, dict) else dump_json(attempt)
+            for attempt in self.content["attempts"]
+        ]
+        joined = b"[\n  " + b",\n  ".join(attempts) + b"\n ]"
+        return write_atomic(self._path, [self._encoded(self.content, attempts=joined), b"\n"])
 
     def _encoded(
         self, content: Mapping[str, Any], *, depth: int = 0, attempts: bytes | None = None
@@ -191,7 +216,7 @@ class Manifest:
                 further=earlier is not None and _left_something(earlier),
             )
             manifest.note_settings(_with_versions(settings), AT_START)
-            manifest.save()
+            manifest._write()
         except OSError as error:
             raise RunError(
                 f"dump_path {root} cannot be written: {error.strerror or error}. Give a directory "

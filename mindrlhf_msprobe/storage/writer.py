@@ -229,9 +229,7 @@ class RunWriter:
         """Mark the run as ended."""
 
         def write() -> None:
-            state = manifest.FAILED if failed else manifest.FINISHED
-            self._manifest.content["state"] = self._manifest.attempt["state"] = state
-            self._manifest.save()
+            self._manifest.close(manifest.FAILED if failed else manifest.FINISHED)
 
         self._background.finish(layout.manifest_name(self.rank), write)
         self._background.stop()
