@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.capture.configurations import as_text, to_plain
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
+from mindrlhf_msprobe.capture.room import tell_room
 from mindrlhf_msprobe.capture.summary import is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.config import ProbeConfig
@@ -62,6 +63,7 @@ class Recorder:
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._phases_recorded: set[str] = set()
         self._roles_entered: set[str] = set()
+        self._room_told = False
         for what, error in unknown:
             self.fault(what, error)
 
@@ -173,10 +175,21 @@ class Recorder:
         except Exception as error:
             self.fault(f"the end of step {self.step}", error)
         finally:  # an interrupted wait ends the step too: the writer was told already
+            self._tell_room()
             self.ledger.end_step(self.step)
             self.step += 1
             self._counters.clear()
             self._micro_steps.clear()
+
+    def _tell_room(self) -> None:
+        """Say once, after the first step with layer data, what a step takes on the disk."""
+        if self._room_told or not self._phases_recorded:
+            return
+        self._room_told = True
+        try:
+            tell_room(self._config, self._writer.root, self.step, self.ledger.bytes_of_step())
+        except OSError as error:  # a directory that was removed is a loss already
+            logger.debug("the free room is not known: %s", error)
 
     def close(self, *, failed: bool) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""
