@@ -18,7 +18,7 @@ from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
-from mindrlhf_msprobe.storage.ledger import STEP, Ledger
+from mindrlhf_msprobe.storage.ledger import Ledger
 from mindrlhf_msprobe.storage.records import Leaf
 from mindrlhf_msprobe.storage.writer import RunWriter
 
@@ -170,13 +170,11 @@ class Recorder:
     def end_step(self) -> None:
         """Make everything recorded in this step readable and begin the next."""
         try:
-            with self.ledger.charge(STEP):
-                self._writer.end_step(self.step, self._lost)
+            self._writer.end_step(self.step, self._lost)
         except Exception as error:
             self.fault(f"the end of step {self.step}", error)
         finally:  # an interrupted wait ends the step too: the writer was told already
             self._tell_room()
-            self.ledger.end_step(self.step)
             self.step += 1
             self._counters.clear()
             self._micro_steps.clear()
@@ -187,7 +185,7 @@ class Recorder:
             return
         self._room_told = True
         try:
-            tell_room(self._config, self._writer.root, self.step, self.ledger.bytes_of_step())
+            tell_room(self._config, self._writer.root, self.step, self.ledger.bytes_of_last_step())
         except OSError as error:  # a directory that was removed is a loss already
             logger.debug("the free room is not known: %s", error)
 

@@ -108,9 +108,10 @@ class Ledger:
         """Note that recording waited for room; the charge around it has these seconds too."""
         self._waited += seconds
 
-    def bytes_of_step(self) -> dict[str, int]:
-        """Return the bytes written so far in this step, by account."""
-        return {name: account.bytes for name, account in dict(self._step).items()}
+    def bytes_of_last_step(self) -> dict[str, int]:
+        """Return the bytes written in the last step that was ended, by account."""
+        accounts = self._last_steps[-1][1] if self._last_steps else {}
+        return {name: account.bytes for name, account in accounts.items()}
 
     def end_step(self, step: int) -> None:
         """Close the accounts of this step."""

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.storage.arrays import save_npy
 from mindrlhf_msprobe.storage.atomic import write_json
 from mindrlhf_msprobe.storage.background import Background, FaultSink
 from mindrlhf_msprobe.storage.buffers import BufferPool, Copy
-from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS, KEY_DATA, Ledger
+from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.manifest import Manifest
 from mindrlhf_msprobe.storage.phase_files import PhaseFiles, start_afresh
 from mindrlhf_msprobe.storage.records import count_leaves
@@ -223,7 +223,11 @@ class RunWriter:
             self._manifest.save()
             self._buffers.trim()
 
-        self._background.finish(layout.manifest_name(self.rank), write)
+        try:
+            with self._ledger.charge(STEP):
+                self._background.finish(layout.manifest_name(self.rank), write)
+        finally:  # an interrupted wait ends the step too
+            self._ledger.end_step(step)
 
     def close(self, *, failed: bool = False) -> None:
         """Mark the run as ended."""
