@@ -235,15 +235,19 @@ class Probe:
     def _close(self, *, failed: bool) -> None:
         if self._recorder is None or self._ended:
             return
-        self._closed = True
+        self._closed = self._ended = True
         try:
-            if self._open is not None:
-                self._open.end()
+            try:
+                if self._open is not None:
+                    self._open.end()
+            finally:
+                self._recorder.close(failed=failed)
+        except (KeyboardInterrupt, SystemExit):
+            self._ended = False  # it was waiting, and waits again at exit: nothing gets lost
+            raise
         finally:
-            # An interrupted wait is taken up again at exit: what was recorded gets written.
-            self._recorder.close(failed=failed)
-        self._ended = True
-        atexit.unregister(self._close_at_exit)
+            if self._ended:
+                atexit.unregister(self._close_at_exit)
 
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""

@@ -186,7 +186,7 @@ class Background:
         began = perf_counter()
         try:
             job.work()
-        except Exception as error:
+        except BaseException as error:  # or the thread ends, and everybody waits for ever
             self.report(job.what, error)
         finally:
             self._ledger.busy(perf_counter() - began)

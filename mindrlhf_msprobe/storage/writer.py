@@ -119,9 +119,11 @@ class RunWriter:
             source = stored.get(fingerprint) if fingerprint else None
             if source is not None:
                 original = source
-                self._background.hand_over(
-                    "a tensor", lambda: self._ledger.wrote(phase, files.link(name, original))
-                )
+
+                def link() -> None:
+                    self._ledger.wrote(phase, files.link(name, original))
+
+                self._background.hand_over("a tensor", link, _LEAF_BYTES)
                 return name
             if fingerprint:
                 stored[fingerprint] = name
