@@ -209,6 +209,7 @@ class Manifest:
                 earlier = _own_manifest(root, rank)
             else:
                 _refuse_other_run(root, rank, world)
+            _sweep(root, rank)
             manifest = cls(
                 root,
                 rank,
@@ -277,6 +278,12 @@ def _remove_rank(root: Path, rank: int, world_size: int) -> None:
         ]
     for name in names:
         (root / name).unlink(missing_ok=True)
+
+
+def _sweep(root: Path, rank: int) -> None:
+    """Remove what a killed attempt was writing beside the manifest of this rank."""
+    for path in root.glob(f".{layout.manifest_name(rank)}.*"):
+        path.unlink(missing_ok=True)
 
 
 def _new_content(

@@ -245,6 +245,17 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
     assert not list(tmp_path.rglob("old*.npy"))
 
 
+@pytest.mark.parametrize("existing", ["resume", "overwrite"])
+def test_what_a_killed_attempt_was_writing_is_swept_up(tmp_path, existing):
+    """Temporary files of this rank's manifest go away, those of another rank stay."""
+    record_training(tmp_path, steps=1)
+    for name in (".run.json.77.tmp", ".run.json.reserve", ".run.rank1.json.78.tmp"):
+        (tmp_path / name).write_text("half")
+    writer(tmp_path, existing=existing).close()
+    hidden = {path.name for path in tmp_path.iterdir() if path.name.startswith(".")}
+    assert hidden == {".run.rank1.json.78.tmp"}
+
+
 def test_overwrite_leaves_nothing_of_the_earlier_run(tmp_path):
     """An overwritten run has only its own steps, keys and ranks; other files stay."""
     record_training(tmp_path, steps=3, ranks=(0, 1))
