@@ -43,22 +43,21 @@ def render_holdings(
 
 def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Return one line on what recording cost the rank that it cost most; none if not known."""
-    lines = []
     try:
         rank, worst = max(cost.items(), key=lambda item: item[1]["seconds"])
-        accounts = {name: account["seconds"]["mean"] for name, account in worst["phases"].items()}
-        steps = max((account["steps"] for account in worst["phases"].values()), default=0)
-        if steps:
-            parts = ", ".join(f"{name} {mean:.3f} s" for name, mean in accounts.items())
-            lines.append(
-                f"Cost of recording, rank {rank}: {worst['seconds']:.2f} s of the training's time "
-                f"in {steps} step(s) (each: {printable(parts)}), of which "
-                f"{worst['waited_seconds']:.2f} s waiting for room; {size(worst['bytes'])} written "
-                f"in {worst['background_seconds']:.2f} s behind it"
-            )
-    except (KeyError, TypeError, ValueError, AttributeError):  # no cost, or not as we write it
-        pass
-    return lines
+        accounts = worst["phases"].items()
+        steps = max(account["steps"] for _, account in accounts)
+        parts = ", ".join(
+            f"{name} {account['seconds']['mean']:.3f} s" for name, account in accounts
+        )
+        return [
+            f"Cost of recording, rank {rank}: {worst['seconds']:.2f} s of the training's time in "
+            f"{steps} step(s) (each: {printable(parts)}), of which "
+            f"{worst['waited_seconds']:.2f} s waiting for room; {size(worst['bytes'])} written in "
+            f"{worst['background_seconds']:.2f} s behind it"
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
+        return []
 
 
 def render_records(records: Sequence[FoundRecord]) -> str:
