@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,8 +54,7 @@ class Probe:
         self._phases = self._config.phase_table()
         self._networks: dict[str, Any] = {}
         self._open: PhaseContext | None = None
-        self._closed = False
-        self._process = os.getpid()
+        self._closed = self._ended = False
         self._recorder: Recorder | None = None
         if self._config.msprobe:
             self._recorder = self._start()
@@ -81,6 +81,7 @@ class Probe:
             return None
         recorder = Recorder(self._config, rank)
         atexit.register(self._close_at_exit)
+        _leave_to_parent_after_fork(self)
         return recorder
 
     @property
@@ -161,6 +162,7 @@ class Probe:
         if self._recorder is None or not self._config.key_data_dump:
             return
         from mindrlhf_msprobe.storage.layout import check_key
+        from mindrlhf_msprobe.storage.ledger import KEY_DATA
 
         self._refuse_if_closed("save_data")
         refused: UsageError | None = None
@@ -170,7 +172,8 @@ class Probe:
             except UsageError as error:
                 refused = refused or error
             else:
-                self._recorder.save_key_data(key, value)
+                with self._recorder.ledger.charge(KEY_DATA):
+                    self._recorder.save_key_data(key, value)
         if refused is not None:
             raise refused
 
@@ -198,7 +201,10 @@ class Probe:
                     f"expected a mapping of name to configuration."
                 )
             configurations = dict(vars(configurations) if items is None else items)
-        self._recorder.save_configurations(configurations)
+        from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS
+
+        with self._recorder.ledger.charge(CONFIGURATIONS):
+            self._recorder.save_configurations(configurations)
 
     def step(self) -> None:
         """End the training step: when this returns, all it recorded is readable on disk.
@@ -224,20 +230,30 @@ class Probe:
         self._close(failed=False)
 
     def _close_at_exit(self) -> None:
-        # A forked child leaves the run to the process that started it.
-        if os.getpid() == self._process:
-            self._close(failed=getattr(sys, "last_value", None) is not None)
+        self._close(failed=getattr(sys, "last_value", None) is not None)
 
     def _close(self, *, failed: bool) -> None:
-        if self._recorder is None or self._closed:
+        if self._recorder is None or self._ended:
             return
-        self._closed = True
-        atexit.unregister(self._close_at_exit)
+        self._closed = self._ended = True
         try:
-            if self._open is not None:
-                self._open.end()
+            try:
+                if self._open is not None:
+                    self._open.end()
+            finally:
+                self._recorder.close(failed=failed)
+        except (KeyboardInterrupt, SystemExit):
+            self._ended = False  # it was waiting, and waits again at exit: nothing gets lost
+            raise
         finally:
-            self._recorder.close(failed=failed)
+            if self._ended:
+                atexit.unregister(self._close_at_exit)
+
+    def _leave_to_parent(self) -> None:
+        """Switch off, in a forked child: the run belongs to the process that started it."""
+        if self._recorder is not None:
+            self._recorder.abandon()
+            self._recorder = None
 
     def __enter__(self) -> Probe:
         return self
@@ -277,7 +293,8 @@ class Probe:
             network = model if model is not None else self._networks[phase.role]
         assert self._recorder is not None
         if network is not None:
-            self._recorder.first_entry(phase.role, network)
+            with self._recorder.ledger.charge(phase.name):
+                self._recorder.first_entry(phase.role, network)
         self._open = context
         if network is None:
             return None
@@ -310,7 +327,8 @@ class PhaseContext:
         network = self._probe._enter_phase(self, self._phase, self._model)
         if network is not None:
             try:
-                self._capture = self._recorder.open_phase(self._phase, network)
+                with self._recorder.ledger.charge(self._phase.name):
+                    self._capture = self._recorder.open_phase(self._phase, network)
             except BaseException:
                 self._probe._leave_phase(self)
                 raise
@@ -333,7 +351,8 @@ class PhaseContext:
         capture, self._capture = self._capture, None
         try:
             if capture is not None:
-                self._recorder.close_phase(self._phase, capture)
+                with self._recorder.ledger.charge(self._phase.name):
+                    self._recorder.close_phase(self._phase, capture)
         finally:
             self._probe._leave_phase(self)
 
@@ -377,6 +396,24 @@ class _NoPhase:
 
 
 _NO_PHASE = _NoPhase()
+
+_RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()
+
+
+def _leave_to_parent_after_fork(probe: Probe) -> None:
+    _watch_forks()
+    _RECORDING.add(probe)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_in_forked_child)
+
+
+def _in_forked_child() -> None:
+    for probe in list(_RECORDING):
+        probe._leave_to_parent()
+    _RECORDING.clear()
 
 
 def _checked(call: str, network: Any) -> Any:

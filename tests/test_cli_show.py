@@ -120,3 +120,16 @@ def test_show_needs_a_run(capsys):
     assert "RUN" in capsys.readouterr().err
     assert main(["show", ""]) == 2
     assert "empty" in capsys.readouterr().err
+
+
+def test_show_says_what_recording_cost(run, capsys):
+    """One line: time of the training, by phase and a step, and bytes; not for runs that lack it."""
+    assert main(["show", str(run)]) == 0
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("Cost"))
+    assert "2 step(s)" in line
+    assert "actor_update" in line
+    content = json.loads((run / "run.json").read_bytes())
+    for recording in ({"seconds": "much"}, None, {"seconds": 1.0, "phases": {"x": 3}}):
+        (run / "run.json").write_text(json.dumps({**content, "recording": recording}))
+        assert main(["show", str(run)]) == 0
+        assert "Cost" not in capsys.readouterr().out

@@ -681,7 +681,9 @@ def test_a_second_run_on_the_same_path_is_refused_untouched(
     make_probe: Callable[..., Probe], tmp_path: Path
 ) -> None:
     """A dump_path that holds a run is refused, and the run in it stays as it was."""
-    make_probe(key_data_dump=True).save_data(loss=1.0)
+    probe = make_probe(key_data_dump=True)
+    probe.save_data(loss=1.0)
+    probe.step()
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
     with pytest.raises(Exception, match="already holds a run"):
         make_probe(key_data_dump=True)

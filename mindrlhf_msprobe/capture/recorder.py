@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.capture.configurations import as_text, to_plain
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
+from mindrlhf_msprobe.capture.room import tell_room
 from mindrlhf_msprobe.capture.summary import Summaries, is_tensor, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.ledger import Ledger
 from mindrlhf_msprobe.storage.records import Leaf
 from mindrlhf_msprobe.storage.writer import RunWriter
 
@@ -34,6 +36,11 @@ class Recorder:
 
     def __init__(self, config: ProbeConfig, rank: int) -> None:
         self._config = config
+        self.ledger = Ledger()
+        # Cells run in any thread, files are written by one more. Held for moments only.
+        self._lock = threading.RLock()
+        self._lost: dict[str, int] = {}
+        self._raised: BaseException | None = None
         unknown: list[tuple[str, BaseException]] = []
         settings: dict[str, Any] = settings_now(lambda *fault: unknown.append(fault))
         self._writer = RunWriter(
@@ -43,6 +50,9 @@ class Recorder:
             existing=config.existing,
             task=config.task,
             settings={**settings, "versions": {"cann": cann_version()}},
+            buffer_bytes=config.buffer_mb << 20,
+            fault=self.fault,
+            ledger=self.ledger,
         )
         self.step = config.initial_step or self._writer.next_step()
         self._sequence = itertools.count()
@@ -51,15 +61,12 @@ class Recorder:
         self._parameter_hooks: ParameterHooks | None = None
         self._micro_steps: dict[str, int] = {}
         self._configurations: dict[str, Any] = {}
-        self._lost: dict[str, int] = {}
         self._silent_phases: set[str] = set()
         # Phases that are switched on: the first and the last step in which they ran.
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._phases_recorded: set[str] = set()
         self._roles_entered: set[str] = set()
-        self._raised: BaseException | None = None
-        # Cells run in any thread. Held while files are written, never while a tensor is fetched.
-        self._lock = threading.RLock()
+        self._room_told = False
         for what, error in unknown:
             self.fault(what, error)
 
@@ -76,10 +83,8 @@ class Recorder:
         settings = None if self._roles_entered else settings_now(self.fault)
         self._roles_entered.add(role)
         try:
-            # Fetching takes long and may run hooks of other threads: not under the lock.
             weights = initial_weights(network, self.fault) if self._config.fingerprint else None
-            with self._lock:
-                self._writer.save_first_entry(role, weights, settings)
+            self._writer.save_first_entry(role, weights, settings)
         except Exception as error:
             self.fault(f"the initial weights of {role}", error)
 
@@ -121,6 +126,8 @@ class Recorder:
         """Remove the hooks of a phase; says once if no cell ran inside it."""
         try:
             capture.close()
+            if self._config.strict:  # its faults are raised here, not in a later phase
+                self._writer.wait()
         except Exception as error:
             self.fault(f"phase {phase.name}", error)
         if not capture.cells_seen and phase.name not in self._silent_phases:
@@ -145,8 +152,7 @@ class Recorder:
             for path, reason in described.unsaved.items():
                 self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
             content = {"seq": next(self._sequence), "data": described.structure}
-            with self._lock:
-                self._writer.save_key_data(key, self.step, micro_step, content, described.arrays)
+            self._writer.save_key_data(key, self.step, micro_step, content, described.arrays)
         except Exception as error:
             self.fault(f"key data {key}", error)
 
@@ -164,26 +170,39 @@ class Recorder:
         try:
             with self._lock:
                 self._configurations.update(to_plain(configurations, note))
-                self._writer.save_configurations(self._configurations)
+                content = dict(self._configurations)
+            self._writer.save_configurations(content)
         except Exception as error:
             self.fault("configurations", error)
 
     def end_step(self) -> None:
         """Make everything recorded in this step readable and begin the next."""
         try:
-            with self._lock:
-                self._writer.end_step(self.step, self._lost)
+            self._writer.end_step(self.step, self._lost)
         except Exception as error:
             self.fault(f"the end of step {self.step}", error)
-        self.step += 1
-        self._counters.clear()
-        self._micro_steps.clear()
+        finally:  # an interrupted wait ends the step too: the writer was told already
+            self._tell_room()
+            self.step += 1
+            self._counters.clear()
+            self._micro_steps.clear()
+
+    def _tell_room(self) -> None:
+        """Say once, after the first step with layer data, what a step takes on the disk."""
+        if self._room_told or not self._phases_recorded:
+            return
+        self._room_told = True
+        try:
+            tell_room(self._config, self._writer.root, self.step, self.ledger.bytes_of_last_step())
+        except OSError as error:  # a directory that was removed is a loss already
+            logger.debug("the free room is not known: %s", error)
 
     def close(self, *, failed: bool) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""
         try:
-            with self._lock:
+            try:
                 self._writer.end_step(self.step, self._lost, complete=False)
+            finally:
                 self._writer.close(failed=failed)
         except Exception as error:
             self.fault("the end of the run", error)
@@ -212,14 +231,19 @@ class Recorder:
             f"{config.token_range_end}, include and exclude"
         )
 
-    def fault(self, what: str, error: BaseException) -> None:
+    def abandon(self) -> None:
+        """Record nothing more: called in a forked child, which leaves the run to its parent."""
+        self._lock = threading.RLock()  # the old one may be held by a thread that is not here
+        self._writer.abandon()
+
+    def fault(self, what: str, error: BaseException, count: int = 1) -> None:
         """Count a fault while recording and log it once per kind; raise it in strict mode."""
         if error is self._raised:  # on its way out already, through another guard
             raise error
         kind = f"{what}: {type(error).__name__}"
         with self._lock:
             first = kind not in self._lost
-            self._lost[kind] = self._lost.get(kind, 0) + 1
+            self._lost[kind] = self._lost.get(kind, 0) + count
         if self._config.strict:
             self._raised = error
             raise error
@@ -234,8 +258,10 @@ class Recorder:
             )
 
     def _entry_sink(self, phase: str) -> Any:
+        charge = self.ledger.charge(phase)
+
         def sink(values: dict[str, Any], frames: tuple[str, ...]) -> None:
-            with self._lock:
+            with charge:
                 self._writer.append_entry(phase, self.step, values, frames)
             self._phases_recorded.add(phase)
 
@@ -243,18 +269,22 @@ class Recorder:
 
     def _describer(self, phase: str) -> TreeDescriber:
         stores = self._config.task == "tensor"
+        charge = self.ledger.charge(phase)
 
         def tensor(value: Any, record: str) -> Leaf:
+            with charge:
+                return describe(value, record)
+
+        def describe(value: Any, record: str) -> Leaf:
             try:
                 host = to_host(value)
                 leaf = self._summaries.of(host)
                 name = None
                 if stores:
                     array = host.values()
-                    with self._lock:
-                        name = self._writer.save_tensor(
-                            phase, self.step, record, array, leaf.fingerprint
-                        )
+                    name = self._writer.save_tensor(
+                        phase, self.step, record, array, leaf.fingerprint
+                    )
                 return leaf.stored(name, fingerprint=self._config.fingerprint)
             except Exception as error:
                 self.fault("a tensor", error)

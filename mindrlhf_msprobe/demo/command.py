@@ -39,7 +39,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     """
     plan = DemoPlan.of(arguments)
     _require_frameworks()
-    from mindrlhf_msprobe.demo.quiet import quiet_frameworks
+    from mindrlhf_msprobe.demo.quiet import quiet_frameworks, quiet_probe
 
     plan.make_output()
     quiet_frameworks(plan.output / "log")
@@ -48,7 +48,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
     fault = plan.fault()
     _check_training(plan)
-    with progress_bar("Training twice") as advance:
+    with quiet_probe(), progress_bar("Training twice") as advance:
         total = 2 * plan.steps
         advance(0, total)
         _train(plan, plan.run_a, None, lambda done: advance(done, total))

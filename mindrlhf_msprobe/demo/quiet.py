@@ -1,8 +1,12 @@
-"""What keeps MindSpore and MindFormers from chattering and from littering the current directory."""
+"""What keeps the frameworks and the probe from chattering and littering the working directory."""
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from mindrlhf_msprobe.log import logger as probe_logger
 
 
 def quiet_frameworks(log_dir: str | os.PathLike[str]) -> None:
@@ -24,6 +28,20 @@ def quiet_frameworks(log_dir: str | os.PathLike[str]) -> None:
     # but it never touches the filters.
     logger = logging.getLogger(f"mindformers{os.path.expanduser(log_path)}")
     logger.addFilter(_is_error)
+
+
+@contextmanager
+def quiet_probe() -> Iterator[None]:
+    """Keep back what the probe tells users of their own training: how much room a step takes."""
+    probe_logger.addFilter(_is_no_information)
+    try:
+        yield
+    finally:
+        probe_logger.removeFilter(_is_no_information)
+
+
+def _is_no_information(record: logging.LogRecord) -> bool:
+    return record.levelno != logging.INFO
 
 
 def _is_error(record: logging.LogRecord) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mindrlhf_msprobe.report.console import printable
 from mindrlhf_msprobe.storage.inventory import FoundRecord, Holding
@@ -12,9 +13,13 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def render_holdings(
-    path: Path, state: str, holdings: Sequence[Holding], problems: Sequence[str]
+    path: Path,
+    state: str,
+    holdings: Sequence[Holding],
+    problems: Sequence[str],
+    cost: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> str:
-    """Return the list of a run's phases and keys, with a last line for the whole."""
+    """Return the list of a run's phases and keys, and what recording them cost."""
     rows = [("", "steps", "ranks", "saves/entries", "records", "size")]
     rows += [
         (
@@ -32,7 +37,27 @@ def render_holdings(
     for row in rows:
         name, *others = (cell.ljust(width) for cell, width in zip(row, widths))
         lines.append("  ".join([name, *others]).rstrip())
+    lines += render_cost(cost or {})
     return "\n".join(lines + [f"Incomplete: {printable(problem)}" for problem in problems])
+
+
+def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return one line on what recording cost the rank that it cost most; none if not known."""
+    try:
+        rank, worst = max(cost.items(), key=lambda item: item[1]["seconds"])
+        accounts = worst["phases"].items()
+        steps = max(account["steps"] for _, account in accounts)
+        parts = ", ".join(
+            f"{name} {account['seconds']['mean']:.3f} s" for name, account in accounts
+        )
+        return [
+            f"Cost of recording, rank {rank}: {worst['seconds']:.2f} s of the training's time in "
+            f"{steps} step(s) (each: {printable(parts)}), of which "
+            f"{worst['waited_seconds']:.2f} s waiting for room; {size(worst['bytes'])} written in "
+            f"{worst['background_seconds']:.2f} s behind it"
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
+        return []
 
 
 def render_records(records: Sequence[FoundRecord]) -> str:

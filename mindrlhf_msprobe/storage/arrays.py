@@ -48,14 +48,28 @@ def dtype_name(dtype: np.dtype) -> str:
     return "UInt" + name[4:] if name.startswith("uint") else name.capitalize()
 
 
-def save_npy(path: Path, array: np.ndarray) -> None:
-    """Write `array` as a .npy file, whole or not at all, without ever pickling.
+def save_npy(path: Path, array: np.ndarray) -> int:
+    """Write `array` as a .npy file, whole or not at all; return the file's size in bytes.
 
     Raises:
         OSError: it cannot be written.
-        ValueError: the dtype holds Python objects.
+        ValueError: the dtype holds Python objects, which are never pickled.
     """
-    write_atomic(path, lambda file: npy.write_array(file, np.asarray(array), allow_pickle=False))
+    array = np.asarray(array)
+    if array.dtype.hasobject:
+        raise ValueError(f"dtype {array.dtype} holds Python objects, which are never pickled")
+    header = npy_header(array.dtype, array.shape)
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return write_atomic(path, [header, content.data])
+
+
+@lru_cache(maxsize=1024)
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the bytes that stand before the elements of a C-ordered array in a .npy file."""
+    stream = io.BytesIO()
+    content = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(stream, content)
+    return stream.getvalue()
 
 
 def open_npy(path: Path) -> np.ndarray:

@@ -2,31 +2,91 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its place and rename it in, so that readers see all of it or none."""
-    temporary = path.with_name(f".{path.name[:80]}.{os.getpid()}.tmp")
+def write_atomic(path: Path, parts: Iterable[bytes | memoryview]) -> int:
+    """Write a file beside its place and rename it in, so that readers see all of it or none.
+
+    Returns:
+        How many bytes it has.
+    """
+    temporary = temporary_of(path)
     try:
-        with open(temporary, "wb") as file:
-            write(file)
+        # No buffered file object: a forked child would write what is left in its buffer again.
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            size = sum(write_all(file, part) for part in parts)
+        finally:
+            os.close(file)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    return size
 
 
-def write_json(path: Path, content: Any, *, indent: int | None = 1) -> None:
-    """Write `content` as valid UTF-8 JSON, whole or not at all."""
-    write_atomic(path, lambda file: file.write(dump_json(content, indent=indent)))
+class Reserve:
+    """Room on the disk for a file that must still be written when the disk is full.
+
+    The room is a file of zeros beside it, which is given up when it is needed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(f".{path.name}.reserve")
+        self._size = 0  # bytes
+
+    def keep(self, size: int) -> None:
+        """Keep room for a file of `size` bytes, and for its growth as far as there is any."""
+        if self._size >= size:
+            return
+        for wanted in (2 * size + _RESERVE_GROWTH, size + size // 2, size + size // 8):
+            with suppress(OSError):
+                self._size = write_atomic(self._path, [bytes(wanted)])
+                return
+
+    def give_up(self, error: OSError) -> bool:
+        """Free the room if `error` says that the disk is full; tell whether there was any."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._size:
+            return False
+        self.drop()
+        return True
+
+    def drop(self) -> None:
+        """Remove the file that keeps the room."""
+        self._size = 0
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+_RESERVE_GROWTH = 1 << 14  # bytes
+
+
+def temporary_of(path: Path) -> Path:
+    """Return the name under which a file is written before it is renamed to `path`."""
+    return path.with_name(f".{path.name[:80]}.{os.getpid()}.tmp")
+
+
+def write_all(file: int, part: bytes | memoryview) -> int:
+    """Write all of `part` to a file descriptor and return its size in bytes."""
+    rest = memoryview(part)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+    return len(part)
+
+
+def write_json(path: Path, content: Any, *, indent: int | None = 1) -> int:
+    """Write `content` as valid UTF-8 JSON, whole or not at all; return its size in bytes."""
+    return write_atomic(path, [dump_json(content, indent=indent)])
 
 
 def dump_json(content: Any, *, indent: int | None = None) -> bytes:

@@ -1,16 +1,14 @@
-"""The journal of a phase: its lines, and what msprobe's tools read made from them."""
+"""The journal of a phase, read back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.records import values_of
 
 
 @dataclass
@@ -80,33 +78,3 @@ def _check(line: Any) -> None:
         raise ValueError("a journal line whose frames are no texts")
     if "frames" in line and not isinstance(line.get("stack"), int):
         raise ValueError("a journal line with a call stack that has no number")
-
-
-def msprobe_files(
-    lines: Iterable[dict[str, Any]], task: str, data_dir: str | None
-) -> dict[str, Any]:
-    """Return the contents of dump.json, stack.json and construct.json by file name.
-
-    As in msprobe, dump.json lists entries as they ended (children before their container) and
-    construct.json as they began.
-    """
-    lines = list(lines)
-    begun = sorted(lines, key=lambda line: line["seq"])
-    stacks: dict[tuple[str, ...], list[str]] = {}
-    for line in begun:
-        if line.get("frames"):
-            stacks.setdefault(tuple(line["frames"]), []).append(line["entry"])
-    return {
-        layout.DUMP_FILE: {
-            "task": task,
-            "level": "L0",
-            "framework": "mindspore",
-            "dump_data_dir": data_dir,
-            "data": {line["entry"]: values_of(line) for line in lines},
-        },
-        layout.STACK_FILE: {
-            str(number): [entries, list(frames)]
-            for number, (frames, entries) in enumerate(stacks.items())
-        },
-        layout.CONSTRUCT_FILE: {line["entry"]: line.get("parent") for line in begun},
-    }

@@ -13,7 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.atomic import write_json
+from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 
 SCHEMA = 1
 TOOL = "mindrlhf_msprobe"
@@ -77,6 +77,9 @@ class Manifest:
         self._path = root / layout.manifest_name(rank)
         self.content = content
         self._further = further
+        self._reserve = Reserve(self._path)
+        # Thousands of fingerprints that change once, in a file that is written at every step.
+        self._weights: dict[int, tuple[Any, bytes]] = {}
 
     @property
     def attempt(self) -> dict[str, Any]:
@@ -84,8 +87,63 @@ class Manifest:
         return self.content["attempts"][-1]
 
     def save(self) -> None:
-        """Write the manifest, whole or not at all."""
-        write_json(self._path, self.content)
+        """Write the manifest, whole or not at all.
+
+        Also where its directory was removed, and where the disk has become full.
+        """
+        try:
+            size = self._write()
+        except OSError as error:
+            if not self._reserve.give_up(error):
+                raise
+            size = self._write()
+        self._reserve.keep(size)
+
+    def close(self, state: str) -> None:
+        """Write the manifest for the last time; `state` says how the run ended."""
+        self.content["state"] = self.attempt["state"] = state
+        try:
+            self.save()
+        finally:
+            self._reserve.drop()
+
+    def _write(self) -> int:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        attempts = [
+            # What another hand wrote into an earlier attempt is kept as it is.
+            self._encoded(attempt, depth=2) if isinstance(attempt, dict) else dump_json(attempt)
+            for attempt in self.content["attempts"]
+        ]
+        joined = b"[\n  " + b",\n  ".join(attempts) + b"\n ]"
+        return write_atomic(self._path, [self._encoded(self.content, attempts=joined), b"\n"])
+
+    def _encoded(
+        self, content: Mapping[str, Any], *, depth: int = 0, attempts: bytes | None = None
+    ) -> bytes:
+        """Return a part of the manifest as JSON; its initial weights are encoded only once."""
+        break_ = b"\n" + b" " * depth
+        members = []
+        for name, value in content.items():
+            if name == "attempts" and attempts is not None:
+                encoded = attempts
+            elif name == "initial_weights":
+                encoded = self._encoded_weights(value)
+            else:
+                encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
+            members.append(break_ + b" " + dump_json(name) + b": " + encoded)
+        return b"{" + b",".join(members) + break_ + b"}"
+
+    def _encoded_weights(self, weights: Any) -> bytes:
+        if not isinstance(weights, dict):  # of an earlier attempt, by another hand
+            return dump_json(weights)
+        for of_role in weights.values():
+            if id(of_role) not in self._weights:
+                self._weights[id(of_role)] = of_role, dump_json(of_role)
+        roles = [
+            dump_json(role) + b": " + self._weights[id(of_role)][1]
+            for role, of_role in weights.items()
+        ]
+        return b"{" + b", ".join(roles) + b"}"
 
     def note_settings(self, settings: Mapping[str, Any], taken: str) -> None:
         """Note this attempt's settings, section by section; `save` writes them.
@@ -118,7 +176,8 @@ class Manifest:
         if not self._further:
             self.content["initial_weights"] = {**(known or {}), role: dict(weights)}
         elif not isinstance(known, dict) or known.get(role) != weights:
-            self.attempt.setdefault("initial_weights", {})[role] = dict(weights)
+            changed = self.attempt.get("initial_weights", {})
+            self.attempt["initial_weights"] = {**changed, role: dict(weights)}
 
     @classmethod
     def claim(
@@ -149,6 +208,7 @@ class Manifest:
                 earlier = _own_manifest(root, rank)
             else:
                 _refuse_other_run(root, rank, world)
+            _sweep(root, rank)
             manifest = cls(
                 root,
                 rank,
@@ -156,7 +216,7 @@ class Manifest:
                 further=earlier is not None and _left_something(earlier),
             )
             manifest.note_settings(_with_versions(settings), AT_START)
-            manifest.save()
+            manifest._write()
         except OSError as error:
             raise RunError(
                 f"dump_path {root} cannot be written: {error.strerror or error}. Give a directory "
@@ -217,6 +277,12 @@ def _remove_rank(root: Path, rank: int, world_size: int) -> None:
         ]
     for name in names:
         (root / name).unlink(missing_ok=True)
+
+
+def _sweep(root: Path, rank: int) -> None:
+    """Remove what a killed attempt was writing beside the manifest of this rank."""
+    for path in root.glob(f".{layout.manifest_name(rank)}.*"):
+        path.unlink(missing_ok=True)
 
 
 def _new_content(

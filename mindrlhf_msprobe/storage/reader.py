@@ -203,6 +203,16 @@ class Run:
                 said += [f"rank {rank} lost {n} record(s): {what}" for what, n in lost.items()]
         return said
 
+    @property
+    def cost(self) -> dict[int, dict[str, Any]]:
+        """What recording cost each rank, as its manifest says; see `storage.ledger.Ledger`."""
+        said = {}
+        for manifest in self.manifests:
+            rank, recording = _rank_of(manifest), manifest.get("recording")
+            if isinstance(rank, int) and isinstance(recording, dict):
+                said[rank] = recording
+        return said
+
     def coverage(self, rank: int = 0) -> dict[str, str]:
         """Return what a rank could not record in its mode, and why."""
         for manifest in self._manifests_of(rank):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -382,3 +382,31 @@ JOURNAL_FIELDS = frozenset({"entry", "seq", "end", "parent", "opening", "token",
 def values_of(line: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a journal line that stands in dump.json."""
     return {key: value for key, value in line.items() if key not in JOURNAL_FIELDS}
+
+
+def with_lost_files(content: Any, lost: Mapping[str, str]) -> Any:
+    """Return an entry's JSON whose leaves name none of the `lost` files, but why they are lost.
+
+    Args:
+        lost: file name → reason.
+    """
+    if isinstance(content, list):
+        return [with_lost_files(item, lost) for item in content]
+    if not isinstance(content, dict):
+        return content
+    name = content.get("data_name")
+    if isinstance(name, str) and name in lost:
+        kept = {key: value for key, value in content.items() if key != "data_name"}
+        return {**kept, "error": f"its elements could not be stored: {lost[name]}"}
+    return {key: with_lost_files(value, lost) for key, value in content.items()}
+
+
+def count_leaves(content: Any) -> int:
+    """Return how many values a JSON structure describes."""
+    if isinstance(content, dict):
+        if isinstance(content.get("type"), str):
+            return 1
+        content = content.values()
+    elif not isinstance(content, list):
+        return 0
+    return sum(map(count_leaves, content))

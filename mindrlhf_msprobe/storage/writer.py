@@ -1,14 +1,15 @@
 """Records → files of one rank.
 
-The journal of a phase is appended to, one line an entry; everything else is written beside its
-place and renamed in. The files for msprobe's tools are written from the journal when a step ends.
+What is handed over is written by a thread in the background, in order. The journal of a phase is
+appended to, one line an entry, each after the files of its tensors; everything else is written
+beside its place and renamed in.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,43 @@ import numpy as np
 
 from mindrlhf_msprobe.storage import layout, manifest
 from mindrlhf_msprobe.storage.arrays import save_npy
-from mindrlhf_msprobe.storage.atomic import dump_json, write_json
-from mindrlhf_msprobe.storage.journal import msprobe_files, read_journal
+from mindrlhf_msprobe.storage.atomic import write_json
+from mindrlhf_msprobe.storage.background import Background, FaultSink
+from mindrlhf_msprobe.storage.buffers import BufferPool, Copy
+from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.manifest import Manifest
+from mindrlhf_msprobe.storage.phase_files import PhaseFiles, start_afresh
+from mindrlhf_msprobe.storage.records import count_leaves
+
+#: Bytes that may wait to be written unless the configuration says otherwise.
+DEFAULT_BUFFER = 512 << 20
+_LEAF_BYTES = 1024  # what one described value occupies, about, until its line is written
+
+
+def _raise(what: str, error: BaseException, count: int) -> None:
+    raise error
+
+
+@dataclass(eq=False, slots=True)
+class _Phase:
+    """One phase of one step; `stored` has the file of every fingerprint handed over."""
+
+    files: PhaseFiles
+    stored: dict[str, str] = field(default_factory=dict)
 
 
 class RunWriter:
-    """Writes what one rank records into `root`.
+    """Writes what one rank records into `root`; may be used by several threads.
+
+    Entries, tensors and key data are handed over, at most waiting for room. All other calls return
+    when everything handed over so far is readable on disk.
 
     Args:
         settings: what the process runs with, by section, for the manifest.
+        buffer_bytes: how much may wait to be written, copies of tensors and lines together.
+        fault: told of everything that could not be written, from the writing thread. What it
+            raises is raised by the next call of the writer; without one every fault is raised so.
+        ledger: takes what writing costs.
 
     Raises:
         RunError: the directory holds another run, or cannot be written.
@@ -40,13 +68,22 @@ class RunWriter:
         existing: str,
         task: str,
         settings: Mapping[str, Any] | None = None,
+        buffer_bytes: int = DEFAULT_BUFFER,
+        fault: FaultSink = _raise,
+        ledger: Ledger | None = None,
     ) -> None:
         self.root = root
         self.rank = rank
         self._task = task
         self._manifest = Manifest.claim(root, rank, dict(config), existing, settings)
-        self._journals: dict[Path, _Journal] = {}
-        self._key_data_dirs: set[Path] = set()
+        self._ledger = ledger or Ledger()
+        self._buffer_bytes = buffer_bytes
+        self._buffers = BufferPool(buffer_bytes)
+        self._background = Background(buffer_bytes, fault, self._ledger)
+        # Held while something is handed over, so that a link comes after what it links to.
+        self._lock = threading.RLock()
+        self._phases: dict[tuple[str, int], _Phase] = {}
+        self._key_data_dirs: set[Path] = set()  # of the writing thread
         self._step_has_data = False
 
     def next_step(self) -> int:
@@ -57,17 +94,50 @@ class RunWriter:
     def append_entry(
         self, phase: str, step: int, entry: dict[str, Any], frames: tuple[str, ...]
     ) -> None:
-        """Append one entry to the journal of its phase and step."""
-        self._journal(phase, step).append(entry, frames)
+        """Append one entry, which belongs to the writer from now on, to its phase's journal."""
+        records = count_leaves(entry)
+
+        def write() -> None:
+            self._ledger.wrote(phase, files.append(entry, frames), records)
+
+        with self._lock:
+            files = self._phase(phase, step).files
+            self._background.hand_over("an entry", write, records * _LEAF_BYTES)
 
     def save_tensor(
         self, phase: str, step: int, record: str, array: np.ndarray, fingerprint: str | None
     ) -> str:
         """Save a record's elements and return the file's name.
 
-        Equal tensors of a phase and step (equal fingerprints) are stored once and hard-linked.
+        Equal tensors of a phase and step (equal fingerprints) are stored once and hard-linked. The
+        elements are those of now, whatever becomes of the array.
         """
-        return self._journal(phase, step).save_tensor(record, array, fingerprint)
+        name = layout.file_name(record)
+        with self._lock:
+            files = self._phase(phase, step).files
+            stored = self._phase(phase, step).stored
+            source = stored.get(fingerprint) if fingerprint else None
+            if source is not None:
+                original = source
+
+                def link() -> None:
+                    self._ledger.wrote(phase, files.link(name, original))
+
+                self._background.hand_over("a tensor", link, _LEAF_BYTES)
+                return name
+            if fingerprint:
+                stored[fingerprint] = name
+
+            def write(arrays: Mapping[str, np.ndarray]) -> None:
+                try:
+                    self._ledger.wrote(phase, files.save(name, arrays[name]))
+                except OSError:
+                    if fingerprint:
+                        stored.pop(fingerprint, None)
+                    raise
+
+            self._hand_over_arrays("a tensor", {name: array}, write)
+        return name
 
     def save_key_data(
         self,
@@ -79,19 +149,29 @@ class RunWriter:
     ) -> None:
         """Save one key's arrays (file name → array) and, last, the JSON that describes them."""
         step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
-        if step_dir not in self._key_data_dirs:
-            _start_afresh(step_dir)
-            self._key_data_dirs.add(step_dir)
-        self._step_has_data = True
         directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
-        directory.mkdir(exist_ok=True)
-        for name, array in arrays.items():
-            save_npy(directory / name, array)
-        write_json(directory / layout.file_name(key, ".json"), dict(content))
+
+        def write(copies: Mapping[str, np.ndarray]) -> None:
+            if step_dir not in self._key_data_dirs:
+                start_afresh(step_dir)
+                self._key_data_dirs.add(step_dir)
+            directory.mkdir(exist_ok=True)
+            size = sum(save_npy(directory / name, array) for name, array in copies.items())
+            size += write_json(directory / layout.file_name(key, ".json"), dict(content))
+            self._ledger.wrote(KEY_DATA, size, count_leaves(content.get("data")))
+
+        with self._lock:
+            self._step_has_data = True
+            self._hand_over_arrays(f"key data {key}", arrays, write)
 
     def save_configurations(self, content: Mapping[str, Any]) -> None:
         """Write configurations.json, whole or not at all."""
-        write_json(self.root / layout.CONFIGURATIONS_FILE, dict(content), indent=4)
+        path = self.root / layout.CONFIGURATIONS_FILE
+
+        def write() -> None:
+            self._ledger.wrote(CONFIGURATIONS, write_json(path, dict(content), indent=4))
+
+        self._background.finish("configurations", write)
 
     def save_first_entry(
         self, role: str, weights: Mapping[str, Any] | None, settings: Mapping[str, Any] | None
@@ -102,109 +182,107 @@ class RunWriter:
             weights: parameter name → fingerprint; None where they are not recorded.
             settings: what the process runs with, by section; None where that is known already.
         """
-        if settings is not None:
-            self._manifest.note_settings(settings, manifest.AT_FIRST_PHASE)
-        if weights is not None:
-            self._manifest.note_weights(role, weights)
-        if settings is not None or weights is not None:
+        if settings is None and weights is None:
+            return
+
+        def write() -> None:
+            if settings is not None:
+                self._manifest.note_settings(settings, manifest.AT_FIRST_PHASE)
+            if weights is not None:
+                self._manifest.note_weights(role, weights)
             self._manifest.save()
 
+        self._background.finish(f"the initial weights of {role}", write)
+
     def end_step(self, step: int, lost: Mapping[str, int], *, complete: bool = True) -> None:
-        """Write what msprobe's tools read and note in the manifest that `step` is whole."""
-        for journal in self._journals.values():
-            journal.finish(self._task)
-        attempt = self._manifest.attempt
-        if attempt["first_step"] is None and (complete or self._step_has_data):
-            attempt["first_step"] = step
-        if complete:
-            attempt["last_completed_step"] = step
-        elif self._step_has_data:
-            attempt["unfinished_step"] = step
-        self._manifest.content["lost"] = dict(lost)
-        self._manifest.save()
-        self._journals.clear()
-        self._key_data_dirs.clear()
-        self._step_has_data = False
+        """Write what msprobe's tools read and note in the manifest that `step` is whole.
+
+        Args:
+            lost: kind of loss → how many so far; looked at when everything else is written.
+        """
+        with self._lock:
+            ended = [(name, phase.files) for (name, _), phase in self._phases.items()]
+            has_data = self._step_has_data
+            self._phases.clear()
+            self._step_has_data = False
+
+        def write() -> None:
+            for phase, files in ended:
+                try:
+                    self._ledger.wrote(phase, files.finish())
+                except OSError as error:
+                    self._background.report("what msprobe's tools read", error)
+            self._key_data_dirs.clear()
+            attempt = self._manifest.attempt
+            if attempt["first_step"] is None and (complete or has_data):
+                attempt["first_step"] = step
+            if complete:
+                attempt["last_completed_step"] = step
+            elif has_data:
+                attempt["unfinished_step"] = step
+            self._manifest.content["lost"] = dict(lost)
+            self._manifest.content["recording"] = self._ledger.to_json(step)
+            self._manifest.save()
+            self._buffers.trim()
+
+        try:
+            with self._ledger.charge(STEP):
+                self._background.finish(layout.manifest_name(self.rank), write)
+        finally:  # an interrupted wait ends the step too
+            self._ledger.end_step(step)
 
     def close(self, *, failed: bool = False) -> None:
         """Mark the run as ended."""
-        state = manifest.FAILED if failed else manifest.FINISHED
-        self._manifest.content["state"] = self._manifest.attempt["state"] = state
-        self._manifest.save()
 
-    def _journal(self, phase: str, step: int) -> _Journal:
-        directory = layout.entry_dir(self.root, phase, step, self.rank)
-        journal = self._journals.get(directory)
-        if journal is None:
-            _start_afresh(directory)
-            journal = self._journals[directory] = _Journal(directory)
+        def write() -> None:
+            self._manifest.close(manifest.FAILED if failed else manifest.FINISHED)
+
+        self._background.finish(layout.manifest_name(self.rank), write)
+        self._background.stop()
+
+    def wait(self) -> None:
+        """Return when everything handed over so far is readable on disk."""
+        self._background.finish("", lambda: None)
+
+    def abandon(self) -> None:
+        """Write nothing more: called in a forked child, which leaves the run to its parent."""
+        self._lock = threading.RLock()
+        self._background.abandon()
+
+    def _hand_over_arrays(
+        self,
+        what: str,
+        arrays: Mapping[str, np.ndarray],
+        write: Callable[[Mapping[str, np.ndarray]], None],
+    ) -> None:
+        """Let `write` have copies of arrays, or the arrays themselves if they exceed the budget."""
+        for array in arrays.values():
+            if array.dtype.hasobject:
+                raise ValueError(f"dtype {array.dtype} holds Python objects, not numbers")
+        if sum(array.nbytes for array in arrays.values()) > self._buffer_bytes:
+            self._background.finish(what, lambda: write(arrays))
+            return
+        size = sum(map(self._buffers.size_for, arrays.values()))
+        self._background.make_room(size)
+        copies = {name: self._buffers.copy(array) for name, array in arrays.items()}
+
+        def write_copies() -> None:
+            try:
+                write({name: copy.array for name, copy in copies.items()})
+            finally:
+                self._release(copies)
+
+        self._background.hand_over(what, write_copies, size)
+
+    def _release(self, copies: Mapping[str, Copy]) -> None:
+        for copy in copies.values():
+            self._buffers.release(copy)
+
+    def _phase(self, phase: str, step: int) -> _Phase:
+        known = self._phases.get((phase, step))
+        if known is None:
+            directory = layout.entry_dir(self.root, phase, step, self.rank)
+            files = PhaseFiles(directory, self._task, self._background.report)
+            known = self._phases[phase, step] = _Phase(files)
             self._step_has_data = True
-        return journal
-
-
-def _start_afresh(directory: Path) -> None:
-    """Make `directory`, without what an earlier attempt at the same step left in it."""
-    if directory.is_dir():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
-
-
-class _Journal:
-    """The journal and the tensors of one phase, step and rank."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path = directory / layout.JOURNAL_FILE
-        self._file: int | None = None
-        self._stacks: dict[tuple[str, ...], int] = {}
-        self._stored: dict[str, Path] = {}
-
-    def append(self, entry: dict[str, Any], frames: tuple[str, ...]) -> None:
-        line = dict(entry)
-        if frames:
-            known = frames in self._stacks
-            line["stack"] = self._stacks.setdefault(frames, len(self._stacks))
-            if not known:
-                line["frames"] = list(frames)
-        self._write(dump_json(line) + b"\n")
-
-    def _write(self, line: bytes) -> None:
-        if self._file is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._path, flags, 0o666)
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.write(self._file, rest) :]
-
-    def save_tensor(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
-        directory = self._directory / layout.TENSOR_DIR
-        directory.mkdir(exist_ok=True)
-        path = directory / layout.file_name(record)
-        stored = self._stored.get(fingerprint) if fingerprint else None
-        if stored is None or not _link(stored, path):
-            save_npy(path, array)
-            if fingerprint:
-                self._stored[fingerprint] = path
-        return path.name
-
-    def finish(self, task: str) -> None:
-        """Close the journal and write dump.json, stack.json and construct.json from it."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-        has_tensors = (self._directory / layout.TENSOR_DIR).is_dir()
-        data_dir = str(self._directory / layout.TENSOR_DIR) if has_tensors else None
-        lines = read_journal(self._directory, self._path).lines if self._path.exists() else []
-        files = msprobe_files(lines, task, data_dir)
-        for name, content in files.items():
-            write_json(self._directory / name, content)
-
-
-def _link(stored: Path, path: Path) -> bool:
-    """Hard-link `path` to what is stored; False where the file system cannot."""
-    try:
-        path.unlink(missing_ok=True)
-        os.link(stored, path)
-    except OSError:
-        return False
-    return True
+        return known

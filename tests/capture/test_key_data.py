@@ -220,6 +220,7 @@ def test_the_elements_of_a_list_are_files_of_their_own(
     probe = make_probe(key_data_dump=True)
     probe.save_data("rewards", [tensor(2), tensor(3)])
     probe.save_data("loss", tensor(1))
+    probe.step()
     directory = tmp_path / "run" / "data"
     assert {p.name for p in (directory / "rewards/step0/rank0/micro_step0").iterdir()} == {
         "rewards.0.npy",
@@ -236,6 +237,7 @@ def test_the_json_holds_statistics(make_probe: Callable[..., Probe], tmp_path: P
     """Beside the data stand max, min, mean, norm, shape, dtype, NaN and Inf counts: valid JSON."""
     probe = make_probe(key_data_dump=True)
     probe.save_data(values=np.array([[3, 4], [np.nan, -np.inf]], np.float32), good=np.float32(2))
+    probe.step()
     values = read_json(tmp_path / "run/data/values/step0/rank0/micro_step0/values.json")["data"]
     assert values["shape"] == [2, 2]
     assert values["dtype"] == "Float32"

@@ -45,12 +45,12 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "x.json"
     write_json(path, {"old": 1})
 
-    def fail(file):
-        file.write(b"half")
+    def parts():
+        yield b"half"
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        write_atomic(path, fail)
+        write_atomic(path, parts())
     assert strict_json(path) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
@@ -140,6 +140,7 @@ def test_equal_tensors_are_stored_once_and_found_under_each_name(tmp_path):
     names = [run.save_tensor("actor_update", 0, f"r{i}", array, "x:1") for i in range(3)]
     names.append(run.save_tensor("actor_update", 0, "other", array + 1, "x:2"))
     names.append(run.save_tensor("actor_update", 0, "unknown", array, None))
+    run.wait()
     files = [tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name for name in names]
     assert len({f.stat().st_ino for f in files[:3]}) == 1
     assert len({f.stat().st_ino for f in files}) == 3
@@ -156,6 +157,7 @@ def test_tensors_are_stored_where_hard_links_are_not_possible(tmp_path, monkeypa
     run = writer(tmp_path, task="tensor")
     for record in ("a", "b"):
         name = run.save_tensor("actor_update", 0, record, np.arange(3), "x:1")
+        run.wait()
         path = tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name
         np.testing.assert_array_equal(np.load(path), np.arange(3))
 
@@ -231,6 +233,7 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
         killed.append_entry("actor_update", 0, entry(number), ())
     for micro_step in range(2):
         killed.save_key_data("loss", 0, micro_step, {"data": None}, {"loss.npy": np.zeros(2)})
+    killed.wait()
     resumed = writer(tmp_path, existing="resume", task="tensor")
     assert resumed.next_step() == 0
     resumed.append_entry("actor_update", 0, entry(7), ())
@@ -240,6 +243,17 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
     assert [e.call for e in run.entries()] == [7]
     assert [d.micro_step for d in run.key_data()] == [0]
     assert not list(tmp_path.rglob("old*.npy"))
+
+
+@pytest.mark.parametrize("existing", ["resume", "overwrite"])
+def test_what_a_killed_attempt_was_writing_is_swept_up(tmp_path, existing):
+    """Temporary files of this rank's manifest go away, those of another rank stay."""
+    record_training(tmp_path, steps=1)
+    for name in (".run.json.77.tmp", ".run.json.reserve", ".run.rank1.json.78.tmp"):
+        (tmp_path / name).write_text("half")
+    writer(tmp_path, existing=existing).close()
+    hidden = {path.name for path in tmp_path.iterdir() if path.name.startswith(".")}
+    assert hidden == {".run.rank1.json.78.tmp"}
 
 
 def test_overwrite_leaves_nothing_of_the_earlier_run(tmp_path):
@@ -281,6 +295,7 @@ with recording.phase("actor_generate_sequences"):
     network.run(recording, x)
 recording.data("responses", ["一", "two"])
 def die(value):
+    recording.writer.wait()
     os.kill(os.getpid(), signal.SIGKILL)
 with recording.phase("actor_update"):
     recording.call("head", "Dense", lambda x: x, x)

@@ -1,0 +1,43 @@
+"""Whether the disk has room for the steps that are still to be recorded, said before it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.storage.estimate import free_bytes
+from mindrlhf_msprobe.storage.manifest import world_of
+
+_MEGABYTE = 1e6
+
+
+def tell_room(config: ProbeConfig, root: Path, step: int, written: Mapping[str, int]) -> None:
+    """Log what the first recorded step took, and warn if the rest of the window will not fit.
+
+    Args:
+        root: the run's directory.
+        step: the step that was recorded.
+        written: bytes by phase, key data included, of this rank.
+
+    Raises:
+        OSError: the file system of `root` cannot be asked.
+    """
+    size = sum(written.values())
+    ranks = len(config.ranks) or world_of()["size"]
+    left = max(0, config.step_end - step)
+    needed, free = size * ranks * left, free_bytes(root)
+    parts = ", ".join(f"{name} {count / _MEGABYTE:.1f}" for name, count in written.items() if count)
+    said = f"step {step} took {size / _MEGABYTE:.1f} MB of this rank ({parts})"
+    rest = f"the steps up to step_end {config.step_end} of {ranks} rank(s) need "
+    rest += f"{needed / _MEGABYTE:.0f} MB more, {free / _MEGABYTE:.0f} MB are free at {root}"
+    if needed > free:
+        logger.warning(
+            "%s; %s. What does not fit will be lost: record fewer steps, phases or cells, or "
+            "choose a dump_path with more room.",
+            said,
+            rest,
+        )
+    else:
+        logger.info("%s; %s", said, rest)

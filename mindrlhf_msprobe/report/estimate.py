@@ -1,0 +1,30 @@
+"""How much room a recording would take, as text for the console."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.report.console import printable
+from mindrlhf_msprobe.report.listing import size
+from mindrlhf_msprobe.storage.estimate import Estimate
+
+
+def render_estimate(found: Estimate) -> str:
+    """Return a line a phase and rank, then what all steps and ranks take and what is free."""
+    rows = [("", "rank", "tensors", "distinct", "a step")]
+    rows += [
+        (printable(p.phase), str(p.rank), str(p.tensors), str(p.distinct), size(p.size))
+        for p in found.phases
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
+    ]
+    steps = "1 step" if found.steps == 1 else f"{found.steps} steps"
+    ranks = "1 rank" if found.ranks == 1 else f"{found.ranks} ranks"
+    lines.append(f"A step of a rank: {size(found.step_size)}. {steps} of {ranks}: ")
+    lines[-1] += f"{size(found.total)}; {size(found.free)} are free at {found.path}."
+    if not found.fits:
+        lines.append(
+            "This does not fit. Record fewer steps (step_start, step_end), phases, ranks or cells "
+            "(include, exclude), or choose a dump_path with more room."
+        )
+    return "\n".join(lines + [f"Not certain: {printable(remark)}" for remark in found.remarks])

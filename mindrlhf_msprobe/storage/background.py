@@ -1,0 +1,198 @@
+"""One thread that does what was handed over, in order, behind a bounded backlog."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.storage.ledger import Ledger
+
+#: Told what could not be written, why, and how many losses that is. What it raises is raised
+#: again by the next call that hands something over.
+FaultSink = Callable[[str, BaseException, int], None]
+
+_MEGABYTE = 1 << 20
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """Something to do; `size` bytes are held until it is done."""
+
+    what: str
+    work: Callable[[], object]
+    size: int
+    done: bool = False
+
+
+class Background:
+    """Does jobs one after the other in a daemon thread, which starts with the first of them.
+
+    Where no thread can be started (at the end of the interpreter, or beyond a limit of the
+    system), jobs are done at once in the thread that hands them over.
+
+    Args:
+        budget: bytes that may wait to be written; then handing over waits, and says so once.
+        fault: told, in whichever thread does the job, of every job that failed.
+        ledger: takes the time spent working and waiting.
+    """
+
+    def __init__(self, budget: int, fault: FaultSink, ledger: Ledger) -> None:
+        self._budget = budget
+        self._fault = fault
+        self._ledger = ledger
+        # Re-entrant, and waited for only through conditions, which let it go: a signal handler
+        # that ends the run may come while its own thread holds it.
+        self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)
+        self._progress = threading.Condition(self._lock)
+        self._jobs: deque[_Job] = deque()
+        self._busy = False
+        self._held = 0  # bytes of the jobs that are not done
+        self._waiting = 0  # threads that wait for progress
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._abandoned = False
+        self._said = False
+        self._raised: BaseException | None = None
+
+    def hand_over(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+        """Do `work` later, which holds `size` bytes; waits while there is no room for them.
+
+        Raises:
+            BaseException: what the fault sink raised about an earlier job.
+        """
+        if self._abandoned:
+            return
+        self.make_room(size)
+        self._add(_Job(what, work, size))
+        self._raise_fault()
+
+    def finish(self, what: str, work: Callable[[], object]) -> None:
+        """Do `work` after everything handed over before, and return when it is done.
+
+        When the wait is interrupted, the work is done all the same.
+
+        Raises:
+            BaseException: what the fault sink raised about this job or an earlier one.
+        """
+        if self._abandoned:
+            return
+        job = _Job(what, work, 0)
+        self._add(job)
+        self._wait_for(lambda: job.done)
+        self._raise_fault()
+
+    def make_room(self, size: int) -> None:
+        """Wait until `size` bytes more fit into the budget, or nothing else is waiting."""
+        if self._abandoned or self._fits(size):
+            return
+        if not self._said:
+            self._said = True
+            logger.warning(
+                "recording waits for the disk: %.0f MB wait to be written (buffer_mb: %d), and the "
+                "training waits with them; run.json says for how long. Record less, write to a "
+                "faster disk, or raise buffer_mb.",
+                self._held / _MEGABYTE,
+                self._budget // _MEGABYTE,
+            )
+        began = perf_counter()
+        try:
+            self._wait_for(lambda: self._fits(size))
+        finally:
+            self._ledger.waited(perf_counter() - began)
+
+    def stop(self) -> None:
+        """Let the thread end once nothing waits; it starts again when something is handed over."""
+        with self._lock:
+            self._stopping = True
+            self._arrived.notify()
+        self._wait_for(lambda: self._thread is None)
+
+    def abandon(self) -> None:
+        """Do nothing more: called in a forked child, where the thread does not exist."""
+        self._abandoned = True
+
+    def report(self, what: str, error: BaseException, count: int = 1) -> None:
+        """Tell the fault sink; what it raises is kept for the next call from outside."""
+        try:
+            self._fault(what, error, count)
+        except BaseException as raised:
+            self._raised = raised
+
+    def _raise_fault(self) -> None:
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+
+    def _fits(self, size: int) -> bool:
+        with self._lock:
+            idle = not self._jobs and not self._busy
+            return idle or self._held + size <= self._budget
+
+    def _wait_for(self, true: Callable[[], bool]) -> None:
+        with self._lock:
+            self._waiting += 1
+            try:
+                self._progress.wait_for(true)
+            finally:
+                self._waiting -= 1
+
+    def _add(self, job: _Job) -> None:
+        with self._lock:
+            self._jobs.append(job)
+            self._held += job.size
+            self._stopping = False
+            if self._thread is None:
+                self._thread = self._started()
+            if self._thread is not None:
+                self._arrived.notify()
+                return
+        while (next_job := self._next()) is not None:
+            self._do(next_job)
+
+    def _started(self) -> threading.Thread | None:
+        thread = threading.Thread(target=self._run, name="msprobe-writer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return thread
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._jobs:
+                    if self._stopping:
+                        self._thread = None
+                        self._progress.notify_all()
+                        return
+                    self._arrived.wait()
+            job = self._next()
+            if job is not None:
+                self._do(job)
+
+    def _next(self) -> _Job | None:
+        with self._lock:
+            if not self._jobs:
+                return None
+            self._busy = True
+            return self._jobs.popleft()
+
+    def _do(self, job: _Job) -> None:
+        began = perf_counter()
+        try:
+            job.work()
+        except BaseException as error:  # or the thread ends, and everybody waits for ever
+            self.report(job.what, error)
+        finally:
+            self._ledger.busy(perf_counter() - began)
+            with self._lock:
+                self._busy = False
+                self._held -= job.size
+                job.done = True
+                if self._waiting:
+                    self._progress.notify_all()

@@ -1,0 +1,237 @@
+"""How much room full tensors would take, from a run that recorded their statistics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import BFLOAT16, npy_header
+from mindrlhf_msprobe.storage.reader import Run
+from mindrlhf_msprobe.storage.records import Entry, Leaf, Record
+
+KEY_DATA = "key data"
+_NAMED = len('"data_name": "", ')  # what a line gains by the name of a file, beside the name
+_LISTED = 12  # bytes of a file in its directory, beside its name
+
+
+@dataclass(frozen=True)
+class PhaseEstimate:
+    """What one phase of one rank would take in one step, the largest of those recorded.
+
+    Attributes:
+        phase: its name, or "key data" for all keys together, which are stored in full already.
+        tensors: how many records have elements; distinct: how many of them are stored, because
+            equal ones share a file.
+        size: bytes on disk, in whole blocks.
+    """
+
+    phase: str
+    rank: int
+    step: int
+    tensors: int
+    distinct: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How much room a recording with full tensors would take.
+
+    Attributes:
+        steps, ranks: for how many the total is.
+        free: bytes that the file system of the run has left.
+        remarks: what makes the figures uncertain.
+    """
+
+    path: Path
+    phases: tuple[PhaseEstimate, ...]
+    steps: int
+    ranks: int
+    free: int
+    remarks: tuple[str, ...] = field(default=())
+
+    @property
+    def step_size(self) -> int:
+        """Bytes that one step of one rank takes, of the rank that needs most."""
+        by_rank: dict[int, int] = {}
+        for phase in self.phases:
+            by_rank[phase.rank] = by_rank.get(phase.rank, 0) + phase.size
+        return max(by_rank.values(), default=0)
+
+    @property
+    def total(self) -> int:
+        """Bytes that all steps of all ranks take."""
+        return self.step_size * self.steps * self.ranks
+
+    @property
+    def fits(self) -> bool:
+        """Whether the file system of the run has room for the total."""
+        return self.total <= self.free
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as plain JSON values."""
+        return {
+            "phases": [dict(vars(phase)) for phase in self.phases],
+            "bytes_per_step_and_rank": self.step_size,
+            "steps": self.steps,
+            "ranks": self.ranks,
+            "total_bytes": self.total,
+            "free_bytes": self.free,
+            "fits": self.fits,
+            "remarks": list(self.remarks),
+        }
+
+
+def estimate(
+    run: Run, wanted: ProbeConfig, *, steps: int = 1, ranks: int | None = None
+) -> Estimate:
+    """Estimate the room for a recording of the same training.
+
+    Args:
+        run: recorded with either task; what it did not record cannot be estimated.
+        wanted: its `task`, `include`, `exclude` and `directions` count.
+        ranks: None for as many as recorded.
+
+    Raises:
+        RunError: the run holds no layer data and no key data.
+    """
+    block = os.statvfs(run.path).f_frsize or 4096
+    largest: dict[tuple[str, int], PhaseEstimate] = {}
+    unsized: set[str] = set()
+    for place in sorted(_estimates(run, wanted, block, unsized), key=lambda e: -e.size):
+        largest.setdefault((place.phase, place.rank), place)
+    if not largest:
+        raise RunError(f"{run.path} holds nothing to estimate from: neither layer nor key data.")
+    order = [*run.phases, KEY_DATA]
+    phases = sorted(largest.values(), key=lambda e: (e.rank, order.index(e.phase)))
+    return Estimate(
+        run.path,
+        tuple(phases),
+        steps,
+        ranks or len({phase.rank for phase in phases}),
+        free_bytes(run.path),
+        tuple(_remarks(run, wanted, unsized)),
+    )
+
+
+def free_bytes(path: Path) -> int:
+    """Return the bytes that the file system of `path` has left for this user."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def _estimates(
+    run: Run, wanted: ProbeConfig, block: int, unsized: set[str]
+) -> Iterator[PhaseEstimate]:
+    for step, rank in sorted(run.places):
+        for phase in run.phases:
+            entries = [
+                entry
+                for entry in run.entries(phase, step, rank)
+                if wanted.records_cell(entry.cell) and _direction(entry) in wanted.directions
+            ]
+            if entries:
+                yield _phase_estimate(run, entries, wanted.task == "tensor", block, unsized)
+        data = run.key_data(step=step, rank=rank)
+        if data:
+            files = {r.file for datum in data for r in datum.records if r.file is not None}
+            folders = {file.parent for file in files}
+            size = sum(_on_disk(file, block) for folder in folders for file in folder.iterdir())
+            ranks = {folder.parent for folder in folders}
+            size += _directories(*folders, *ranks, *(folder.parent for folder in ranks))
+            yield PhaseEstimate(KEY_DATA, rank, step, len(files), len(files), size)
+
+
+def _phase_estimate(
+    run: Run, entries: list[Entry], tensors: bool, block: int, unsized: set[str]
+) -> PhaseEstimate:
+    first = entries[0]
+    phase, step, rank = first.phase, first.step, first.rank
+    records = [record for entry in entries for record in entry.records if record.leaf.is_tensor]
+    kept = len(entries) / max(1, len(run.entries(phase, step, rank)))
+    directory = layout.entry_dir(run.path, phase, step, rank)
+    unnamed = [record for record in records if tensors and record.leaf.data_name is None]
+    names = sum(_NAMED + len(layout.file_name(record.name)) for record in unnamed)
+    size = _directories(directory, directory.parent)
+    for name in (layout.JOURNAL_FILE, layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE):
+        path = directory / name
+        if path.is_file():
+            gained = names if name in (layout.JOURNAL_FILE, layout.DUMP_FILE) else 0
+            size += _blocks(kept * path.stat().st_size + gained, block)
+    sizes = list(_stored_sizes(records, unsized)) if tensors else []
+    if sizes and (folder := _directories(directory)):
+        listed = sum(_LISTED + len(layout.file_name(record.name)) for record in records)
+        size += max(folder, _blocks(listed, block))
+    size += sum(_blocks(n, block) for n in sizes)
+    return PhaseEstimate(phase, rank, step, len(records), len(sizes), size)
+
+
+def _stored_sizes(records: Iterable[Record], unsized: set[str]) -> Iterator[int]:
+    """Yield the size in bytes of every file that the records' elements need."""
+    seen: set[str] = set()
+    for record in records:
+        leaf = record.leaf
+        if leaf.fingerprint is not None:
+            if leaf.fingerprint in seen:
+                continue
+            seen.add(leaf.fingerprint)
+        try:
+            yield _npy_size(leaf)
+        except TypeError:
+            unsized.add(str(leaf.dtype))
+
+
+def _npy_size(leaf: Leaf) -> int:
+    """Return the size of the .npy file of a leaf's elements, which bfloat16 fills as float32.
+
+    Raises:
+        TypeError: numpy does not know the dtype.
+    """
+    assert leaf.dtype is not None or leaf.shape is not None
+    name = "float32" if leaf.dtype == BFLOAT16 else str(leaf.dtype).lower()
+    dtype = np.dtype(name)
+    shape = leaf.shape or ()
+    return len(npy_header(dtype, shape)) + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+
+def _direction(entry: Entry) -> str:
+    return "forward" if entry.direction == "forward" else "backward"
+
+
+def _blocks(size: float, block: int) -> int:
+    return -(-int(size) // block) * block
+
+
+def _directories(*paths: Path) -> int:
+    """Return the bytes that directories themselves take; some file systems need none."""
+    return sum(path.stat().st_blocks * 512 for path in paths)
+
+
+def _on_disk(file: Path, block: int) -> int:
+    return _blocks(file.lstat().st_size, block)
+
+
+def _remarks(run: Run, wanted: ProbeConfig, unsized: set[str]) -> Iterator[str]:
+    config = run.config()
+    if config is not None:
+        missing = sorted(set(wanted.directions) - set(config.directions))
+        if missing:
+            yield f"{', '.join(missing)} was not recorded, so it is not in the estimate"
+        if config.include or config.exclude:
+            yield "cells that include and exclude left out of the recording are not in it"
+        if wanted.task == "tensor" and not config.fingerprint:
+            yield "without fingerprints equal tensors cannot be told, so each is counted"
+    for said in run.coverage().items():
+        yield f"{said[0]}: {said[1]}"
+    for dtype in sorted(unsized):
+        yield f"tensors of dtype {dtype} have no known size and are not in it"
+    for problem in run.problems:
+        yield str(problem)

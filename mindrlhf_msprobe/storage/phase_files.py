@@ -1,0 +1,251 @@
+"""The files of one phase, step and rank, written entry by entry.
+
+Nothing is read back: what msprobe's tools read is put together while the journal is written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import save_npy
+from mindrlhf_msprobe.storage.atomic import (
+    dump_json,
+    temporary_of,
+    write_all,
+    write_atomic,
+)
+from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, values_of, with_lost_files
+
+_FLUSH = 1 << 16  # bytes of dump.json that are written at once
+
+#: Told what was lost, why, and how many records that is.
+Report = Callable[[str, BaseException, int], None]
+
+
+def start_afresh(directory: Path) -> None:
+    """Make `directory`, without what an earlier attempt at the same step left in it."""
+    if directory.is_dir():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+
+
+class PhaseFiles:
+    """Journal, tensors, and msprobe's three files of one phase, step and rank.
+
+    Used by one thread. Every method returns the bytes it wrote, and raises OSError where it could
+    not write.
+
+    Args:
+        task: as dump.json names it.
+        report: told of losses that show only later than the call that lost them.
+    """
+
+    def __init__(self, directory: Path, task: str, report: Report) -> None:
+        self._directory = directory
+        self._tensors = directory / layout.TENSOR_DIR
+        self._report = report
+        self._journal: _Journal | None = None
+        self._dump = _Dump(directory / layout.DUMP_FILE, task)
+        self._made = self._has_tensors = False
+        self._lost_files: dict[str, str] = {}
+        self._stacks: dict[tuple[str, ...], int] = {}
+        self._entries: list[tuple[int, str, str | None, tuple[str, ...]]] = []
+
+    def append(self, entry: dict[str, Any], frames: tuple[str, ...]) -> int:
+        """Append one entry; a record whose file could not be written says so instead."""
+        journal = self._opened_journal()
+        if self._lost_files:
+            entry = with_lost_files(entry, self._lost_files)
+        head = {name: value for name, value in entry.items() if name in JOURNAL_FIELDS}
+        if frames:
+            head["stack"] = self._stacks.get(frames, len(self._stacks))
+            if frames not in self._stacks:
+                head["frames"] = list(frames)
+        values = dump_json(values_of(entry))
+        size = journal.append(_joined(dump_json(head), values))
+        if frames:
+            self._stacks.setdefault(frames, len(self._stacks))
+        self._entries.append((entry["seq"], entry["entry"], entry.get("parent"), frames))
+        self._dump.add(entry["entry"], values)
+        return size
+
+    def save(self, name: str, array: np.ndarray) -> int:
+        """Write a record's elements into the file `name`."""
+        try:
+            return save_npy(self._tensor(name), array)
+        except OSError as error:
+            self._lost_files[name] = error.strerror or str(error)
+            raise
+
+    def link(self, name: str, stored: str) -> int:
+        """Give the file `stored` a second name; it is copied where it cannot be linked."""
+        if stored in self._lost_files:
+            self._lost_files[name] = self._lost_files[stored]
+            raise OSError(f"the elements it shares could not be stored: {self._lost_files[stored]}")
+        try:
+            path, source = self._tensor(name), self._tensors / stored
+            try:
+                path.unlink(missing_ok=True)
+                os.link(source, path)
+            except OSError:  # the file system has no hard links, or no more for this file
+                return write_atomic(path, _blocks(source))
+        except OSError as error:
+            self._lost_files[name] = error.strerror or str(error)
+            raise
+        return 0
+
+    def finish(self) -> int:
+        """Close the journal and put dump.json, stack.json and construct.json in place."""
+        if self._journal is None:
+            return 0
+        if self._journal.close():
+            gone = FileNotFoundError(f"{self._directory} was removed while it was written")
+            self._report("an entry", gone, len(self._entries))
+            self._dump.drop()
+            return 0
+        data_dir = str(self._tensors) if self._has_tensors else None
+        self._entries.sort(key=lambda entry: entry[0])
+        parents = {name: parent for _, name, parent, _ in self._entries}
+        stacks: dict[tuple[str, ...], list[str]] = {}
+        for _, name, _, frames in self._entries:
+            if frames:
+                stacks.setdefault(frames, []).append(name)
+        numbered = {
+            str(number): [names, list(frames)]
+            for number, (frames, names) in enumerate(stacks.items())
+        }
+        size = self._dump.finish(data_dir)
+        size += write_atomic(self._directory / layout.STACK_FILE, _lines_of(numbered))
+        return size + write_atomic(self._directory / layout.CONSTRUCT_FILE, _lines_of(parents))
+
+    def _opened_journal(self) -> _Journal:
+        if self._journal is None:
+            self._make_directory()
+            self._journal = _Journal(self._directory / layout.JOURNAL_FILE)
+        return self._journal
+
+    def _make_directory(self) -> None:
+        if not self._made:
+            start_afresh(self._directory)
+            self._made = True
+
+    def _tensor(self, name: str) -> Path:
+        self._make_directory()
+        if not self._has_tensors:
+            self._tensors.mkdir()
+            self._has_tensors = True
+        return self._tensors / name
+
+
+class _Journal:
+    """An append-only file of whole lines."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(path, flags, 0o666)
+        self._size = 0
+
+    def append(self, line: bytes) -> int:
+        """Write one line; of a line that cannot be written whole nothing stays."""
+        try:
+            size = write_all(self._file, line)
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += size
+        return size
+
+    def close(self) -> bool:
+        """Close the file and tell whether it was removed meanwhile."""
+        removed = os.fstat(self._file).st_nlink == 0
+        os.close(self._file)
+        return removed
+
+
+class _Dump:
+    """dump.json, one entry a line, growing under a temporary name."""
+
+    def __init__(self, path: Path, task: str) -> None:
+        head = {"task": task, "level": "L0", "framework": "mindspore"}
+        self._head = dump_json(head)[:-1] + b',\n"data": {'
+        self._path = path
+        self._temporary = temporary_of(path)
+        # Not a buffered file: a forked child would write what is left in its buffer again.
+        self._file: int | None = None
+        self._parts: list[bytes] = []
+        self._unwritten = 0  # bytes
+        self._written = 0  # bytes
+        self._first = True
+        self._failed: OSError | None = None
+
+    def add(self, entry: str, values: bytes) -> None:
+        """Add an entry; a failure shows when the file is finished."""
+        if self._failed is None:
+            self._add(b"%s\n%s: %s" % (b"" if self._first else b",", dump_json(entry), values))
+            self._first = False
+            if self._unwritten >= _FLUSH:
+                try:
+                    self._flush()
+                except OSError as error:
+                    self._failed = error
+                    self.drop()
+
+    def finish(self, data_dir: str | None) -> int:
+        """Put the file in its place."""
+        self._add(b'\n},\n"dump_data_dir": ' + dump_json(data_dir) + b"}\n")
+        try:
+            if self._failed is not None:
+                raise self._failed
+            self._flush()
+            os.replace(self._temporary, self._path)
+        finally:
+            self.drop()
+        return self._written
+
+    def drop(self) -> None:
+        """Close and remove what is not in its place yet."""
+        self._parts.clear()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            self._temporary.unlink(missing_ok=True)
+
+    def _add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._unwritten += len(part)
+
+    def _flush(self) -> None:
+        if self._file is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._file = os.open(self._temporary, flags, 0o666)
+            self._parts.insert(0, self._head)
+        self._written += write_all(self._file, b"".join(self._parts))
+        self._parts.clear()
+        self._unwritten = 0
+
+
+def _joined(head: bytes, values: bytes) -> bytes:
+    """Return one journal line of two JSON objects."""
+    return head[:-1] + (b", " + values[1:] if len(values) > 2 else b"}") + b"\n"
+
+
+def _lines_of(content: dict[str, Any]) -> Iterator[bytes]:
+    """Yield a JSON object, one member a line."""
+    before = b"{\n"
+    for name, value in content.items():
+        yield before + dump_json(name) + b": " + dump_json(value)
+        before = b",\n"
+    yield b"\n}\n" if content else b"{}\n"
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            yield block

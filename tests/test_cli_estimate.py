@@ -1,0 +1,125 @@
+"""`mindrlhf-msprobe estimate`: the room that full tensors take, said before a disk is full."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runs
+from runs import Recording, record_training
+
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.estimate import estimate
+from mindrlhf_msprobe.storage.reader import open_run
+
+
+def on_disk(root: Path) -> int:
+    """Return what `du` says: the blocks of every file and directory, linked ones once."""
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        status = os.lstat(path)
+        found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("width", [6, 100])
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)], ids=len)
+def test_the_estimate_is_what_the_disk_then_holds(tmp_path, monkeypatch, width, ranks):
+    """From one step of statistics: the bytes of three steps with tensors, within some percent."""
+    monkeypatch.setattr(runs, "WIDTH", width)
+    record_training(tmp_path / "cheap", steps=1, ranks=ranks)
+    record_training(tmp_path / "full", steps=3, ranks=ranks, task="tensor")
+    found = estimate(open_run(tmp_path / "cheap"), ProbeConfig(task="tensor"), steps=3)
+    assert found.ranks == len(ranks)
+    assert found.total == pytest.approx(on_disk(tmp_path / "full"), rel=0.05)
+    assert found.fits
+    again = estimate(open_run(tmp_path / "full"), ProbeConfig(task="tensor"), steps=3)
+    assert again.total == pytest.approx(found.total, rel=0.02)
+
+
+def test_the_estimate_follows_the_choice_of_cells(tmp_path):
+    """include and exclude leave out what the same recording would leave out."""
+    record_training(tmp_path / "cheap", steps=1)
+    chosen = {"include": ["layers"], "exclude": ["attention"]}
+    record_training(tmp_path / "full", steps=1, task="tensor", **chosen)
+    wanted = ProbeConfig(task="tensor", **chosen)
+    found = estimate(open_run(tmp_path / "cheap"), wanted)
+    files = list((tmp_path / "full/actor_update").rglob("*.npy"))
+    phase = next(p for p in found.phases if p.phase == "actor_update")
+    assert phase.tensors == len(files)
+    assert phase.distinct == len({file.stat().st_ino for file in files})
+    nothing = estimate(open_run(tmp_path / "cheap"), ProbeConfig(directions=["backward"]))
+    assert [phase.phase for phase in nothing.phases] == ["key data"]
+
+
+def test_every_dtype_has_its_size(tmp_path):
+    """bfloat16 is stored as float32; bool, integers, 0-d and empty tensors as they are."""
+    recording = Recording(tmp_path / "run")
+    values = [
+        np.zeros((3, 1000), dtype) for dtype in ("float16", "bool", "int64", "uint8", "complex64")
+    ]
+    with recording.phase("actor_update"):
+        recording.call("a", "Dense", lambda *x: x[0], *values, np.float32(1), np.zeros((0, 4)))
+    recording.end_step()
+    recording.close()
+    found = estimate(open_run(tmp_path / "run"), ProbeConfig(task="tensor"))
+    assert found.phases[0].distinct == 7
+    assert found.remarks == tuple(
+        f"{what}: {why}" for what, why in open_run(tmp_path / "run").coverage().items()
+    )
+
+
+def test_the_command_says_what_fits(tmp_path, capsys):
+    """A table a phase, one line for all; exit code 1 and advice where it does not fit."""
+    record_training(tmp_path / "run", steps=1)
+    assert main(["estimate", str(tmp_path / "run"), "--steps", "2", "--ranks", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "actor_update" in text
+    assert "key data" in text
+    assert "2 steps of 4 ranks" in text
+    assert main(["estimate", str(tmp_path / "run"), "--steps", "1000000000", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] is False
+    assert found["total_bytes"] == found["bytes_per_step_and_rank"] * 10**9
+    assert main(["estimate", str(tmp_path / "run"), "--steps", "1000000000"]) == 1
+    assert "does not fit" in capsys.readouterr().out
+    assert main(["estimate", str(tmp_path / "run"), "--task", "statistics", "--json"]) == 0
+    cheap = json.loads(capsys.readouterr().out)
+    assert cheap["total_bytes"] == pytest.approx(on_disk(tmp_path / "run"), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--steps", "0"], "--steps is 0; expected a whole number, 1 or larger"),
+        (["--ranks", "-1"], "--ranks is -1"),
+        (["--include", "("], "include"),
+        (["--directions", "sideways"], "directions"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path, capsys, arguments, said):
+    """Wrong options are named, with exit code 2."""
+    record_training(tmp_path / "run", steps=1)
+    assert main(["estimate", str(tmp_path / "run"), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_that_holds_nothing_cannot_be_estimated_from(tmp_path, capsys):
+    """A manifest alone is no ground for figures."""
+    Recording(tmp_path / "run").close()
+    assert main(["estimate", str(tmp_path / "run")]) == 2
+    assert "nothing to estimate from" in capsys.readouterr().err
+
+
+def test_records_without_fingerprints_are_an_upper_bound(tmp_path):
+    """Equal tensors cannot be told then, which is said."""
+    record_training(tmp_path / "with", steps=1)
+    record_training(tmp_path / "without", steps=1, fingerprint=False)
+    wanted = ProbeConfig(task="tensor")
+    less, more = (estimate(open_run(tmp_path / name), wanted) for name in ("with", "without"))
+    assert more.total > less.total
+    assert any("without fingerprints" in remark for remark in more.remarks)

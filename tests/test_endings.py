@@ -1,0 +1,141 @@
+"""However a process ends or splits, the probe neither hangs nor loses a finished phase."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindrlhf_msprobe import open_run
+from mindrlhf_msprobe.storage.reader import Run
+
+START = """
+import os, signal, sys, threading, time
+import numpy as np
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.storage import writer as storage
+
+section = {"msprobe": True, "key_data_dump": True, "dump_path": sys.argv[1]}
+probe = Probe.from_config(section)
+assert threading.active_count() == 1, "a thread before there is anything to write"
+probe.save_data(loss=1.0)
+probe.step()
+
+def slowly(*seen, save=storage.save_npy):
+    started.set()
+    time.sleep(0.3)
+    return save(*seen)
+
+started = threading.Event()
+storage.save_npy = slowly
+probe.save_data(loss=np.full(9, 2.0))
+started.wait()
+"""
+
+
+def ended(tmp_path: Path, script: str, code: int = 0) -> Run:
+    """Run a training that ends as `script` says and return what it recorded."""
+    command = [sys.executable, "-c", START + script, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    return open_run(tmp_path / "run")
+
+
+def losses(run: Run) -> list[Any]:
+    return [datum.value if datum.step == 0 else datum.value[8] for datum in run.key_data("loss")]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "state"),
+    [
+        ("", 0, "finished"),
+        ("probe.close()", 0, "finished"),
+        ("sys.exit(3)", 3, "finished"),
+        ("raise LookupError('the training failed')", 1, "failed"),
+        ("threading.Thread(target=sys.exit).start()", 0, "finished"),
+        ("with probe: raise KeyboardInterrupt", -2, "failed"),
+    ],
+    ids=["no close", "close", "exit", "exception", "exit in a thread", "interrupt"],
+)
+def test_whatever_ends_the_process_what_was_recorded_is_written(
+    tmp_path: Path, script: str, code: int, state: str
+) -> None:
+    """Saves that are still on their way when the process ends reach the disk before it does."""
+    run = ended(tmp_path, script, code)
+    assert losses(run) == [1.0, 2.0]
+    assert run.state == state
+    assert run.manifests[0]["attempts"][-1]["unfinished_step"] == 1
+    assert run.problems == []
+
+
+@pytest.mark.parametrize("call", ["step", "close"])
+def test_ctrl_c_while_the_probe_waits_loses_nothing(tmp_path: Path, call: str) -> None:
+    """The interrupt arrives; the step that was being ended is ended; later steps are their own."""
+    run = ended(
+        tmp_path,
+        f"""
+threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    probe.{call}()
+except KeyboardInterrupt:
+    print("interrupted")
+if "{call}" == "step":
+    probe.save_data(loss=np.full(9, 3.0))
+    probe.step()
+""",
+    )
+    assert losses(run) == ([1.0, 2.0, 3.0] if call == "step" else [1.0, 2.0])
+    completed = [step for step in run.steps if run.completed(step)]
+    assert completed == ([0, 1, 2] if call == "step" else [0])
+    assert run.finished
+
+
+@pytest.mark.parametrize("ending", ["os._exit(7)", "sys.exit(7)", "raise SystemExit(7)"])
+def test_a_forked_child_leaves_the_run_to_its_parent(tmp_path: Path, ending: str) -> None:
+    """A child writes nothing, waits for nothing, and ends nothing; the parent goes on."""
+    run = ended(
+        tmp_path,
+        f"""
+child = os.fork()
+if child == 0:
+    probe.save_data(loss=4.0)
+    probe.step()
+    with probe.phase("no phase of any kind"):
+        pass
+    assert not probe.enabled
+    probe.close()
+    {ending}
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+probe.save_data(loss=np.full(9, 5.0))
+""",
+    )
+    assert losses(run) == [1.0, 2.0, 5.0]
+    assert run.finished
+
+
+def test_strict_raises_what_the_writing_thread_met(tmp_path: Path) -> None:
+    """With strict: true a fault behind the training's back is raised by the probe's next call."""
+    run = ended(
+        tmp_path,
+        """
+strict = Probe.from_config({**section, "dump_path": sys.argv[1] + "_strict", "strict": True})
+def full(*_):
+    raise OSError(28, "No space left on device")
+storage.save_npy = full
+strict.save_data(loss=1.0)
+try:
+    strict.step()
+except OSError as error:
+    assert "No space" in str(error)
+else:
+    raise AssertionError("nothing was raised")
+strict.step()
+""",
+    )
+    assert run.finished
+    lost = json.loads((tmp_path / "run_strict/run.json").read_bytes())["lost"]
+    assert lost == {"key data loss: OSError": 1}
