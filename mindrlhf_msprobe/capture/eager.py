@@ -9,15 +9,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import mindspore
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.callstack import CallStacks
+from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.gradients import (
     CallGradients,
     ParameterGradients,
@@ -33,17 +33,11 @@ from mindrlhf_msprobe.capture.recompute import (
     is_helper,
     repeating_cells,
 )
-from mindrlhf_msprobe.capture.summary import fingerprint_of, to_host
-from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.ledger import Charge
 from mindrlhf_msprobe.storage.records import entry_name
 
 ROOT_NAME = "root"
-
-#: Takes an entry's values and call stack.
-EntrySink = Callable[[dict[str, Any], tuple[str, ...]], None]
-#: Takes what was being recorded and what went wrong.
-FaultSink = Callable[[str, BaseException], None]
 
 
 def check_cell(call: str, cell: object) -> nn.Cell:
@@ -134,6 +128,32 @@ class _Frame:
     gradients: CallGradients | None = None
 
 
+class _Guard:
+    """A context that no exception leaves, but those that end the process."""
+
+    __slots__ = ("_charge", "_fault", "_what")
+
+    def __init__(self, charge: Charge, fault: FaultSink, what: str) -> None:
+        self._charge = charge
+        self._fault = fault
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._charge.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._charge.__exit__(kind, error, trace)
+        if not isinstance(error, Exception):
+            return False
+        self._fault(self._what, error)
+        return True
+
+
 class EagerCapture:
     """The hooks of one opening of one phase.
 
@@ -141,14 +161,13 @@ class EagerCapture:
         root: the network whose cells are hooked.
         counters: the phase's counters of this step.
         sequence: the process's clock: one number for every event.
-        describer: turns inputs and outputs into JSON structures.
+        entries: describes tensors and takes each entry when it ended.
         is_recorded: tells by a cell's name whether it is recorded.
         records_token: tells by a token's number whether it is recorded; None in phases that do
             not count tokens.
         with_parameters: whether parameters are recorded.
         directions: what is recorded of a cell: forward, backward.
         parameter_hooks: hooks parameters; the same at every opening.
-        sink: takes each entry when it ended.
         fault: told about every fault while recording; may raise only in strict mode.
     """
 
@@ -158,26 +177,25 @@ class EagerCapture:
         *,
         counters: StepCounters,
         sequence: Iterator[int],
-        describer: TreeDescriber,
+        entries: Entries,
         is_recorded: Callable[[str], bool],
         records_token: Callable[[int], bool] | None,
         with_parameters: bool,
         directions: Collection[str],
         parameter_hooks: ParameterHooks,
-        sink: EntrySink,
         fault: FaultSink,
     ) -> None:
         self._root = root
         self._counters = counters
         self._sequence = sequence
-        self._describer = describer
+        self._entries = entries
+        self._describer = entries.describer
         self._is_recorded = is_recorded
         self._records_token = records_token
         self._with_parameters = with_parameters
         self._parameter_hooks = parameter_hooks
         self._forward = "forward" in directions
         self._backward = "backward" in directions
-        self._sink = sink
         self._fault = fault
         self._opening = counters.openings
         counters.openings += 1
@@ -231,6 +249,8 @@ class EagerCapture:
         if self._parameter_gradients is not None:
             with self._guard("the gradient of a parameter"):
                 self._parameter_gradients.remove()
+        with self._guard("the entries of a phase"):
+            self._entries.flush()
 
     def _frames(self) -> list[_Frame]:
         """Return the cells running in this thread, the outermost first."""
@@ -265,12 +285,9 @@ class EagerCapture:
         with self._guard("the output of a cell"):
             self._leave(cell, output)
 
-    @contextmanager
-    def _guard(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._fault(what, error)
+    def _guard(self, what: str) -> _Guard:
+        """Return a context whose time is charged to the phase, and whose faults are counted."""
+        return _Guard(self._entries.charge, self._fault, what)
 
     def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:
         slot = self._slots.get(id(cell))
@@ -332,9 +349,8 @@ class EagerCapture:
         gradients = CallGradients(
             backward_name(entry),
             {"parent": parent and backward_name(parent), "opening": self._opening},
-            describe=self._describer.describe,
+            entries=self._entries,
             sequence=self._sequence,
-            sink=self._gradient_sink,
             guard=self._guard,
             capture=self._mark,
         )
@@ -351,9 +367,8 @@ class EagerCapture:
                 self._opening,
                 self._counters.gradients,
                 self._parameter_hooks,
-                describe=self._describer.describe,
+                entries=self._entries,
                 sequence=self._sequence,
-                sink=self._gradient_sink,
                 guard=self._guard,
             )
         self._parameter_gradients.watch(
@@ -363,9 +378,6 @@ class EagerCapture:
                 if slot.recorded
             }
         )
-
-    def _gradient_sink(self, values: dict[str, Any]) -> None:
-        self._sink(values, ())
 
     def _count_token(self, cell: int, *, outermost: bool) -> int | None:
         """A new token begins when the first of the outermost cells is called again."""
@@ -384,10 +396,11 @@ class EagerCapture:
         for name, parameter in cell.parameters_and_names(expand=False):
             if getattr(parameter, "has_init", False):
                 continue  # asking for its elements would initialise it
-            state = fingerprint_of(to_host(parameter))
+            state = self._entries.state_of(parameter)
             key = f"{call_name}.{name}"
-            if self._counters.parameters.get(key) != state:
-                self._counters.parameters[key] = state
+            if state is None or self._counters.parameters.get(key) != state:
+                if state is not None:
+                    self._counters.parameters[key] = state
                 described[name] = self._describer.describe(parameter, f"{path}.{name}")
         return described
 
@@ -406,13 +419,13 @@ class EagerCapture:
             frame.values["output"] = self._describer.describe(results, f"{frame.entry}.output")
             frame.values["end"] = next(self._sequence)
             if not self._closed:
-                self._sink(frame.values, frame.stack)
+                self._entries.sink(frame.values, frame.stack)
         if frame.gradients is not None:
             frame.gradients.leave(results)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
         if frame.recorded and self._forward:
-            self._sink({**frame.values, "output": []}, frame.stack)
+            self._entries.sink({**frame.values, "output": []}, frame.stack)
 
 
 def _running_frame() -> FrameType | None:

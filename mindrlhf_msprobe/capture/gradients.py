@@ -19,14 +19,16 @@ difference is right to one rounding of the gradient at x'.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.api import _pynative_executor
 
+from mindrlhf_msprobe.capture.entries import Entries
 from mindrlhf_msprobe.capture.hooks import ParameterHooks
-from mindrlhf_msprobe.capture.summary import HostTensor, is_tensor, subtract, to_host
+from mindrlhf_msprobe.capture.summary import is_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, Leaf, child_path
 
@@ -35,10 +37,8 @@ PARAMETERS_GRAD = "parameters_grad"
 _TAPPED_BY = "_msprobe_tapped_by"
 _MOST_CAPTURES = 8
 
-#: Takes an entry's values.
-Sink = Callable[[dict[str, Any]], None]
-#: Returns the JSON of a tensor, given its record's path.
-Describe = Callable[[Any, str], dict[str, Any]]
+#: Returns a context that keeps faults from the training; it is told what is being recorded.
+Guard = Callable[[str], AbstractContextManager[None]]
 #: Shows a gradient that passes a tap.
 Show = Callable[[Tensor], None]
 
@@ -127,7 +127,7 @@ class _Place:
     tensor: Tensor | None
     path: str
     leaves: list[dict[str, Any]] = field(default_factory=list)
-    after: HostTensor | None = None
+    after: Any = None
     returned: bool = False
 
 
@@ -137,9 +137,8 @@ class CallGradients:
     Args:
         entry: the backward entry's name.
         around: parent and opening.
-        describe: turns a gradient into JSON.
+        entries: describes gradients, and takes the entry when its last one was seen.
         sequence: the process's clock.
-        sink: takes the entry when its last gradient was seen.
         guard: a context that keeps faults from the training.
         capture: stands for the opening of a phase that it belongs to.
     """
@@ -149,18 +148,16 @@ class CallGradients:
         entry: str,
         around: dict[str, Any],
         *,
-        describe: Describe,
+        entries: Entries,
         sequence: Iterator[int],
-        sink: Sink,
-        guard: Callable[[str], Any],
+        guard: Guard,
         capture: object,
     ) -> None:
         self._entry = entry
         self._capture = capture
         self._values = {"entry": entry, "seq": None, "end": None, **around}
-        self._describe = describe
+        self._entries = entries
         self._sequence = sequence
-        self._sink = sink
         self._guard = guard
         self._inputs: dict[int, _Place] = {}
         self._due = 0
@@ -216,7 +213,7 @@ class CallGradients:
         done, self._done = self._done, True
         if not done and self._values["seq"] is not None:
             self._values.setdefault("input", [])
-            self._sink(self._values)
+            self._entries.sink(self._values, ())
 
     def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
         """Return a structure of leaves without gradients, and note those that may get one."""
@@ -248,20 +245,20 @@ class CallGradients:
         self._write(place, gradient)
 
     def _passes_by(self, place: _Place, gradient: Tensor) -> None:
-        host = to_host(gradient)
-        place.after = HostTensor(host.type, host.dtype, host.array.copy())
+        place.after = self._entries.keep(gradient)
 
     def _leaves(self, place: _Place, gradient: Tensor) -> None:
         self._begin()
         after, place.after = place.after, None
-        self._write(place, gradient if after is None else subtract(to_host(gradient), after))
+        difference = self._entries.difference
+        self._write(place, gradient if after is None else difference(gradient, after))
 
     def _begin(self) -> None:
         if self._values["seq"] is None:
             self._values["seq"] = next(self._sequence)
 
     def _write(self, place: _Place, gradient: Any) -> None:
-        described = self._describe(gradient, place.path)
+        described = self._entries.describer.describe(gradient, place.path)
         for leaf in place.leaves:
             leaf.clear()
             leaf.update(described)
@@ -296,16 +293,14 @@ class ParameterGradients:
         counts: dict[str, int],
         hooks: ParameterHooks,
         *,
-        describe: Describe,
+        entries: Entries,
         sequence: Iterator[int],
-        sink: Sink,
-        guard: Callable[[str], Any],
+        guard: Guard,
     ) -> None:
         self._opening = opening
         self._counts = counts
-        self._describe = describe
+        self._entries = entries
         self._sequence = sequence
-        self._sink = sink
         self._guard = guard
         self._hooks = hooks
         self._open: dict[str, dict[str, Any]] = {}
@@ -345,7 +340,7 @@ class ParameterGradients:
             around = {"end": None, "parent": None, "opening": self._opening}
             values = self._open[entry] = {"entry": entry, "seq": next(self._sequence), **around}
             self._due[entry] = set(own)
-        values[name] = [self._describe(gradient, child_path(entry, name))]
+        values[name] = [self._entries.describer.describe(gradient, child_path(entry, name))]
         values["end"] = next(self._sequence)
         self._due[entry].discard(name)
         if not self._due[entry]:
@@ -353,4 +348,4 @@ class ParameterGradients:
 
     def _finish(self, entry: str) -> None:
         del self._due[entry]
-        self._sink(self._open.pop(entry))
+        self._entries.sink(self._open.pop(entry), ())

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.configurations import as_text, to_plain
+from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
 from mindrlhf_msprobe.capture.room import tell_room
-from mindrlhf_msprobe.capture.summary import Summaries, is_tensor, to_host
-from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.capture.summary import HostTensor, Summaries
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
@@ -107,13 +107,12 @@ class Recorder:
                 network,
                 counters=counters,
                 sequence=self._sequence,
-                describer=self._describer(phase.name),
+                entries=self._entries(phase.name, counters),
                 is_recorded=self._config.records_cell,
                 records_token=self._config.records_token if phase.counts_tokens else None,
                 with_parameters=self._config.parameters,
                 directions=self._config.directions,
                 parameter_hooks=self._parameter_hooks,
-                sink=self._entry_sink(phase.name),
                 fault=self.fault,
             )
             capture.open()
@@ -257,40 +256,51 @@ class Recorder:
                 error,
             )
 
-    def _entry_sink(self, phase: str) -> Any:
-        charge = self.ledger.charge(phase)
+    def _entries(self, phase: str, counters: StepCounters) -> Entries:
+        """Return what describes the tensors of a phase that opens, and takes its entries."""
+        step = self.step
 
-        def sink(values: dict[str, Any], frames: tuple[str, ...]) -> None:
-            with charge:
-                self._writer.append_entry(phase, self.step, values, frames)
+        def write(values: dict[str, Any], frames: tuple[str, ...]) -> None:
+            self._writer.append_entry(phase, step, values, frames)
             self._phases_recorded.add(phase)
 
-        return sink
+        def store(record: str, host: HostTensor, leaf: Leaf) -> str:
+            return self._writer.save_tensor(phase, step, record, host.values(), leaf.fingerprint)
 
-    def _describer(self, phase: str) -> TreeDescriber:
-        stores = self._config.task == "tensor"
-        charge = self.ledger.charge(phase)
+        charge, fingerprint = self.ledger.charge(phase), self._config.fingerprint
+        if self._config.task == "tensor" or not reduces_on_device(fingerprint):
+            return HostEntries(
+                self._summaries,
+                store if self._config.task == "tensor" else None,
+                fingerprint=fingerprint,
+                charge=charge,
+                write=write,
+                fault=self.fault,
+            )
+        from mindrlhf_msprobe.capture.device import DeviceSummaries
 
-        def tensor(value: Any, record: str) -> Leaf:
-            with charge:
-                return describe(value, record)
+        return DeviceEntries(
+            DeviceSummaries(fingerprint=fingerprint),
+            counters.parameters,
+            self._summaries,
+            fingerprint=fingerprint,
+            charge=charge,
+            write=write,
+            fault=self.fault,
+        )
 
-        def describe(value: Any, record: str) -> Leaf:
-            try:
-                host = to_host(value)
-                leaf = self._summaries.of(host)
-                name = None
-                if stores:
-                    array = host.values()
-                    name = self._writer.save_tensor(
-                        phase, self.step, record, array, leaf.fingerprint
-                    )
-                return leaf.stored(name, fingerprint=self._config.fingerprint)
-            except Exception as error:
-                self.fault("a tensor", error)
-                return Leaf(type(value).__name__, error=f"{type(error).__name__}: {error}")
 
-        return TreeDescriber(is_tensor, tensor)
+def reduces_on_device(fingerprint: bool) -> bool:
+    """Tell whether statistics are computed where the tensors are: on an accelerator.
+
+    Where fingerprints are wanted and MindSpore cannot compute them there (before 2.10), tensors are
+    brought to the host instead.
+    """
+    from mindspore import get_context
+
+    from mindrlhf_msprobe.capture.device import can_fingerprint
+
+    return get_context("device_target") != "CPU" and (can_fingerprint() or not fingerprint)
 
 
 def current_rank(environment: Mapping[str, str]) -> int:

@@ -1,20 +1,24 @@
 """Tensors reduced on the device: as on the host to rounding, and read back together."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 ms = pytest.importorskip("mindspore")
 
-import small_networks  # noqa: E402, F401
-from mindspore import Tensor  # noqa: E402
+from mindspore import Tensor, nn  # noqa: E402
+from small_networks import Mixed, Twice, tensor  # noqa: E402
 
-from mindrlhf_msprobe.capture import device  # noqa: E402
+from mindrlhf_msprobe import Probe, compare_runs, open_run  # noqa: E402
+from mindrlhf_msprobe.capture import device, recorder  # noqa: E402
 from mindrlhf_msprobe.capture.device import (  # noqa: E402
     DeviceSummaries,
     can_fingerprint,
     fingerprint_on_host,
 )
 from mindrlhf_msprobe.capture.summary import summarise, to_host  # noqa: E402
+from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
 
 RNG = np.random.default_rng(7)
 ARRAYS = {
@@ -42,11 +46,11 @@ def tensors() -> dict[str, Tensor]:
 
 def test_statistics_are_those_of_the_host_to_rounding() -> None:
     summaries = DeviceSummaries(fingerprint=False)
-    for tensor in tensors().values():
-        summaries.add(tensor)
+    for value in tensors().values():
+        summaries.add(value)
     leaves = summaries.read()
-    for (name, tensor), leaf in zip(tensors().items(), leaves):
-        host = summarise(to_host(tensor), fingerprint=False)
+    for (name, value), leaf in zip(tensors().items(), leaves):
+        host = summarise(to_host(value), fingerprint=False)
         assert (leaf.dtype, leaf.shape) == (host.dtype, host.shape), name
         assert (leaf.nan_count, leaf.inf_count) == (host.nan_count, host.inf_count), name
         for found, expected in zip(
@@ -88,11 +92,11 @@ def test_values_are_those_of_the_moment() -> None:
 )
 def test_fingerprints_are_those_of_the_same_bits_on_the_host() -> None:
     summaries = DeviceSummaries(fingerprint=True)
-    chosen = {name: tensor for name, tensor in tensors().items() if tensor.size}
-    for tensor in chosen.values():
-        summaries.add(tensor)
-    for (name, tensor), leaf in zip(chosen.items(), summaries.read()):
-        host = to_host(tensor)
+    chosen = {name: value for name, value in tensors().items() if value.size}
+    for value in chosen.values():
+        summaries.add(value)
+    for (name, value), leaf in zip(chosen.items(), summaries.read()):
+        host = to_host(value)
         assert leaf.fingerprint == fingerprint_on_host(host.dtype, host.array), name
 
 
@@ -114,3 +118,71 @@ def test_fingerprints_tell_order_shape_dtype_and_single_bits_apart() -> None:
         ("Float32", np.append(base, np.float32(0))),
     ]
     assert len({fingerprint_on_host(*variant) for variant in variants}) == len(variants)
+
+
+@pytest.mark.parametrize("fingerprint", [False, True])
+def test_a_run_reduced_on_the_device_holds_the_same_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fingerprint: bool
+) -> None:
+    """Names, structure and numbers are those of a run summarised on the host."""
+    if fingerprint and not can_fingerprint():
+        pytest.skip("this MindSpore cannot read a tensor's bits on the device")
+
+    def record(where: str) -> Run:
+        monkeypatch.setattr(recorder, "reduces_on_device", lambda _: where == "device")
+        network = Mixed()
+        settings = {"msprobe": True, "actor_train_dump": True, "step_end": 9, "strict": True}
+        probe = Probe.from_config(
+            {**settings, "dump_path": str(tmp_path / where), "fingerprint": fingerprint}
+        )
+        probe.watch(actor=network)
+        optimizer = nn.SGD(network.trainable_params(), 0.1)
+        step = ms.value_and_grad(
+            lambda x: (network(x * 1, scale=1.25) ** 2).mean(), 0, optimizer.parameters
+        )
+        for _ in range(2):
+            with probe.phase("actor_update"):
+                optimizer(step(tensor(3, 4, start=-0.5))[1][1])
+            probe.step()
+        probe.close()
+        return open_run(tmp_path / where)
+
+    host, reduced = record("host"), record("device")
+    for step in (0, 1):
+        ours, theirs = (
+            {r.name: r.leaf for e in run.entries(step=step) for r in e.records}
+            for run in (host, reduced)
+        )
+        assert list(ours) == list(theirs)
+        for name, leaf in ours.items():
+            other = theirs[name]
+            assert (leaf.type, leaf.dtype, leaf.shape) == (other.type, other.dtype, other.shape)
+            if leaf.norm is not None:
+                np.testing.assert_allclose(other.norm, leaf.norm, 1e-5, 1e-6, err_msg=name)
+                assert (other.max, other.min) == pytest.approx((leaf.max, leaf.min), rel=1e-5)
+            assert (other.fingerprint is not None) == (leaf.fingerprint is not None)
+    assert compare_runs(tmp_path / "host", tmp_path / "device").verdict.counts
+
+
+def test_parameters_that_did_not_change_are_recorded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "reduces_on_device", lambda _: True)
+    network = Twice()
+    settings = {"msprobe": True, "actor_train_dump": True, "fingerprint": can_fingerprint()}
+    probe = Probe.from_config({**settings, "dump_path": str(tmp_path / "run"), "strict": True})
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(3))
+        network(tensor(3))
+    probe.close()
+    recorded = [
+        r.name
+        for e in open_run(tmp_path / "run").entries()
+        for r in e.records
+        if r.io == "parameters"
+    ]
+    assert recorded == [
+        "Cell.first.Scale.forward.0.parameters.factor",
+        "Cell.second.Scale.forward.0.parameters.factor",
+    ]

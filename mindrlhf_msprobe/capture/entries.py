@@ -1,0 +1,224 @@
+"""What an open phase makes of tensors, and how its entries reach the writer.
+
+On the host a tensor is summarised at the hook that saw it: nothing can change it before. On an
+accelerator the same would bring every tensor to the host; there it is reduced where it is
+(device.py), and entries wait for their numbers until the phase ends, or many are waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mindrlhf_msprobe.capture.summary import (
+    HostTensor,
+    Summaries,
+    fingerprint_of,
+    is_tensor,
+    subtract,
+    to_host,
+)
+from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.storage.ledger import Charge
+from mindrlhf_msprobe.storage.records import Leaf
+
+#: Takes an entry's values and its call stack.
+EntrySink = Callable[[dict[str, Any], tuple[str, ...]], None]
+#: Takes what was being recorded and what went wrong.
+FaultSink = Callable[[str, BaseException], None]
+#: Stores a tensor's elements under a record's name and returns the file's name, or None.
+Store = Callable[[str, HostTensor, Leaf], "str | None"]
+
+_MOST_WAITING = 4096  # tensors whose numbers are on the device
+
+
+class Entries(Protocol):
+    """Describes the tensors of one open phase and takes its entries."""
+
+    describer: TreeDescriber
+    charge: Charge
+
+    def sink(self, values: dict[str, Any], frames: tuple[str, ...]) -> None:
+        """Take an entry that ended."""
+
+    def state_of(self, parameter: Any) -> str | None:
+        """Return what changes when a parameter does; None if that is not known at once."""
+
+    def keep(self, gradient: Any) -> Any:
+        """Return a gradient that stays as it is now."""
+
+    def difference(self, gradient: Any, kept: Any) -> Any:
+        """Return a gradient less a kept one, as something that the describer takes."""
+
+    def flush(self) -> None:
+        """Hand over whatever still waits."""
+
+
+class HostEntries:
+    """Summarises at once, in host memory.
+
+    Args:
+        summaries: of the whole run: what they remember helps all phases.
+        store: stores elements, with task: tensor.
+        fingerprint: whether fingerprints are written.
+        charge: what the time is charged to.
+        write: takes entries.
+        fault: told about every fault.
+    """
+
+    def __init__(
+        self,
+        summaries: Summaries,
+        store: Store | None,
+        *,
+        fingerprint: bool,
+        charge: Charge,
+        write: EntrySink,
+        fault: FaultSink,
+    ) -> None:
+        self._summaries = summaries
+        self._store = store
+        self._fingerprint = fingerprint
+        self.charge = charge
+        self._write = write
+        self._fault = fault
+        self.describer = TreeDescriber(is_tensor, self._describe)
+
+    def sink(self, values: dict[str, Any], frames: tuple[str, ...]) -> None:
+        """Take an entry that ended."""
+        with self.charge:
+            self._write(values, frames)
+
+    def state_of(self, parameter: Any) -> str | None:
+        """Return the parameter's fingerprint."""
+        return fingerprint_of(to_host(parameter))
+
+    def keep(self, gradient: Any) -> HostTensor:
+        """Return a copy in host memory."""
+        host = to_host(gradient)
+        return HostTensor(host.type, host.dtype, host.array.copy())
+
+    def difference(self, gradient: Any, kept: HostTensor) -> HostTensor:
+        """Return the difference, rounded once."""
+        return subtract(to_host(gradient), kept)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def _describe(self, value: Any, record: str) -> Leaf:
+        with self.charge:
+            try:
+                host = to_host(value)
+                leaf = self._summaries.of(host)
+                name = self._store(record, host, leaf) if self._store else None
+                return leaf.stored(name, fingerprint=self._fingerprint)
+            except Exception as error:
+                self._fault("a tensor", error)
+                return Leaf(type(value).__name__, error=f"{type(error).__name__}: {error}")
+
+
+class DeviceEntries(HostEntries):
+    """Reduces MindSpore's tensors where they are, and reads the results together.
+
+    Args:
+        device: reduces them.
+        parameters: the fingerprint of each parameter when it was last recorded; an unchanged one
+            is left out once its fingerprint is known.
+    """
+
+    def __init__(
+        self,
+        device: Any,
+        parameters: dict[str, str],
+        summaries: Summaries,
+        *,
+        fingerprint: bool,
+        charge: Charge,
+        write: EntrySink,
+        fault: FaultSink,
+    ) -> None:
+        super().__init__(
+            summaries, None, fingerprint=fingerprint, charge=charge, write=write, fault=fault
+        )
+        self._device = device
+        self._parameters = parameters
+        self._first = 0  # the number of the first tensor that waits
+        self._found: dict[int, Leaf] = {}
+        self._waiting: list[tuple[dict[str, Any], tuple[str, ...]]] = []
+        self.describer = TreeDescriber(is_tensor, self._queue, to_json=lambda leaf: leaf.to_json())
+
+    def sink(self, values: dict[str, Any], frames: tuple[str, ...]) -> None:
+        """Take an entry that ended, until its numbers are known."""
+        with self.charge:
+            self._waiting.append((values, frames))
+            if len(self._device) >= _MOST_WAITING:
+                self.flush()
+
+    def state_of(self, parameter: Any) -> str | None:
+        """Return None: the fingerprint is still on the device; without one, that is all."""
+        return None if self._fingerprint else "recorded"
+
+    def keep(self, gradient: Any) -> Any:
+        """Return a copy on the device."""
+        return gradient.copy()
+
+    def difference(self, gradient: Any, kept: Any) -> Any:
+        """Return the difference, computed on the device."""
+        return gradient - kept
+
+    def flush(self) -> None:
+        """Fetch all numbers and hand over the entries that waited for them."""
+        with self.charge:
+            waiting, self._waiting = self._waiting, []
+            leaves = self._device.read()
+            self._found.update(enumerate(leaves, self._first))
+            self._first += len(leaves)
+            for values, frames in waiting:
+                whole = self._resolved(values)
+                self._leave_out_unchanged(whole)
+                self._write(whole, frames)
+
+    def _queue(self, value: Any, record: str) -> Any:
+        if isinstance(value, HostTensor) or not hasattr(value, "asnumpy"):
+            return self._describe(value, record)
+        with self.charge:
+            try:
+                return _Pending(self._first + self._device.add(value))
+            except Exception as error:
+                self._fault("a tensor", error)
+                return Leaf(type(value).__name__, error=f"{type(error).__name__}: {error}")
+
+    def _resolved(self, content: Any) -> Any:
+        if isinstance(content, list):
+            return [self._resolved(item) for item in content]
+        if not isinstance(content, dict):
+            return content
+        number = content.get(_PENDING)
+        if isinstance(number, int):
+            return self._found.pop(number).to_json()
+        return {key: self._resolved(item) for key, item in content.items()}
+
+    def _leave_out_unchanged(self, values: dict[str, Any]) -> None:
+        call_name = values["entry"].rpartition(".")[0]
+        for name, leaf in list((values.get("parameters") or {}).items()):
+            state = leaf.get("fingerprint")
+            key = f"{call_name}.{name}"
+            if state is not None and self._parameters.get(key) == state:
+                del values["parameters"][name]
+            elif state is not None:
+                self._parameters[key] = state
+        if not values.get("parameters"):
+            values.pop("parameters", None)
+
+
+_PENDING = "msprobe pending"
+
+
+class _Pending:
+    """Stands for a leaf whose numbers are on the device."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def to_json(self) -> dict[str, Any]:
+        return {_PENDING: self._number}
