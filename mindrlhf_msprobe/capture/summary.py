@@ -7,7 +7,7 @@ numpy arrays can be recorded without the framework.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -105,14 +105,12 @@ def summarise(tensor: HostTensor, *, fingerprint: bool = True) -> Leaf:
     float64, so float16 and bfloat16 do not overflow; a complex tensor's statistics are those of
     its absolute values. max and min of integers are exact.
     """
+    return _leaf(tensor, fingerprint_of(tensor) if fingerprint else None)
+
+
+def _leaf(tensor: HostTensor, fingerprint: str | None) -> Leaf:
     found = statistics_of(tensor.array, bfloat16=tensor.dtype == BFLOAT16)
-    return Leaf(
-        type=tensor.type,
-        dtype=tensor.dtype,
-        shape=tensor.array.shape,
-        fingerprint=fingerprint_of(tensor) if fingerprint else None,
-        **found._asdict(),
-    )
+    return Leaf(tensor.type, tensor.dtype, tensor.array.shape, *found, fingerprint=fingerprint)
 
 
 class Summaries:
@@ -133,7 +131,7 @@ class Summaries:
         key = tensor.type, fingerprint
         leaf = self._known.get(key)
         if leaf is None:
-            leaf = replace(summarise(tensor, fingerprint=False), fingerprint=fingerprint)
+            leaf = _leaf(tensor, fingerprint)
             if len(self._known) >= self._remembered:
                 self._known.clear()
             self._known[key] = leaf

@@ -95,6 +95,8 @@ class Leaf:
 
     def stored(self, data_name: str | None, *, fingerprint: bool) -> Leaf:
         """Return the leaf with the file that holds its elements, its fingerprint kept or not."""
+        if data_name is None and fingerprint:
+            return self
         return replace(
             self, data_name=data_name, fingerprint=self.fingerprint if fingerprint else None
         )
