@@ -121,6 +121,21 @@ class Manifest:
         elif not isinstance(known, dict) or known.get(role) != weights:
             self.attempt.setdefault("initial_weights", {})[role] = dict(weights)
 
+    def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
+        """Note which cells of a role's network could not be recorded where they are compiled.
+
+        Args:
+            gaps: cell name → why; `save` writes them.
+
+        Returns:
+            those that were not noted before.
+        """
+        coverage = self.content["coverage"].setdefault("graph_mode", {}) if gaps else {}
+        known = coverage.setdefault(role, {})
+        new = {cell: reason for cell, reason in gaps.items() if cell not in known}
+        known.update(new)
+        return new
+
     @classmethod
     def claim(
         cls,
@@ -243,7 +258,6 @@ def _new_content(
         "config": config,
         "coverage": {
             "backward": "not recorded by this version",
-            "graph_mode": "not recorded by this version",
         },
         "lost": {},
     }

@@ -109,6 +109,13 @@ class RunWriter:
         if settings is not None or weights is not None:
             self._manifest.save()
 
+    def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
+        """Note what could not be recorded in graphs; see `Manifest.note_graph_gaps`."""
+        new = self._manifest.note_graph_gaps(role, gaps)
+        if new:
+            self._manifest.save()
+        return new
+
     def end_step(self, step: int, lost: Mapping[str, int], *, complete: bool = True) -> None:
         """Write what msprobe's tools read and note in the manifest that `step` is whole."""
         for journal in self._journals.values():
