@@ -17,7 +17,14 @@ if mindspore.get_context("device_target") == "Ascend":
 else:
     from mindrlhf_msprobe.capture.graph_cpu import closed, handed_over, opened, watched
 
-__all__ = ["closed", "handed_over", "opened", "visited"]
+__all__ = ["closed", "opened", "own_parameter", "visited"]
+
+
+def own_parameter(cell, name, parameter, call):
+    """Hand over a parameter of a cell and return the call."""
+    if KIND(cell, parameter) == "leave":
+        return call
+    return handed_over(cell, "parameters", (name,), parameter, call)
 
 
 def visited(cell, part, path, value, call, gradients):
@@ -25,6 +32,9 @@ def visited(cell, part, path, value, call, gradients):
     kind = KIND(cell, value)
     if kind == "differentiable" and gradients:
         return watched(cell, part, path, value, call)
+    if kind == "parameter":  # it stays what can be assigned to
+        handed_over(cell, part, path, value, call)
+        return value
     if kind == "differentiable" or kind == "tensor":
         return F.depend(value, handed_over(cell, part, path, value, call))
     if kind == "tuple":

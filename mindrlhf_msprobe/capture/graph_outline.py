@@ -73,6 +73,15 @@ def _items(shape: Any, dtype: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]
     return zip(shape, dtype, values)
 
 
+def holds_parameter(tree: Any) -> bool:
+    """Tell whether a value is, or holds, a Parameter."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (list, tuple)):
+        return any(holds_parameter(child) for child in tree)
+    return isinstance(tree, TensorOutline) and tree.is_parameter
+
+
 def unknown_in(tree: Any) -> Iterator[UnknownOutline]:
     """Yield what of a value cannot be recorded."""
     if isinstance(tree, UnknownOutline):

@@ -20,6 +20,7 @@ from mindspore import Tensor, ops
 from mindrlhf_msprobe.capture.graph_outline import (
     Path,
     TensorOutline,
+    holds_parameter,
     outline,
     unknown_in,
 )
@@ -27,6 +28,15 @@ from mindrlhf_msprobe.capture.graph_outline import (
 _BASE = 64  # digits that every dtype can hold
 _DIGITS = 4
 _HEADER = 2 * _DIGITS
+
+#: MindSpore's dtypes and those in which they are handed over, exactly and beside the digits.
+_HELD_AS = {
+    name: name.lower()
+    for name in (
+        *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
+        *("Float16", "Float32", "Float64", "Complex64", "Complex128"),
+    )
+} | {"Bool": "uint8", "BFloat16": "float32"}
 
 #: numpy's dtype of a MindSpore dtype that numpy itself does not have.
 _NUMPY_DTYPES: dict[str, np.dtype] = {}
@@ -149,7 +159,12 @@ class _Kind(Question):
     """How a value is visited; what cannot be handed over is noted as a gap of its cell."""
 
     def answer(self, cell: int, value: Any) -> str:
+        if isinstance(value, TensorOutline) and value.dtype not in _HELD_AS:
+            SITES.gaps.setdefault(cell, f"a tensor of dtype {value.dtype}")
+            return "leave"
         if isinstance(value, TensorOutline):
+            if value.is_parameter:
+                return "parameter"
             return "differentiable" if value.has_gradient else "tensor"
         for unknown in unknown_in(value):
             SITES.gaps.setdefault(cell, unknown.reason)
@@ -159,6 +174,26 @@ class _Kind(Question):
     def __call__(self, cell: int, value: Any) -> str:
         """Tell to leave every value alone."""
         return "leave"
+
+
+class _HoldsParameter(Question):
+    """Whether a value is, or holds, a Parameter: it must not pass through a function.
+
+    A function with side effects returns a copy, as far as MindSpore's gradient is concerned, and a
+    Parameter that is changed in place would then have another gradient.
+    """
+
+    def answer(self, cell: int, value: Any) -> bool:
+        """Tell whether it does."""
+        holds = holds_parameter(value)
+        if holds:
+            reason = "gradients where it takes or returns a Parameter of the network"
+            SITES.gaps.setdefault(cell, reason)
+        return holds
+
+    def __call__(self, cell: int, value: Any) -> bool:
+        """Tell to leave every value alone."""
+        return True
 
 
 class _Root(Question):
@@ -178,10 +213,7 @@ class _HeldAs(Question):
     def answer(self, tensor: TensorOutline) -> Any:
         if tensor.dtype == "BFloat16":
             _NUMPY_DTYPES.setdefault("BFloat16", Tensor([0], mindspore.bfloat16).asnumpy().dtype)
-            return mindspore.float32
-        if tensor.dtype == "Bool":
-            return mindspore.uint8
-        return getattr(mindspore, tensor.dtype.lower())
+        return getattr(mindspore, _HELD_AS[tensor.dtype])
 
     def __call__(self, tensor: Any) -> Any:
         """Return the tensor's own dtype."""
@@ -200,6 +232,7 @@ class _SiteNumber(Question):
 
 
 COMPILING = _Compiling()
+HOLDS_PARAMETER = _HoldsParameter()
 ROOT = _Root()
 KIND = _Kind()
 HELD_AS = _HeldAs()

@@ -59,8 +59,8 @@ class Asked:
 _HEAD = """\
 \"\"\"Probes of {what}.\"\"\"
 
-from mindrlhf_msprobe.capture.graph_compiled import closed, handed_over, opened, visited
-from mindrlhf_msprobe.capture.graph_probes import COMPILING, ROOT
+from mindrlhf_msprobe.capture.graph_compiled import closed, opened, own_parameter, visited
+from mindrlhf_msprobe.capture.graph_probes import COMPILING, HOLDS_PARAMETER, ROOT
 
 
 def construct(self, *args, **kwargs):
@@ -72,20 +72,31 @@ def construct(self, *args, **kwargs):
 def cell_source(asked: Asked) -> str:
     """Return the source of a module whose `construct` wraps a cell's."""
     lines = [f"call = opened(self.{NUMBER}, args, kwargs)"]
+    seen = "args", "kwargs"
     if asked.tensors:
+        seen = "seen_args", "seen_kwargs"
         lines += [
-            f"{part} = visited(self.{NUMBER}, 'input_{part}', (), {part}, call, {asked.gradients})"
-            for part in ("args", "kwargs")
+            f"{name} = visited(self.{NUMBER}, 'input_{part}', (), {part}, call, {asked.gradients})"
+            for name, part in zip(seen, ("args", "kwargs"))
         ]
     lines += [
-        f"handed_over(self.{NUMBER}, 'parameters', ({name!r},), self.{name}, call)"
+        f"call = own_parameter(self.{NUMBER}, {name!r}, self.{name}, call)"
         for name in asked.parameters
     ]
-    lines += [f"returned = self.{CONSTRUCT}(*args, **kwargs)", "output = returned"]
+    # Parameters are never passed on by a function of ours: see HOLDS_PARAMETER.
+    lines += [
+        f"if HOLDS_PARAMETER(self.{NUMBER}, (args, kwargs)):",
+        f"    returned = self.{CONSTRUCT}(*args, **kwargs)",
+        "else:",
+        f"    returned = self.{CONSTRUCT}(*{seen[0]}, **{seen[1]})",
+    ]
     if asked.tensors:
         place = f"self.{NUMBER}, 'output', ROOT(returned)"
         lines.append(f"output = visited({place}, returned, call, {asked.gradients})")
-    lines += [f"closed(self.{NUMBER}, call, returned)", "return output"]
+    lines.append(f"closed(self.{NUMBER}, call, returned)")
+    if asked.tensors:
+        lines += [f"if not HOLDS_PARAMETER(self.{NUMBER}, returned):", "    return output"]
+    lines.append("return returned")
     return _source(f"a cell with the parameters {list(asked.parameters)}", lines)
 
 
