@@ -59,6 +59,8 @@ class Asked:
 _HEAD = """\
 \"\"\"Probes of {what}.\"\"\"
 
+from mindspore.ops import functional as F
+
 from mindrlhf_msprobe.capture.graph_compiled import closed, opened, own_parameter, visited
 from mindrlhf_msprobe.capture.graph_probes import COMPILING, HOLDS_PARAMETER, ROOT
 
@@ -86,6 +88,7 @@ def cell_source(asked: Asked) -> str:
     # Parameters are never passed on by a function of ours: see HOLDS_PARAMETER.
     lines += [
         f"if HOLDS_PARAMETER(self.{NUMBER}, (args, kwargs)):",
+        f"    call = F.depend(call, ({seen[0]}, {seen[1]}))",
         f"    returned = self.{CONSTRUCT}(*args, **kwargs)",
         "else:",
         f"    returned = self.{CONSTRUCT}(*{seen[0]}, **{seen[1]})",
@@ -93,10 +96,13 @@ def cell_source(asked: Asked) -> str:
     if asked.tensors:
         place = f"self.{NUMBER}, 'output', ROOT(returned)"
         lines.append(f"output = visited({place}, returned, call, {asked.gradients})")
-    lines.append(f"closed(self.{NUMBER}, call, returned)")
-    if asked.tensors:
-        lines += [f"if not HOLDS_PARAMETER(self.{NUMBER}, returned):", "    return output"]
-    lines.append("return returned")
+        lines += [
+            f"if HOLDS_PARAMETER(self.{NUMBER}, returned):",
+            "    call = F.depend(call, output)",
+            "    output = returned",
+        ]
+    lines += [f"closed(self.{NUMBER}, call, returned)"]
+    lines += ["return output" if asked.tensors else "return returned"]
     return _source(f"a cell with the parameters {list(asked.parameters)}", lines)
 
 

@@ -231,6 +231,50 @@ def test_gradients_are_those_of_the_formula(
     assert nested.end < root.end < entries["Cell.root.UsesNested.parameters_grad.0"].seq
 
 
+class Accumulates(nn.Cell):
+    """Changes a Parameter that it is given, and returns it."""
+
+    def construct(self, x: Tensor, total: ms.Parameter) -> tuple[Tensor, ms.Parameter]:
+        ops.assign_add(total, x)
+        return x * total, total
+
+
+class UsesAccumulates(nn.Cell):
+    """Gives its child a Parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = ms.Parameter(tensor(2), name="total", requires_grad=False)
+        self.weight = ms.Parameter(tensor(2, start=1.0), name="weight")
+        self.accumulates = Accumulates()
+
+    def construct(self, x: Tensor) -> Tensor:
+        out, total = self.accumulates(x * self.weight, self.total)
+        return (out + total).sum()
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_a_parameter_that_changes_in_place_keeps_its_gradient(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """A cell that takes a Parameter computes and differentiates as without the probe."""
+    bits, probe, x = [], layer_probe(task="tensor"), tensor(2, start=2.0)
+    for watched in (False, True):
+        network = UsesAccumulates()
+        if watched:
+            probe.watch(actor=network)
+        step = ms.value_and_grad(network, None, network.trainable_params())
+        for _ in range(2):
+            with probe.phase("actor_update") if watched else nullcontext():
+                loss, gradients = step(x)
+            bits.append([t.asnumpy().tolist() for t in (loss, *gradients, network.total)])
+    assert bits[:2] == bits[2:]
+    values = {r.name: r for entry in recorded(probe).entries() for r in entry.records}
+    for call in range(2):
+        given = values[f"Cell.accumulates.Accumulates.forward.{call}.input.1"].array()
+        assert given.tolist() == (tensor(2).asnumpy().tolist() if call == 0 else bits[0][2])
+
+
 class Loops(nn.Cell):
     """Calls one child in a loop over a tensor and in a branch on one."""
 
