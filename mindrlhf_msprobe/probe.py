@@ -103,11 +103,16 @@ class Probe:
         """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
 
         May be called again; a role given again replaces its network. A role whose network is None
-        does not exist in this training, and its phases record nothing. `optimizers` (role →
-        optimizer) are needed only where gradients can be had no other way, in graph mode.
+        does not exist in this training, and its phases record nothing.
+
+        Call it after the networks are built and before anything of them is compiled: what
+        GRAPH_MODE or `ms.jit` compiles is recorded by probes that are compiled with it. Gradients
+        of parameters are recorded there as they enter the `optimizers` (role → optimizer), and
+        only there.
 
         Raises:
-            UsageError: a role is not known, or what is given is not a mindspore.nn.Cell.
+            UsageError: a role is not known, what is given is not a mindspore.nn.Cell, or, in
+                GRAPH_MODE, it has been compiled already.
         """
         if self._recorder is None:
             return
@@ -124,6 +129,11 @@ class Probe:
             role: None if network is None else _checked(f"watch({role}=…)", network)
             for role, network in networks.items()
         }
+        checked = {
+            role: None if optimizer is None else _checked(f"watch(optimizers[{role!r}])", optimizer)
+            for role, optimizer in (optimizers or {}).items()
+        }
+        self._recorder.watch({role: self._networks[role] for role in networks}, checked)
 
     def phase(self, name: str, model: Any = None) -> PhaseContext | _NoPhase:
         """Return a context manager, also usable as a decorator, around one phase of the step.
@@ -340,6 +350,8 @@ class PhaseContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None and self._capture is not None:
+            self._recorder.note_exception(self._phase, error)
         try:
             self.end()
         except Exception:

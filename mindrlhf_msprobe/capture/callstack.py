@@ -10,6 +10,8 @@ from types import CodeType, FrameType
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMO = os.path.join(_PACKAGE, "demo") + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+#: How the modules of graph_source.py, wrappers of construct, are called.
+GENERATED = "mindrlhf_msprobe_graph_"
 _INTERNAL_LIBRARY = ("contextlib.py", "runpy.py", "threading.py")
 
 
@@ -55,7 +57,7 @@ class CallStacks:
         if file.startswith("<frozen"):
             return True
         path = os.path.abspath(file)
-        if path.startswith(self._framework):
+        if path.startswith(self._framework) or os.path.basename(path).startswith(GENERATED):
             return True
         if path.startswith(_PACKAGE):
             return not path.startswith(_DEMO)

@@ -252,6 +252,14 @@ class EagerCapture:
         with self._guard("the entries of a phase"):
             self._entries.flush()
 
+    def innermost(self) -> tuple[str | None, int | None]:
+        """Return the entry of the innermost recorded cell that is running, and its token."""
+        with self._lock:
+            running = [frame for frames in self._threads for frame in frames if frame.recorded]
+        if not running:
+            return None, None
+        return running[-1].entry, running[-1].values.get("token")
+
     def _frames(self) -> list[_Frame]:
         """Return the cells running in this thread, the outermost first."""
         frames: list[_Frame] | None = getattr(self._running, "frames", None)

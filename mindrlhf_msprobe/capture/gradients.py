@@ -30,9 +30,7 @@ from mindrlhf_msprobe.capture.entries import Entries
 from mindrlhf_msprobe.capture.hooks import ParameterHooks
 from mindrlhf_msprobe.capture.summary import is_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
-from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, Leaf, child_path
-
-PARAMETERS_GRAD = "parameters_grad"
+from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, PARAMETERS_GRAD, Leaf, child_path
 
 _TAPPED_BY = "_msprobe_tapped_by"
 _MOST_CAPTURES = 8

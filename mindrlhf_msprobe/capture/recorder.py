@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from mindrlhf_msprobe.capture.keydata import describe_key_data
 from mindrlhf_msprobe.capture.room import tell_room
 from mindrlhf_msprobe.capture.summary import HostTensor, Summaries
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.ledger import Ledger
@@ -23,7 +25,8 @@ from mindrlhf_msprobe.storage.records import Leaf
 from mindrlhf_msprobe.storage.writer import RunWriter
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
+    from mindrlhf_msprobe.capture.eager import StepCounters
+    from mindrlhf_msprobe.capture.graph import GraphProbes, PhaseCapture
     from mindrlhf_msprobe.capture.hooks import ParameterHooks
 
 
@@ -67,6 +70,7 @@ class Recorder:
         self._phases_recorded: set[str] = set()
         self._roles_entered: set[str] = set()
         self._room_told = False
+        self._graph_probes: GraphProbes | None = None
         for what, error in unknown:
             self.fault(what, error)
 
@@ -94,17 +98,46 @@ class Recorder:
         self._phases_run[phase.name] = first, self.step
         return self._config.records_step(self.step)
 
-    def open_phase(self, phase: Phase, network: Any) -> EagerCapture | None:
-        """Register the hooks of a phase; None if that failed, which is counted, not raised."""
+    def watch(self, networks: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+        """Put probes into the networks of the roles that are recorded, for where they are compiled.
+
+        Raises:
+            UsageError: a network or an optimizer has been compiled already, in graph mode.
+        """
+        phases = [p for p in self._config.phase_table().values() if self._config.records_phase(p)]
+        roles = {phase.role for phase in phases}
+        for role in sorted(roles & {*networks, *optimizers}):
+            try:
+                if networks.get(role) is not None:
+                    self._probes().watch(role, networks[role])
+                if optimizers.get(role) is not None and "backward" in self._config.directions:
+                    self._probes().watch_optimizer(role, optimizers[role])
+            except UsageError:
+                raise
+            except Exception as error:
+                self.fault(f"the cells of {role} where they are compiled", error)
+
+    def _probes(self) -> GraphProbes:
+        if self._graph_probes is None:
+            from mindrlhf_msprobe.capture.graph import GraphProbes
+
+            self._graph_probes = GraphProbes(self._config)
+        return self._graph_probes
+
+    def open_phase(self, phase: Phase, network: Any) -> PhaseCapture | None:
+        """Begin to record a phase; None if that failed, which is counted, not raised."""
         try:
-            from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
+            from mindrlhf_msprobe.capture.eager import StepCounters
+            from mindrlhf_msprobe.capture.graph import PhaseCapture
             from mindrlhf_msprobe.capture.hooks import ParameterHooks
 
             counters = self._counters.setdefault(phase.name, StepCounters())
             if self._parameter_hooks is None:
                 self._parameter_hooks = ParameterHooks()
-            capture = EagerCapture(
+            capture = PhaseCapture(
                 network,
+                probes=self._probes(),
+                role=phase.role,
                 counters=counters,
                 sequence=self._sequence,
                 entries=self._entries(phase.name, counters),
@@ -121,10 +154,11 @@ class Recorder:
             return None
         return capture
 
-    def close_phase(self, phase: Phase, capture: EagerCapture) -> None:
-        """Remove the hooks of a phase; says once if no cell ran inside it."""
+    def close_phase(self, phase: Phase, capture: PhaseCapture) -> None:
+        """End to record a phase; says once if no cell ran inside it."""
         try:
             capture.close()
+            self._note_graph_gaps(phase.role, capture.gaps())
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
         except Exception as error:
@@ -135,10 +169,36 @@ class Recorder:
                 "phase %s, step %d: no cell of the %s network that was watched ran inside it, so "
                 "nothing was recorded. Check that the phase is wrapped around the right call, that "
                 "the network that runs is the one given to watch(), that include and exclude leave "
-                "cells of it, and that it runs in PyNative mode.",
+                "cells of it, and that watch() was called before it was first compiled.",
                 phase.name,
                 self.step,
                 phase.role,
+            )
+
+    def note_exception(self, phase: Phase, error: BaseException) -> None:
+        """Say what to try where MindSpore could not compile cells that hold probes."""
+        frames = traceback.walk_tb(error.__traceback__)
+        codes = (frame.f_code for frame, _ in frames)
+        if any(c.co_name == "compile" and "mindspore" in c.co_filename for c in codes):
+            logger.warning(
+                "%s passed through phase %s while MindSpore compiled cells that hold probes. If it "
+                "does not happen with msprobe: false, leave out the cell that the error names "
+                "(exclude), or its gradients (directions: [forward]), and report it.",
+                type(error).__name__,
+                phase.name,
+            )
+
+    def _note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> None:
+        """Write down, and say once, which cells could not be recorded whole, being compiled."""
+        with self._lock:
+            new = self._writer.note_graph_gaps(role, gaps)
+        if new:
+            cells = "; ".join(f"{cell}: {reason}" for cell, reason in new.items())
+            logger.warning(
+                "the %s network is compiled, and of these cells something cannot be recorded (see "
+                "coverage.graph_mode in run.json): %s",
+                role,
+                cells,
             )
 
     def save_key_data(self, key: str, value: Any) -> None:

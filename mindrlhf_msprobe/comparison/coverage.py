@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
-_BACKWARD = ("backward", "parameters_grad")
+_BACKWARD = ("backward", PARAMETERS_GRAD)
 
 
 def why_no_key_data(config: ProbeConfig | None, step: int, rank: int) -> str | None:
@@ -19,21 +20,46 @@ def why_no_key_data(config: ProbeConfig | None, step: int, rank: int) -> str | N
     return _why_not_step(config, step) or _why_not_rank(config, rank)
 
 
-def without_recorded(coverage: Mapping[str, str], entries: Sequence[Entry]) -> Mapping[str, str]:
+def without_recorded(coverage: Mapping[str, Any], entries: Sequence[Entry]) -> Mapping[str, Any]:
     """Return what a run says it could not record, without what it recorded all the same."""
     if any(entry.direction in _BACKWARD for entry in entries):
         return {what: why for what, why in coverage.items() if what != "backward"}
     return coverage
 
 
+def why_not_compiled(
+    config: ProbeConfig | None, coverage: Mapping[str, Any], entry: Entry
+) -> str | None:
+    """Return why something of an entry's cell could not be recorded, the cell being compiled.
+
+    Args:
+        coverage: what the run says it could not record in its mode.
+    """
+    roles = coverage.get("graph_mode")
+    if not isinstance(roles, Mapping):
+        return None
+    phase = config.phase_table().get(entry.phase) if config is not None else None
+    wanted = [entry.cell]
+    if entry.direction == PARAMETERS_GRAD:
+        wanted.append(PARAMETERS_GRAD)
+    for role, cells in roles.items():
+        if isinstance(cells, Mapping) and (phase is None or phase.role == role):
+            for name in wanted:
+                if name in cells:
+                    return f"not recorded in graph mode: {cells[name]}"
+    return None
+
+
 def why_no_entry(
-    config: ProbeConfig | None, coverage: Mapping[str, str], entry: Entry
+    config: ProbeConfig | None, coverage: Mapping[str, Any], entry: Entry
 ) -> str | None:
     """Return why a run does not hold `entry`, or None if it should.
 
     Args:
         coverage: what the run says it could not record in its mode.
     """
+    if (compiled := why_not_compiled(config, coverage, entry)) is not None:
+        return compiled
     if entry.direction in _BACKWARD and "backward" in coverage:
         return f"backward {coverage['backward']}"
     if config is None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mindrlhf_msprobe.comparison.alignment import Alignment, align, nearest_around
 from mindrlhf_msprobe.comparison.coverage import (
     why_no_entry,
     why_no_key_data,
     why_no_parameters,
+    why_not_compiled,
     without_recorded,
 )
 from mindrlhf_msprobe.comparison.names import ROOT, NameRule
@@ -64,7 +66,7 @@ class StepData:
     key_data: Sequence[KeyDatum]
     config: ProbeConfig | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    coverage: Mapping[str, str] = field(default_factory=dict)
+    coverage: Mapping[str, Any] = field(default_factory=dict)
     own: OwnPlace = OwnPlace()
     foreign: bool = False
     unreadable_keys: Mapping[str | None, str] = field(default_factory=dict)
@@ -221,6 +223,11 @@ class _Planner:
             for i, side in enumerate(entries)
         ]
         wanted = [_records_of(side, event) for side in entries]
+        for i, ran in enumerate(entries):
+            if ran is not None:
+                gaps[i] = why_not_compiled(self._configs[i], self._coverage[i], ran)
+            if gaps[i] is not None:
+                wanted[i] = {k: r for k, r in wanted[i].items() if r.leaf.error is None}
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
             if None in entries and not entry.records:  # it ran in one run only, and silently

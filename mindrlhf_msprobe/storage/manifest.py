@@ -179,6 +179,24 @@ class Manifest:
             changed = self.attempt.get("initial_weights", {})
             self.attempt["initial_weights"] = {**changed, role: dict(weights)}
 
+    def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
+        """Note which cells of a role's network could not be recorded where they are compiled.
+
+        Args:
+            gaps: cell name → why; `save` writes them.
+
+        Returns:
+            those that were not noted before.
+        """
+        coverage = self.content["coverage"]
+        roles = coverage.get("graph_mode", {})
+        known = roles.get(role, {})
+        new = {cell: reason for cell, reason in gaps.items() if cell not in known}
+        if new:  # replaced, not changed: the thread that writes may be reading it
+            roles = {**roles, role: {**known, **new}}
+            self.content["coverage"] = {**coverage, "graph_mode": roles}
+        return new
+
     @classmethod
     def claim(
         cls,
@@ -308,7 +326,7 @@ def _new_content(
         "world": {**world, "rank": rank},
         **_kept(earlier),
         "config": config,
-        "coverage": {"graph_mode": "not recorded by this version"},
+        "coverage": {},
         "lost": {},
     }
 

@@ -213,12 +213,18 @@ class Run:
                 said[rank] = recording
         return said
 
-    def coverage(self, rank: int = 0) -> dict[str, str]:
-        """Return what a rank could not record in its mode, and why."""
+    def coverage(self, rank: int = 0) -> dict[str, Any]:
+        """Return what a rank could not record in its mode, and why.
+
+        Under `graph_mode` stand role → cell name → why.
+        """
         for manifest in self._manifests_of(rank):
             coverage = manifest.get("coverage")
             if isinstance(coverage, dict):
-                return {str(what): str(why) for what, why in coverage.items()}
+                return {
+                    str(what): why if isinstance(why, dict) else str(why)
+                    for what, why in coverage.items()
+                }
         return {}
 
     def completed(self, step: int, rank: int = 0) -> bool:

@@ -26,6 +26,9 @@ _ENTRY = re.compile(
     r"(?P<direction>forward|backward|parameters_grad)\.(?P<call>\d+)"
 )
 _ENTRY_FIELDS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
+
+#: The direction of an entry that holds gradients of parameters.
+PARAMETERS_GRAD = "parameters_grad"
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
 #: The dtypes that are stored as they are; all others, e.g. BFloat16, as a wider one.
@@ -372,7 +375,7 @@ def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str
     for part in _ENTRY_FIELDS:
         if part not in content or content[part] is None:
             continue
-        io = part.removesuffix("_args").removesuffix("_kwargs")
+        io = part.partition("_")[0]
         for path, leaf in leaves(content[part]):
             yield f"{name}.{io}.{path}", io, path, leaf
 

@@ -194,6 +194,13 @@ class RunWriter:
 
         self._background.finish(f"the initial weights of {role}", write)
 
+    def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
+        """Note what could not be recorded in graphs; see `Manifest.note_graph_gaps`.
+
+        It is written with the manifest when the step ends.
+        """
+        return self._manifest.note_graph_gaps(role, gaps)
+
     def end_step(self, step: int, lost: Mapping[str, int], *, complete: bool = True) -> None:
         """Write what msprobe's tools read and note in the manifest that `step` is whole.
 

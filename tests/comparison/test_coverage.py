@@ -126,3 +126,40 @@ def test_what_a_run_could_not_record_in_its_mode_is_coverage(tmp_path):
     assert result.verdict.status is Outcome.IDENTICAL
     (gap,) = result.verdict.coverage
     assert "backward" in gap.reason
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(
+    ("gaps", "reason"),
+    [
+        ({"x": "a dynamic shape"}, "graph mode: a dynamic shape"),
+        ({"parameters_grad": "no optimizer"}, "graph mode: no optimizer"),
+        ({"y": "another cell"}, None),
+    ],
+)
+def test_what_a_graph_could_not_hand_over_is_coverage(tmp_path, gaps, reason, swapped):
+    """A cell that run.json names lacks what it lacks for that reason; others lack it for none."""
+    for name in ("graph", "eager"):
+        recording = Recording(tmp_path / name)
+        with recording.phase("actor_update"):
+            recording.call("y", "Net", np.sin, np.ones(3))
+        entry = "Cell.x.Net.parameters_grad.0" if "parameters_grad" in gaps else None
+        line = {"entry": entry or "Cell.x.Net.forward.0", "seq": 8, "end": 9}
+        leaf = {"type": "int", "value": 1}
+        values = {"weight": [leaf]} if entry else {"input_args": [leaf], "output": [leaf]}
+        if name == "graph":
+            unread = {"type": "mindspore.Tensor", "value": None, "error": "not recorded"}
+            values = None if entry else {"input_args": [unread], "output": [leaf]}
+            recording.writer.note_graph_gaps("actor", gaps)
+        if values is not None:
+            recording.writer.append_entry("actor_update", 0, {**line, **values}, ())
+        recording.end_step()
+        recording.close()
+    pair = ("eager", "graph") if swapped else ("graph", "eager")
+    result = compare_runs(*(tmp_path / name for name in pair))
+    if reason is None:
+        assert result.verdict.status is Outcome.DIVERGED
+    else:
+        assert result.verdict.status is Outcome.IDENTICAL
+        (gap,) = result.verdict.coverage
+        assert reason in gap.reason

@@ -1,0 +1,326 @@
+"""Graph mode and jit: probes are compiled into the cells of the watched networks.
+
+`watch` replaces the construct of every cell by a wrapper that behaves as the construct itself
+where Python runs it, and holds probes where MindSpore compiles it: so a network is recorded in
+GRAPH_MODE, and in PyNative mode where `ms.jit` compiles it or a part of it. Opening and closing a
+phase only decides who takes what the probes hand over; nothing is compiled again.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MethodType
+from typing import Any
+
+import mindspore
+from mindspore import nn
+from mindspore.common.api import _pynative_executor
+
+from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters, named_cells
+from mindrlhf_msprobe.capture.entries import Entries, FaultSink
+from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
+from mindrlhf_msprobe.capture.graph_probes import SITES
+from mindrlhf_msprobe.capture.graph_source import (
+    CONSTRUCT,
+    NUMBER,
+    Asked,
+    WrapperSources,
+    cell_source,
+    optimizer_source,
+)
+from mindrlhf_msprobe.capture.hooks import ParameterHooks
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+
+_ASKED = "msprobe_asked"
+_numbers = itertools.count(1)
+_sources = WrapperSources()
+
+
+class _Number(int):
+    """A cell's number; a copy of the cell has none, for it is not watched."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> int:
+        return 0
+
+
+def _writes_files() -> bool:
+    return bool(mindspore.get_context("device_target") == "Ascend")
+
+
+def graph_mode() -> bool:
+    """Tell whether a cell that is called is compiled."""
+    mode = mindspore.get_context("mode")
+    return bool(mode == mindspore.GRAPH_MODE) and os.environ.get("MS_JIT") != "0"
+
+
+class GraphProbes:
+    """The probes of one recorded run."""
+
+    def __init__(self, config: ProbeConfig) -> None:
+        self._config = config
+        # role → optimizers' (number, its parameters in the order of their gradients)
+        self._optimizers: dict[str, list[tuple[int, list[Any]]]] = {}
+
+    def watch(self, role: str, network: nn.Cell) -> None:
+        """Put probes into a network that has not been compiled yet.
+
+        Raises:
+            UsageError: it has been compiled already, by itself or inside another cell.
+        """
+        asked = [
+            (cell, self._asked(role, name, cell)) for name, cell in named_cells(network).items()
+        ]
+        missing = [(cell, what) for cell, what in asked if what and not has_probes(cell, what)]
+        if missing and graph_mode():
+            _refuse_compiled(f"watch({role}=…)", network)
+        for cell, what in missing:
+            self._wrap(cell, cell_source, what)
+
+    def _asked(self, role: str, name: str, cell: nn.Cell) -> Asked | None:
+        """Return what is recorded of a cell; None for nothing."""
+        config = self._config
+        if not config.records_cell(name):
+            # Tokens are counted by the outermost cells, recorded or not.
+            phases = (p for p in config.phase_table().values() if config.records_phase(p))
+            counts = any(phase.counts_tokens and phase.role == role for phase in phases)
+            return Asked(tensors=False) if counts else None
+        own = cell.parameters_and_names(expand=False) if config.parameters else ()
+        return Asked(
+            parameters=tuple(name for name, _ in own if name.isidentifier()),
+            gradients="backward" in config.directions and not cell.has_bprop,
+        )
+
+    def watch_optimizer(self, role: str, optimizer: nn.Cell) -> None:
+        """Put probes on the gradients that enter an optimizer.
+
+        Raises:
+            UsageError: it has been compiled already.
+        """
+        asked = Asked(gradients=True)
+        if not has_probes(optimizer, asked):
+            if graph_mode():
+                _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
+            self._wrap(optimizer, lambda _: optimizer_source(), asked)
+        parameters = list(optimizer.parameters)
+        self._optimizers.setdefault(role, []).append((vars(optimizer)[NUMBER], parameters))
+
+    def _wrap(self, cell: nn.Cell, source: Callable[[Asked], str], asked: Asked) -> None:
+        attributes = vars(cell)
+        if CONSTRUCT in attributes:
+            asked = asked | attributes[_ASKED]
+        else:
+            attributes[CONSTRUCT] = cell.construct
+            attributes[NUMBER] = _Number(next(_numbers))
+        attributes[_ASKED] = asked
+        wrapper = _sources.function(
+            source(asked), like=None if graph_mode() else attributes[CONSTRUCT]
+        )
+        attributes["construct"] = MethodType(wrapper, cell)
+
+    def gradients_of(self, role: str, slots: Mapping[int, CellSlot], network: nn.Cell) -> Any:
+        """Return optimizer number → the (slot, parameter name) of each gradient it takes."""
+        optimizers = self._optimizers.get(role, [])
+        owners: dict[int, tuple[CellSlot, str]] = {}
+        for cell in named_cells(network).values() if optimizers else ():
+            slot = slots.get(vars(cell).get(NUMBER, 0))
+            for name, parameter in cell.parameters_and_names(expand=False):
+                if slot is not None:
+                    owners.setdefault(id(parameter), (slot, name))
+        return {
+            number: [owners.get(id(parameter)) for parameter in parameters]
+            for number, parameters in optimizers
+        }
+
+
+def has_probes(cell: nn.Cell, asked: Asked) -> bool:
+    """Tell whether a cell has been wrapped for at least what is asked."""
+    present = vars(cell).get(_ASKED)
+    return present is not None and present.covers(asked)
+
+
+def _refuse_compiled(call: str, network: nn.Cell) -> None:
+    compiled = _compiled_around(network)
+    if compiled is not None:
+        where = "it" if compiled is network else f"it, inside {type(compiled).__name__},"
+        raise UsageError(
+            f"{call} got {type(network).__name__}, but {where} has been compiled already, and a "
+            f"compiled graph cannot be given probes. Call probe.watch() after the networks are "
+            f"built and before the first one runs, trains or is compiled."
+        )
+
+
+def _compiled_around(network: nn.Cell) -> nn.Cell | None:
+    """Return a cell that has been compiled and that is, holds or is held by `network`."""
+    for cell in named_cells(network).values():
+        if cell.compile_cache:
+            return cell
+    from mindspore.common import api
+
+    if not any(getattr(api, "cells_compile_cache", {}).values()):
+        return None
+    # By its type: isinstance would ask a weak proxy for what may no longer exist.
+    cells = (found for found in gc.get_objects() if issubclass(type(found), nn.Cell))
+    for around in [cell for cell in cells if vars(cell).get("_compile_cache")]:
+        if any(cell is network for cell in named_cells(around).values()):
+            return around
+    return None
+
+
+class PhaseCapture:
+    """One opening of one phase: what runs in Python and what runs in graphs.
+
+    Args:
+        root: the network whose cells are recorded.
+        probes, role: where its probes, and those of its role's optimizers, are known.
+
+    The other arguments are those of `EagerCapture`.
+    """
+
+    def __init__(
+        self,
+        root: nn.Cell,
+        *,
+        probes: GraphProbes,
+        role: str,
+        counters: StepCounters,
+        sequence: Iterator[int],
+        entries: Entries,
+        is_recorded: Callable[[str], bool],
+        records_token: Callable[[int], bool] | None,
+        with_parameters: bool,
+        directions: Collection[str],
+        parameter_hooks: ParameterHooks,
+        fault: FaultSink,
+    ) -> None:
+        self._root = root
+        self._entries = entries
+        opening = counters.openings
+        self._eager: EagerCapture | None = None
+        if graph_mode():
+            counters.openings += 1
+        else:
+            self._eager = EagerCapture(
+                root,
+                counters=counters,
+                sequence=sequence,
+                entries=entries,
+                is_recorded=is_recorded,
+                records_token=records_token,
+                with_parameters=with_parameters,
+                directions=directions,
+                parameter_hooks=parameter_hooks,
+                fault=fault,
+            )
+        self._names = {
+            vars(cell)[NUMBER]: (name, cell)
+            for name, cell in named_cells(root).items()
+            if NUMBER in vars(cell)
+        }
+        self._counters = counters
+        self._slots = {
+            number: CellSlot(name, type(cell).__name__, is_recorded(name))
+            for number, (name, cell) in self._names.items()
+        }
+        self._records_token = records_token
+        self._first_outermost: int | None = None
+        self._token = -1
+        self._optimizers = probes.gradients_of(role, self._slots, root)
+        self._graph = GraphCalls(
+            self._slots,
+            self._optimizers,
+            calls=counters.calls,
+            parameters=counters.parameters,
+            opening=opening,
+            sequence=sequence,
+            describer=entries.describer,
+            token_of=self._token_of,
+            outer=lambda: self._outer()[0],
+            python_runs=self._eager is not None,
+            forward="forward" in directions,
+            sink=entries.sink,
+            fault=fault,
+        )
+
+    @property
+    def cells_seen(self) -> int:
+        """How many calls of recorded cells the phase has seen."""
+        return self._graph.cells_seen + (self._eager.cells_seen if self._eager else 0)
+
+    def open(self) -> None:
+        """Begin to record."""
+        if self._eager is not None:
+            self._eager.open()
+        if _writes_files():
+            from mindrlhf_msprobe.capture import graph_ascend
+
+            graph_ascend.before_phase()
+        SITES.receiver = self._graph
+
+    def close(self) -> None:
+        """End to record; waits for what still runs."""
+        if _writes_files():
+            from mindrlhf_msprobe.capture import graph_ascend
+
+            graph_ascend.after_phase(self._graph)
+        else:
+            _pynative_executor.sync()
+        if SITES.receiver is self._graph:
+            SITES.receiver = None
+        try:
+            self._graph.end()
+        finally:
+            if self._eager is not None:
+                self._eager.close()
+            else:
+                self._entries.flush()
+
+    def gaps(self) -> dict[str, str]:
+        """Return what could not be recorded: cell name → why."""
+        found = {}
+        for number, (name, cell) in self._names.items():
+            if number in SITES.gaps:
+                found[name] = SITES.gaps[number]
+            elif number in SITES.compiled and cell.has_bprop:
+                found[name] = "its gradients: it has a bprop of its own"
+        found |= self._compiled_early()
+        if self._graph.has_gradients and not self._optimizers and self._eager is None:
+            found[PARAMETERS_GRAD] = "the optimizer was not given to watch(optimizers=…)"
+        return found
+
+    def _compiled_early(self) -> dict[str, str]:
+        """Return the cells inside jitted ones that ran and handed nothing over."""
+        calls = self._counters.calls
+        ran = {s.name for s in self._slots.values() if s.call_name("forward") in calls}
+        silent: dict[str, str] = {}
+        for name, cell in self._names.values():
+            construct = getattr(vars(cell)[CONSTRUCT], "__func__", None)
+            if name in ran and hasattr(construct, "__wrapped_by_jit__"):
+                prefix = "" if cell is self._root else f"{name}."
+                below = {
+                    n for n, c in self._names.values() if n.startswith(prefix) and c is not cell
+                }
+                if not below & ran:
+                    silent |= dict.fromkeys(below, f"{name} was compiled before watch()")
+        return silent
+
+    def _outer(self) -> tuple[str | None, int | None]:
+        return self._eager.innermost() if self._eager is not None else (None, None)
+
+    def _token_of(self, outermost: bool, cell: int) -> tuple[int | None, bool]:
+        """A new token begins when the first of the outermost cells is called again."""
+        if self._records_token is None:
+            return None, True
+        token = self._outer()[1]
+        if token is None:
+            if outermost:
+                if self._first_outermost is None:
+                    self._first_outermost = cell
+                if self._first_outermost == cell:
+                    self._token += 1
+            token = self._token
+        return token, self._records_token(token)

@@ -1,0 +1,394 @@
+"""What compiled graphs hand over in one opening of one phase → entries, as PyNative makes them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.capture.graph_outline import Path, TensorOutline, UnknownOutline
+from mindrlhf_msprobe.capture.graph_probes import Site
+from mindrlhf_msprobe.capture.summary import HostTensor, fingerprint_of, to_host
+from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.storage.records import Leaf, child_path, entry_name
+
+#: Where a gradient stands in a backward entry: what arrives is its input, what leaves its output.
+_BACKWARD_PARTS = {"output": "input", "input_args": "output", "input_kwargs": "output_kwargs"}
+_RECORD_PARTS = {"input_args": "input", "input_kwargs": "input", "output_kwargs": "output"}
+_NOTHING = Leaf("NoneType").to_json()
+
+#: So many calls are kept for gradients that may still come: some 50 MB.
+_MOST_CALLS = 50_000
+
+
+@dataclass(frozen=True)
+class CellSlot:
+    """A cell of the phase's network: its name and class, and whether it is recorded."""
+
+    name: str
+    class_name: str
+    recorded: bool
+
+    def call_name(self, direction: str) -> str:
+        """Return the entry's name without its call number."""
+        return entry_name(self.name, self.class_name, direction, 0)[:-2]
+
+
+@dataclass
+class _Call:
+    """One run of a cell; tensors and gradients by part and path."""
+
+    number: int
+    cell: int
+    slot: CellSlot
+    count: int
+    parent: _Call | None
+    recorded: bool
+    values: dict[str, Any]
+    inputs: Any
+    output: Any = None
+    tensors: dict[tuple[str, Path], Any] = field(default_factory=dict)
+    gradients: dict[tuple[str, Path], Any] = field(default_factory=dict)
+    outer: str | None = None
+    backward_seq: int | None = None
+    backward_end: int | None = None
+
+    def entry(self, direction: str) -> str:
+        return f"{self.slot.call_name(direction)}.{self.count}"
+
+
+class GraphCalls:
+    """The calls of one opening of a phase; a `graph_probes.Receiver`.
+
+    Forward entries are handed on when their call ends, in the program's order. Gradients come when
+    they come: a backward entry is handed on two runs of the network later, or at the end, with the
+    place in time that reversing the forward pass gives it.
+
+    Args:
+        slots: cell number → the cell's slot.
+        optimizers: cell number of an optimizer → the (slot, parameter name) of each gradient that
+            enters it, None for one of no cell of this network.
+        calls: how often each entry's cell ran in this phase and step; shared with PyNative.
+        parameters: the fingerprints of parameters when they were last recorded; shared likewise.
+        opening: how often the phase had been opened before.
+        token_of: told whether a call is an outermost one, and its cell; returns its token.
+        outer: returns the entry of the cell that runs in PyNative around the graph. Where that is
+            the compiled cell itself, PyNative has made its entry.
+        python_runs: whether what is not compiled runs in PyNative, and is recorded there.
+        forward: whether forward entries are handed on.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[int, CellSlot],
+        optimizers: Mapping[int, list[tuple[CellSlot, str] | None]],
+        *,
+        calls: dict[str, int],
+        parameters: dict[str, str],
+        opening: int,
+        sequence: Iterator[int],
+        describer: TreeDescriber,
+        token_of: Callable[[bool, int], tuple[int | None, bool]],
+        outer: Callable[[], str | None],
+        python_runs: bool,
+        forward: bool,
+        sink: Callable[[dict[str, Any], tuple[str, ...]], None],
+        fault: Callable[[str, BaseException], None],
+    ) -> None:
+        self._slots = slots
+        self._optimizers = optimizers
+        self._counts = calls
+        self._parameters = parameters
+        self._opening = opening
+        self._sequence = sequence
+        self._describer = describer
+        self._token_of = token_of
+        self._outer = outer
+        self._python_runs = python_runs
+        self._forward = forward
+        self._sink = sink
+        self._fault = fault
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+        self._running: list[_Call] = []
+        self._group: list[_Call] = []
+        self._earlier: list[_Call] = []
+        self._group_has_gradients = False
+        self._forgotten = 0
+        self._strict_fault: Exception | None = None
+        # Held for moments only, never while a tensor is summarised.
+        self._lock = threading.RLock()
+        self.cells_seen = 0
+        self.has_gradients = False
+
+    # What a Receiver does.
+
+    def opened(self, site: Site) -> int:
+        """Open a call of a cell, or of an optimizer."""
+        with self._lock:
+            number = next(self._numbers)
+            if site.cell in self._optimizers:
+                if self._python_runs and all(call.outer or call.parent for call in self._group):
+                    return 0  # the network ran in PyNative, where parameters have hooks
+                self._end_group()
+                slot = CellSlot("", "", True)
+                self._calls[number] = _Call(number, site.cell, slot, 0, None, True, {}, ())
+                return number
+            if site.cell not in self._slots:
+                return 0
+            call = self._open_call(number, site)
+            self._calls[number] = call
+            self._running.append(call)
+            return number
+
+    def tensor(self, call: int, site: Site, array: np.ndarray) -> None:
+        """Describe an input, an output or a parameter of a call."""
+        found = self._calls.get(call)
+        if found is None or not found.recorded:
+            return
+        if site.part == "gradients":
+            self._describe_parameter_gradient(found, site, array)
+            return
+        if not self._forward:
+            return
+        record = _record(found.entry("forward"), site.part, site.path)
+        if site.part == "parameters":
+            key = f"{found.slot.call_name('forward')}.{site.path[0]}"
+            host = to_host(array)
+            state = fingerprint_of(HostTensor("", site.outline.dtype, host.array))
+            if self._parameters.get(key) == state:
+                return
+            self._parameters[key] = state
+        found.tensors[site.part, site.path] = self._describe(array, site.outline, record)
+
+    def gradient(self, call: int, site: Site, array: np.ndarray) -> None:
+        """Describe the gradient of an input or an output of a call."""
+        found = self._calls.get(call)
+        if found is None and call <= self._forgotten:
+            self.fault("a gradient", LookupError(f"it came more than {_MOST_CALLS} calls late"))
+        if found is None or not found.recorded:
+            return
+        part = _BACKWARD_PARTS[site.part]
+        record = _record(found.entry("backward"), part, site.path)
+        described = self._describe(array, site.outline, record)
+        with self._lock:
+            found.gradients[part, site.path] = described
+            self._group_has_gradients = self.has_gradients = True
+
+    def closed(self, call: int, site: Site) -> None:
+        """Hand on the entry of a call that has ended."""
+        with self._lock:
+            found = self._calls.get(call)
+            if found is None:
+                return
+            if found.cell in self._optimizers:
+                del self._calls[call]
+                self._emit_parameter_gradients(found)
+                return
+            while self._running and self._running[-1] is not found:
+                self._give_up(self._running.pop())
+            if self._running:
+                self._running.pop()
+            if not found.recorded:
+                del self._calls[call]
+                return
+            output = site.outline
+            found.output = output if isinstance(output, (tuple, list)) else [output]
+            found.values["output"] = self._filled(found, "output", found.output)
+            found.values["end"] = next(self._sequence)
+            values = self._forward_values(found)
+            found.tensors.clear()
+        if self._forward:
+            self._sink(values, ())
+
+    def fault(self, what: str, error: BaseException) -> None:
+        """Count a fault; a strict run's exception waits until the graph has run."""
+        try:
+            self._fault(what, error)
+        except Exception as strict:
+            self._strict_fault = strict
+
+    def end(self) -> None:
+        """Hand on what has not been handed on yet; raise what a strict run is to raise."""
+        with self._lock:
+            while self._running:
+                self._give_up(self._running.pop())
+            self._end_group()
+            self._emit_backward(self._earlier)
+            self._earlier = []
+            self._calls.clear()
+        if self._strict_fault is not None:
+            raise self._strict_fault
+
+    # Forward.
+
+    def _open_call(self, number: int, site: Site) -> _Call:
+        slot = self._slots[site.cell]
+        if any(call.cell == site.cell for call in self._running):
+            # A cell does not run inside itself: its last run, and all in it, was given up.
+            while self._running[-1].cell != site.cell:
+                self._give_up(self._running.pop())
+            self._give_up(self._running.pop())
+        outermost = not self._running
+        if outermost and (self._group_has_gradients or len(self._group) > _MOST_CALLS):
+            self._end_group()
+        above = self._outer() if outermost else None
+        call_name = slot.call_name("forward")
+        if above is not None and above.rpartition(".")[0] == call_name:
+            self.cells_seen += 1
+            return _Call(number, site.cell, slot, 0, None, False, {}, ())
+        token, in_range = self._token_of(outermost, site.cell)
+        count = self._counts.get(call_name, 0)
+        self._counts[call_name] = count + 1
+        self.cells_seen += slot.recorded
+        parent = self._running[-1] if self._running else None
+        recorded = slot.recorded and in_range
+        call = _Call(number, site.cell, slot, count, parent, recorded, {}, site.outline)
+        if not recorded:
+            return call
+        while parent is not None and not parent.recorded:
+            parent = parent.parent
+        above = self._outer() if parent is None else parent.entry("forward")
+        call.outer = above if parent is None else None
+        entry = call.entry("forward")
+        call.values.update(entry=entry, seq=next(self._sequence), end=None, parent=above)
+        call.values["opening"] = self._opening
+        if token is not None:
+            call.values["token"] = token
+        self._group.append(call)
+        return call
+
+    def _forward_values(self, call: _Call) -> dict[str, Any]:
+        args, kwargs = call.inputs
+        output = call.values.pop("output", [])
+        values = {
+            **call.values,
+            "input_args": self._filled(call, "input_args", args),
+            "input_kwargs": self._filled(call, "input_kwargs", kwargs),
+        }
+        parameters = {
+            path[0]: leaf for (part, path), leaf in call.tensors.items() if part == "parameters"
+        }
+        if parameters:
+            values["parameters"] = parameters
+        values["output"] = output
+        return values
+
+    def _give_up(self, call: _Call) -> None:
+        """Hand on a call that did not return."""
+        if call.recorded and self._forward:
+            self._sink(self._forward_values(call), ())
+
+    def _filled(self, call: _Call, part: str, tree: Any, path: Path = ()) -> Any:
+        """Return the JSON structure of one part of a call."""
+        if isinstance(tree, TensorOutline):
+            missing = Leaf("mindspore.Tensor", error="the graph did not hand it over")
+            return call.tensors.get((part, path)) or missing.to_json()
+        if isinstance(tree, UnknownOutline):
+            return Leaf(tree.type, error=f"not recorded in graph mode: {tree.reason}").to_json()
+        filled = functools.partial(self._filled, call, part)
+        if isinstance(tree, dict):
+            return {str(key): filled(item, (*path, key)) for key, item in tree.items()}
+        if isinstance(tree, (tuple, list)):
+            return [filled(item, (*path, index)) for index, item in enumerate(tree)]
+        return self._describer.describe(tree, _record(call.entry("forward"), part, path))
+
+    def _describe(self, array: np.ndarray, tensor: TensorOutline, record: str) -> Any:
+        described = self._describer.describe(array, record)
+        return {**described, "type": "mindspore.Tensor", "dtype": tensor.dtype}
+
+    # Backward.
+
+    def _end_group(self) -> None:
+        """Give the backward pass of what ran so far its places in time: the reverse of forward."""
+        moments = [(call.values["seq"], call, False) for call in self._group]
+        moments += [(call.values["end"], call, True) for call in self._group if call.values["end"]]
+        for _, call, is_end in sorted(moments, key=lambda moment: moment[0], reverse=True):
+            if is_end:
+                call.backward_seq = next(self._sequence)
+            else:
+                call.backward_end = next(self._sequence)
+        # Gradients of a run may still come while the next one begins, not while the one after it.
+        self._emit_backward(self._earlier)
+        self._earlier, self._group, self._group_has_gradients = self._group, [], False
+
+    def _emit_backward(self, calls: list[_Call]) -> None:
+        with_gradients = [call for call in calls if call.gradients]
+        for call in sorted(with_gradients, key=lambda call: call.backward_end or 0):
+            parent = call.parent
+            while parent is not None and not parent.gradients:
+                parent = parent.parent
+            args, kwargs = call.inputs
+            values = {
+                **call.values,
+                "entry": call.entry("backward"),
+                "seq": call.backward_seq if call.backward_seq is not None else call.backward_end,
+                "end": call.backward_end,
+                "parent": parent.entry("backward") if parent else _backward_of(call),
+                "input": _gradients(call, "input", call.output or []),
+                "output": _gradients(call, "output", args),
+                "output_kwargs": _gradients(call, "output_kwargs", kwargs),
+            }
+            self._sink(values, ())
+        for call in calls:
+            self._calls.pop(call.number, None)
+            self._forgotten = max(self._forgotten, call.number)
+
+    def _describe_parameter_gradient(self, call: _Call, site: Site, array: np.ndarray) -> None:
+        index = site.path[-1] if len(site.path) > 1 else 0
+        of_cells = self._optimizers[call.cell]
+        target = of_cells[index] if index < len(of_cells) else None
+        if target is None or not target[0].recorded:
+            return
+        slot, name = target
+        count = self._counts.get(slot.call_name("parameters_grad"), 0)
+        record = child_path(f"{slot.call_name('parameters_grad')}.{count}", name)
+        call.tensors[slot.name, (index,)] = self._describe(array, site.outline, record)
+
+    def _emit_parameter_gradients(self, call: _Call) -> None:
+        """Hand on one entry for each cell whose parameters had a gradient."""
+        entries: dict[str, dict[str, Any]] = {}
+        of_cells = self._optimizers[call.cell]
+        for (_, (index,)), leaf in sorted(call.tensors.items(), key=lambda item: item[0][1]):
+            slot, name = of_cells[index]  # type: ignore[misc]
+            entries.setdefault(slot.call_name("parameters_grad"), {})[name] = [leaf]
+        for call_name, gradients in entries.items():
+            count = self._counts.get(call_name, 0)
+            self._counts[call_name] = count + 1
+            values = {
+                "entry": f"{call_name}.{count}",
+                "seq": next(self._sequence),
+                "end": next(self._sequence),
+                "parent": None,
+                "opening": self._opening,
+                **gradients,
+            }
+            self._sink(values, ())
+
+
+def _backward_of(call: _Call | None) -> str | None:
+    """Return the backward entry of the cell that ran in PyNative around a call."""
+    while call is not None and call.outer is None:
+        call = call.parent
+    if call is None or call.outer is None:
+        return None
+    call_name, _, count = call.outer.rpartition(".")
+    return f"{call_name.removesuffix('.forward')}.backward.{count}"
+
+
+def _gradients(call: _Call, part: str, tree: Any, path: Path = ()) -> Any:
+    """Return the gradients of one part, nested as the part is; None stands where there is none."""
+    if isinstance(tree, dict):
+        return {str(k): _gradients(call, part, item, (*path, k)) for k, item in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return [_gradients(call, part, item, (*path, i)) for i, item in enumerate(tree)]
+    return call.gradients.get((part, path), _NOTHING)
+
+
+def _record(entry: str, part: str, path: Path) -> str:
+    return functools.reduce(child_path, path, f"{entry}.{_RECORD_PARTS.get(part, part)}")

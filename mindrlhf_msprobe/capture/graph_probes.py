@@ -1,0 +1,304 @@
+"""The probes of compiled graphs: what the compiler asks, and what running graphs call.
+
+A call of a cell is opened by `OPEN`, which returns a number for this very run of it; every tensor
+is handed over with that number before it, in one array, because MindSpore 2.10 hands only one to
+the host. `side_effect_io` keeps the probes of a forward pass in the program's order. Gradients
+carry the number of the call they belong to, so theirs does not matter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, ops
+
+from mindrlhf_msprobe.capture.graph_outline import (
+    Path,
+    TensorOutline,
+    holds_parameter,
+    outline,
+    unknown_in,
+)
+
+_BASE = 64  # digits that every dtype can hold
+_DIGITS = 4
+_HEADER = 2 * _DIGITS
+
+#: MindSpore's dtypes and those in which they are handed over, exactly and beside the digits.
+_HELD_AS = {
+    name: name.lower()
+    for name in (
+        *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
+        *("Float16", "Float32", "Float64", "Complex64", "Complex128"),
+    )
+} | {"Bool": "uint8", "BFloat16": "float32"}
+
+#: numpy's dtype of a MindSpore dtype that numpy itself does not have.
+_NUMPY_DTYPES: dict[str, np.dtype] = {}
+
+
+@dataclass(frozen=True)
+class Site:
+    """What one probe hands over.
+
+    Attributes:
+        cell: the cell's number.
+        part: input_args, input_kwargs, output, parameters, gradients, or "" for a call as a whole.
+        path: where the tensor stands in that part.
+        outline: the tensor's outline; of a call as a whole, that of its arguments or its output.
+    """
+
+    cell: int
+    part: str
+    path: Path
+    outline: Any
+
+
+class Receiver(Protocol):
+    """Takes what the probes of running graphs hand over; called from any thread."""
+
+    def opened(self, site: Site) -> int:
+        """Take note of a call that begins and return its number, 0 if it is not recorded."""
+
+    def tensor(self, call: int, site: Site, array: np.ndarray) -> None:
+        """Take a tensor of a call; the array is valid until this returns."""
+
+    def closed(self, call: int, site: Site) -> None:
+        """Take note of a call that has ended."""
+
+    def gradient(self, call: int, site: Site, array: np.ndarray) -> None:
+        """Take the gradient of a tensor of a call; the array is valid until this returns."""
+
+    def fault(self, what: str, error: BaseException) -> None:
+        """Take note of a fault; never raises."""
+
+
+class Sites:
+    """Every probe that was compiled, by number, and who takes what they hand over.
+
+    Attributes:
+        receiver: the open phase, or None.
+        gaps: cell number → why something of the cell cannot be recorded.
+        compiled: the numbers of the cells that were compiled with their probes.
+    """
+
+    def __init__(self) -> None:
+        self.receiver: Receiver | None = None
+        self.gaps: dict[int, str] = {}
+        self.compiled: set[int] = set()
+        # Number 0 stands for a probe of nothing: what answers where nothing is compiled.
+        self._sites: list[Site] = [Site(0, "", (), None)]
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._lock = threading.Lock()
+
+    def number(self, site: Site) -> int:
+        """Return the number of a probe; equal ones share it."""
+        key = (site.cell, site.part, repr(site.path), repr(site.outline))
+        with self._lock:
+            number = self._numbers.setdefault(key, len(self._sites))
+            if number == len(self._sites):
+                self._sites.append(site)
+                self.compiled.add(site.cell)
+            return number
+
+    def __getitem__(self, number: int) -> Site:
+        return self._sites[number]
+
+
+SITES = Sites()
+
+
+def _digits(number: int) -> np.ndarray:
+    return np.array([number // _BASE**i % _BASE for i in range(_DIGITS)], np.int32)
+
+
+def _number(digits: np.ndarray) -> int:
+    return sum(int(digit) * _BASE**i for i, digit in enumerate(digits[:_DIGITS]))
+
+
+# What the compiler asks.
+
+
+class Question(mindspore.constexpr(lambda: None, get_instance=False)):  # type: ignore[misc]
+    """A question that `answer` answers while MindSpore compiles, the answer being a constant.
+
+    Where Python runs the function that asks (`capture_mode="bytecode"` does, in part), the answer
+    is one that makes probes do nothing.
+    """
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what is answered where nothing is compiled."""
+        raise NotImplementedError
+
+    def __infer__(self, *arguments: dict[str, Any]) -> dict[str, Any]:
+        known = (outline(a["shape"], a["dtype"], a["value"]) for a in arguments)
+        return {"shape": None, "dtype": None, "value": self.answer(*known)}
+
+    def answer(self, *arguments: Any) -> Any:
+        """Return the constant that stands in the graph."""
+        raise NotImplementedError
+
+
+class _Compiling(Question):
+    """Whether MindSpore compiles the function that asks; where Python runs it, it does not."""
+
+    def answer(self) -> bool:
+        return True
+
+    def __call__(self) -> bool:
+        """Tell that nothing is compiled."""
+        return False
+
+
+class _Kind(Question):
+    """How a value is visited; what cannot be handed over is noted as a gap of its cell."""
+
+    def answer(self, cell: int, value: Any) -> str:
+        if isinstance(value, TensorOutline) and value.dtype not in _HELD_AS:
+            SITES.gaps.setdefault(cell, f"a tensor of dtype {value.dtype}")
+            return "leave"
+        if isinstance(value, TensorOutline):
+            if value.is_parameter:
+                return "parameter"
+            return "differentiable" if value.has_gradient else "tensor"
+        for unknown in unknown_in(value):
+            SITES.gaps.setdefault(cell, unknown.reason)
+        kinds: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
+        return kinds.get(type(value), "leave")
+
+    def __call__(self, cell: int, value: Any) -> str:
+        """Tell to leave every value alone."""
+        return "leave"
+
+
+class _HoldsParameter(Question):
+    """Whether a value is, or holds, a Parameter: it must not pass through a function.
+
+    A function with side effects returns a copy, as far as MindSpore's gradient is concerned, and a
+    Parameter that is changed in place would then have another gradient.
+    """
+
+    def answer(self, cell: int, value: Any) -> bool:
+        """Tell whether it does."""
+        holds = holds_parameter(value)
+        if holds:
+            reason = "gradients where it takes or returns a Parameter of the network"
+            SITES.gaps.setdefault(cell, reason)
+        return holds
+
+    def __call__(self, cell: int, value: Any) -> bool:
+        """Tell to leave every value alone."""
+        return True
+
+
+class _Root(Question):
+    """Where an output stands among a call's outputs: one that is no tuple or list is the first."""
+
+    def answer(self, output: Any) -> Path:
+        return () if isinstance(output, (tuple, list)) else (0,)
+
+    def __call__(self, output: Any) -> Path:
+        """Return what nobody looks at."""
+        return ()
+
+
+class _HeldAs(Question):
+    """The dtype in which a tensor is handed over: one that holds the digits and all its values."""
+
+    def answer(self, tensor: TensorOutline) -> Any:
+        if tensor.dtype == "BFloat16":
+            _NUMPY_DTYPES.setdefault("BFloat16", Tensor([0], mindspore.bfloat16).asnumpy().dtype)
+        return getattr(mindspore, _HELD_AS[tensor.dtype])
+
+    def __call__(self, tensor: Any) -> Any:
+        """Return the tensor's own dtype."""
+        return tensor.dtype
+
+
+class _SiteNumber(Question):
+    """The number of a probe, as digits."""
+
+    def answer(self, cell: int, part: str, path: Path, value: Any) -> Tensor:
+        return Tensor(_digits(SITES.number(Site(cell, part, path, value))))
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Return the probe of nothing."""
+        return Tensor(_digits(0))
+
+
+COMPILING = _Compiling()
+HOLDS_PARAMETER = _HoldsParameter()
+ROOT = _Root()
+KIND = _Kind()
+HELD_AS = _HeldAs()
+SITE = _SiteNumber()
+
+
+# What the running graph calls. Nothing of it may raise: that would poison the executor for good.
+
+
+def _received(take: Callable[[Receiver, np.ndarray], Any]) -> Callable[[Any], np.ndarray]:
+    def called(message: Any) -> np.ndarray:
+        receiver = SITES.receiver
+        number = 0
+        if receiver is not None:
+            try:
+                number = take(receiver, np.asarray(message)) or 0
+            except Exception as error:
+                receiver.fault("what a compiled graph handed over", error)
+        return _digits(number)
+
+    return called
+
+
+def _take_opened(receiver: Receiver, message: np.ndarray) -> int:
+    return receiver.opened(SITES[_number(message)])
+
+
+def _take_closed(receiver: Receiver, message: np.ndarray) -> None:
+    receiver.closed(_number(message), SITES[_number(message[_DIGITS:])])
+
+
+def _take_tensor(receiver: Receiver, message: np.ndarray) -> None:
+    call, site = _number(message), SITES[_number(message[_DIGITS:])]
+    if call and site.outline is not None:
+        receiver.tensor(call, site, _elements(message, site.outline))
+
+
+def _take_gradient(receiver: Receiver, message: np.ndarray) -> None:
+    call, site = _number(message), SITES[_number(message[_DIGITS:])]
+    if call:
+        receiver.gradient(call, site, _elements(message, site.outline))
+
+
+def _elements(message: np.ndarray, tensor: TensorOutline) -> np.ndarray:
+    return as_recorded(message[_HEADER:].reshape(tensor.shape), tensor)
+
+
+def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
+    """Return elements in the tensor's own dtype, without a copy where they are held in it."""
+    if tensor.dtype == "Bool":
+        return elements.view(np.bool_)
+    if tensor.dtype == "BFloat16":
+        if "BFloat16" not in _NUMPY_DTYPES:
+            _NUMPY_DTYPES["BFloat16"] = Tensor([0], mindspore.bfloat16).asnumpy().dtype
+        return elements.astype(_NUMPY_DTYPES["BFloat16"])
+    return elements
+
+
+def _host_function(name: str, called: Callable[[Any], np.ndarray]) -> ops.Custom:
+    called.__name__ = called.__qualname__ = name
+    return ops.Custom(called, (_DIGITS,), mindspore.int32, "pyfunc")
+
+
+OPEN = _host_function("msprobe_open", _received(_take_opened))
+CLOSE = _host_function("msprobe_close", _received(_take_closed))
+TENSOR = _host_function("msprobe_tensor", _received(_take_tensor))
+GRADIENT = _host_function("msprobe_gradient", _received(_take_gradient))
+for _probe in (OPEN, CLOSE, TENSOR):
+    _probe.add_prim_attr("side_effect_io", True)

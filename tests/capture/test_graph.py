@@ -1,0 +1,582 @@
+"""GRAPH_MODE and jit: the same names, calls, nesting and values as PyNative."""
+
+import copy
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from mindspore import Tensor, nn, ops  # noqa: E402
+from small_networks import Cubed, Mixed, Policy, Scale, Twice, tensor  # noqa: E402
+
+from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
+from mindrlhf_msprobe.capture import summary  # noqa: E402
+
+STEPS = 2
+SETTINGS: dict[str, dict[str, Any] | None] = {
+    "off": {"msprobe": False},
+    "switches off": {"actor_train_dump": False, "actor_infer_dump": False},
+    "outside the window": {"step_start": 9},
+    "statistics": {},
+    "tensor": {"task": "tensor"},
+}
+
+
+@pytest.fixture
+def graph_mode() -> Iterator[None]:
+    """Run a test in GRAPH_MODE."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def train(
+    network: nn.Cell,
+    loss_of: Callable[[nn.Cell], Callable[..., Tensor]],
+    x: Tensor,
+    settings: dict[str, Any] | None,
+    path: Path,
+    mode: int = ms.GRAPH_MODE,
+) -> list[bytes]:
+    """Score, train and return the bits of every output, loss, gradient and, at the end, weight."""
+    ms.set_context(mode=mode)
+    optimizer = nn.AdamWeightDecay(network.trainable_params(), 0.01)
+    probe = None
+    if settings is not None:
+        on = {"msprobe": True, "actor_train_dump": True, "actor_infer_dump": True, "step_end": 9}
+        probe = Probe.from_config({**on, "dump_path": str(path), **settings})
+        probe.watch(actor=network, optimizers={"actor": optimizer})
+    step = ms.value_and_grad(loss_of(network), None, optimizer.parameters)
+    bits = []
+    try:
+        for _ in range(STEPS):
+            with probe.phase("actor_generate_sequences") if probe else nullcontext():
+                network(x)
+            with probe.phase("actor_update") if probe else nullcontext():
+                loss, gradients = step(x)
+                optimizer(gradients)
+            if probe is not None:
+                probe.step()
+            bits += [r.asnumpy().tobytes() for r in (loss, *gradients)]
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        if probe is not None:
+            probe.close()
+    return bits + [p.asnumpy().tobytes() for p in network.get_parameters()]
+
+
+def mixed_loss(network: nn.Cell) -> Callable[[Tensor], Tensor]:
+    """Return a loss of the network of odd cells."""
+
+    def loss(x: Tensor) -> Tensor:
+        return (network(x, scale=1.25) ** 2).mean()
+
+    return loss
+
+
+def forward_of(path: Path) -> list[tuple[Any, ...]]:
+    """Return what a run holds of every forward entry, in the order in which they began."""
+    entries = [e for e in open_run(path).entries() if e.direction == "forward"]
+    return [
+        (
+            e.phase,
+            e.step,
+            e.name,
+            e.parent,
+            e.opening,
+            e.token,
+            [(r.name, r.leaf) for r in e.records],
+        )
+        for e in sorted(entries, key=lambda entry: entry.seq)
+    ]
+
+
+@pytest.fixture(scope="module")
+def mixed_bits(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], Path]:
+    """Train the network of odd cells without the probe, and record it in PyNative."""
+    path = tmp_path_factory.mktemp("pynative") / "run"
+    bits = train(Mixed(), mixed_loss, tensor(3, 4, start=-0.5), None, path)
+    train(Mixed(), mixed_loss, tensor(3, 4, start=-0.5), {}, path, ms.PYNATIVE_MODE)
+    return bits, path
+
+
+@pytest.mark.parametrize("variant", SETTINGS)
+def test_training_is_the_same(
+    tmp_path: Path, mixed_bits: tuple[list[bytes], Path], variant: str
+) -> None:
+    """Shared cells, a custom bprop and odd signatures train bit for bit as without the probe."""
+    network = Mixed()
+    bits = train(network, mixed_loss, tensor(3, 4, start=-0.5), SETTINGS[variant], tmp_path / "run")
+    assert bits == mixed_bits[0]
+    if variant in ("off", "switches off"):
+        assert not any("construct" in vars(cell) for _, cell in network.cells_and_names())
+    if variant in ("statistics", "tensor"):
+        assert forward_of(tmp_path / "run") == [
+            (*entry[:6], stored(tmp_path / "run", entry, variant))
+            for entry in forward_of(mixed_bits[1])
+        ]
+        assert not open_run(tmp_path / "run").manifests[0]["lost"]
+
+
+def stored(path: Path, entry: tuple[Any, ...], variant: str) -> list[tuple[str, Any]]:
+    """Return an entry's records, with the files that hold their elements where there are any."""
+    if variant != "tensor":
+        return entry[6]
+    (same,) = (e for e in open_run(path).entries(entry[0], step=entry[1]) if e.name == entry[2])
+    for record in same.records:
+        if record.leaf.is_tensor:
+            assert record.array().shape == record.leaf.shape
+    files = {record.name: record.leaf.data_name for record in same.records}
+    return [(name, leaf.stored(files[name], fingerprint=True)) for name, leaf in entry[6]]
+
+
+def test_a_llama_trains_the_same(tmp_path: Path, build_llama: Callable[[], nn.Cell]) -> None:
+    """A mindformers Llama is recorded as in PyNative, and trains as without the probe."""
+    tokens = Tensor(np.arange(16).reshape(2, 8) % 17, ms.int32)
+
+    def loss_of(network: nn.Cell) -> Callable[[Tensor], Tensor]:
+        def loss(tokens: Tensor) -> Tensor:
+            logits = network(tokens)[0]
+            return -ops.log_softmax(logits.astype(ms.float32), -1).reshape(-1)[::5].mean()
+
+        return loss
+
+    path = tmp_path / "graph"
+    assert train(build_llama(), loss_of, tokens, {}, path) == train(
+        build_llama(), loss_of, tokens, None, path
+    )
+    train(build_llama(), loss_of, tokens, {}, tmp_path / "eager", ms.PYNATIVE_MODE)
+    graph, eager = forward_of(path), forward_of(tmp_path / "eager")
+    assert [entry[:6] for entry in graph] == [entry[:6] for entry in eager]
+    first = [entry for entry in graph if entry[1] == 0]
+    assert len(first) > 60
+    assert first == [entry for entry in eager if entry[1] == 0]
+    backward = [e for e in open_run(path).entries(step=0) if e.direction == "backward"]
+    assert len(backward) > 30
+    assert not open_run(path).manifests[0]["lost"]
+
+
+class Nested(nn.Cell):
+    """Takes a tuple and keywords; returns a dict with what is used and what is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale(2.0)
+
+    def construct(self, pair: tuple, *, mask: Any = None, bias: Any = None) -> tuple:
+        left, (count, right) = pair
+        return self.scale(left) * right + bias, {"unused": left * 3, "count": count}
+
+
+class UsesNested(nn.Cell):
+    """Gives its child a structure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = ms.Parameter(tensor(2, start=1.0), name="weight")
+        self.nested = Nested()
+
+    def construct(self, x: Tensor) -> Tensor:
+        hidden = x * self.weight
+        out, _ = self.nested((hidden, (4, x)), mask=None, bias=hidden)
+        return (out * out).sum()
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_gradients_are_those_of_the_formula(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """Gradients of tuples, dicts and keywords stand where the values stand; unused ones are None.
+
+    out = 2 h x + h with h = x w, loss = sum of squares: dloss/dout = 2 out, dloss/dh = 2 out 2 x
+    through the tuple, 2 out through the bias.
+    """
+    network, x = UsesNested(), tensor(2, start=0.5)
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    weight = network.weight.asnumpy().copy()
+    probe = layer_probe(task="tensor")
+    probe.watch(actor=network, optimizers={"actor": optimizer})
+    with probe.phase("actor_update"):
+        _, gradients = ms.value_and_grad(network, None, optimizer.parameters)(x)
+        optimizer(gradients)
+    entries = {entry.name: entry for entry in recorded(probe).entries()}
+    values = {r.name: r for entry in entries.values() for r in entry.records}
+    h = x.asnumpy() * weight
+    out = 2 * h * x.asnumpy() + h
+    expected = {
+        "Cell.nested.Nested.backward.0.input.0": 2 * out,
+        "Cell.nested.Nested.backward.0.output.0.0": 2 * out * 2 * x.asnumpy(),
+        "Cell.nested.Nested.backward.0.output.bias": 2 * out,
+        "Cell.nested.scale.Scale.backward.0.input.0": 2 * out * x.asnumpy(),
+        "Cell.root.UsesNested.backward.0.input.0": np.float32(1),
+        "Cell.root.UsesNested.parameters_grad.0.weight": (
+            2 * out * (2 * x.asnumpy() + 1) * x.asnumpy()
+        ),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(values[name].array(), value, rtol=1e-6, err_msg=name)
+    for none in ("input.1.unused", "input.1.count", "output.0.1.0", "output.0.1.1", "output.mask"):
+        assert values[f"Cell.nested.Nested.backward.0.{none}"].leaf.type == "NoneType"
+    nested = entries["Cell.nested.Nested.backward.0"]
+    root = entries["Cell.root.UsesNested.backward.0"]
+    assert nested.parent == root.name
+    assert entries["Cell.root.UsesNested.forward.0"].end < root.seq < nested.seq < nested.end
+    assert nested.end < root.end < entries["Cell.root.UsesNested.parameters_grad.0"].seq
+
+
+class Accumulates(nn.Cell):
+    """Changes a Parameter that it is given, and returns it."""
+
+    def construct(self, x: Tensor, total: ms.Parameter) -> tuple[Tensor, ms.Parameter]:
+        ops.assign_add(total, x)
+        return x * total, total
+
+
+class UsesAccumulates(nn.Cell):
+    """Gives its child a Parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = ms.Parameter(tensor(2), name="total", requires_grad=False)
+        self.weight = ms.Parameter(tensor(2, start=1.0), name="weight")
+        self.accumulates = Accumulates()
+
+    def construct(self, x: Tensor) -> Tensor:
+        out, total = self.accumulates(x * self.weight, self.total)
+        return (out + total).sum()
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_a_parameter_that_changes_in_place_keeps_its_gradient(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """A cell that takes a Parameter computes and differentiates as without the probe."""
+    bits, probe, x = [], layer_probe(task="tensor"), tensor(2, start=2.0)
+    for watched in (False, True):
+        network = UsesAccumulates()
+        if watched:
+            probe.watch(actor=network)
+        step = ms.value_and_grad(network, None, network.trainable_params())
+        for _ in range(2):
+            with probe.phase("actor_update") if watched else nullcontext():
+                loss, gradients = step(x)
+            bits.append([t.asnumpy().tolist() for t in (loss, *gradients, network.total)])
+    assert bits[:2] == bits[2:]
+    values = {r.name: r for entry in recorded(probe).entries() for r in entry.records}
+    for call in range(2):
+        given = values[f"Cell.accumulates.Accumulates.forward.{call}.input.1"].array()
+        assert given.tolist() == (tensor(2).asnumpy().tolist() if call == 0 else bits[0][2])
+
+
+class Loops(nn.Cell):
+    """Calls one child in a loop over a tensor and in a branch on one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = Scale(1.5)
+
+    def construct(self, x: Tensor) -> Tensor:
+        i = Tensor(0, ms.int32)
+        while i < 3:
+            x = self.child(x)
+            i = i + 1
+        if x.sum() > 0:
+            x = self.child(x)
+        return x.sum()
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_calls_in_loops_and_branches_are_counted(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """Each turn of a tensor loop is a call of its own, backward too, over all runs of a phase."""
+    network = Loops()
+    probe = layer_probe()
+    probe.watch(actor=network)
+    step = ms.value_and_grad(network, None, network.trainable_params())
+    with probe.phase("actor_update"):
+        for _ in range(2):
+            step(tensor(2, 3))
+    run = recorded(probe)
+    entries = {e.name: e for e in run.entries()}
+    calls = [f"Cell.child.Scale.{d}.{n}" for d in ("forward", "backward") for n in range(8)]
+    assert set(calls) <= set(entries)
+    # The gradient of x scaled by 1.5 four times, at the input of its n-th call.
+    first = entries["Cell.child.Scale.backward.1"].records[1].leaf
+    assert first.max == pytest.approx(1.5**3)
+    order = sorted(entries.values(), key=lambda e: e.seq)
+    assert [e.name for e in order if e.cell == "root"] == [
+        f"Cell.root.Loops.{d}.{n}" for n in range(2) for d in ("forward", "backward")
+    ]
+    gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
+    assert "watch(optimizers=" in gaps["parameters_grad"]
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_watching_what_is_compiled_is_an_error(layer_probe: Callable[..., Probe]) -> None:
+    """A network that ran, by itself or inside another cell, is refused with what to do."""
+    network = Policy()
+    network(tensor(2, 2))
+    probe = layer_probe()
+    with pytest.raises(UsageError, match=r"Policy, but it has been compiled.*before the first"):
+        probe.watch(actor=network)
+    inner = Scale()
+    outer = nn.SequentialCell([inner])
+    outer(tensor(2, 2))
+    with pytest.raises(UsageError, match="inside SequentialCell"):
+        probe.watch(actor=inner)
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_one_network_serves_two_roles(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """Its cells have one set of probes; each phase records what ran while it was open."""
+    network = Twice()
+    probe = layer_probe()
+    probe.watch(actor=network, reference=network)
+    wrapper = vars(network)["construct"]
+    probe.watch(actor=network)
+    assert vars(network)["construct"] is wrapper
+    x = tensor(2, 2)
+    network(x)
+    with probe.phase("actor_compute_log_prob"):
+        network(x)
+        probe.save_data(seen=1)
+    network(x)
+    with probe.phase("reference_compute_log_prob"):
+        network(x)
+        copy.deepcopy(network)(x)  # nobody watches a copy
+    run = recorded(probe)
+    assert [len(list(run.entries(phase=phase))) for phase in run.phases] == [4, 4]
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_what_a_graph_cannot_hand_over_is_coverage(
+    tmp_path: Path, warnings_of: Callable[[], list[str]]
+) -> None:
+    """A dynamic shape is named in run.json and once in the log, and is no divergence."""
+    x = tensor(3, 4)
+    for name, mode in (("graph", ms.GRAPH_MODE), ("eager", ms.PYNATIVE_MODE)):
+        ms.set_context(mode=mode)
+        network = Scale()
+        if name == "graph":
+            network.set_inputs(Tensor(shape=[None, 4], dtype=ms.float32))
+        section = {"msprobe": True, "reference_dump": True, "dump_path": str(tmp_path / name)}
+        with Probe.from_config(section) as probe:
+            probe.watch(reference=network)
+            for _ in range(2):
+                with probe.phase("reference_compute_log_prob"):
+                    network(x)
+            probe.step()
+    gaps = open_run(tmp_path / "graph").manifests[0]["coverage"]["graph_mode"]
+    assert gaps == {"reference": {"root": "a tensor whose shape is dynamic"}}
+    assert sum("dynamic" in text for text in warnings_of()) == 1
+    result = compare_runs(tmp_path / "graph", tmp_path / "eager", output_path=tmp_path / "out")
+    assert bool(result)
+    assert [gap.reason for gap in result.verdict.coverage] == [
+        "not recorded in graph mode: a tensor whose shape is dynamic"
+    ]
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_a_fault_never_reaches_the_graph(
+    layer_probe: Callable[..., Probe],
+    recorded: Callable[[Probe], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What fails while a graph hands it over is counted; strict runs raise when the phase ends."""
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room")
+
+    network, x = Twice(), tensor(2, 2)
+    probe = layer_probe(parameters=False)
+    probe.watch(actor=network)
+    with monkeypatch.context() as patch, probe.phase("actor_update"):
+        patch.setattr(summary.Summaries, "of", broken)
+        broken_run = network(x).asnumpy()
+    with probe.phase("actor_update"):
+        assert (network(x).asnumpy() == broken_run).all()
+    run = recorded(probe)
+    assert run.manifests[0]["lost"] == {"a tensor: MemoryError": 8}
+    strict = layer_probe(strict=True, dump_path=probe.config.dump_path + "2", parameters=False)
+    strict.watch(actor=network)
+    monkeypatch.setattr(summary.Summaries, "of", broken)
+    with pytest.raises(MemoryError), strict.phase("actor_update"):
+        network(x)
+    assert (network(x).asnumpy() == broken_run).all()
+
+
+class DoesNotCompile(nn.Cell):
+    """Asks for an attribute that is not there."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x.no_such_attribute_of_a_tensor()
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_what_does_not_compile_is_explained(
+    layer_probe: Callable[..., Probe],
+    warnings_of: Callable[[], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trainer gets MindSpore's own error; the log says what to leave out of the recording."""
+    monkeypatch.chdir(tmp_path)  # MindSpore writes the graph it could not compile
+    network = DoesNotCompile()
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with (
+        pytest.raises(AttributeError, match="no_such_attribute"),
+        probe.phase("actor_update"),
+    ):
+        network(tensor(2, 2))
+    assert "directions: [forward]" in warnings_of()[0]
+
+
+class UsesPlain(nn.Cell):
+    """Its loss calls one network twice and is trained by MindSpore's own train cell."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__()
+        self.network = network
+
+    def construct(self, x: Tensor) -> Tensor:
+        return (self.network(x) * self.network(ops.tanh(x))).sum()
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_gradients_go_to_the_call_they_belong_to(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """In one graph with the update: the gradient at one call's output is the other's output."""
+    network = Policy()
+    loss = UsesPlain(network)
+    optimizer = nn.Momentum(loss.trainable_params(), 0.01, 0.9)
+    train_cell = nn.TrainOneStepCell(loss, optimizer, sens=2.0)
+    probe = layer_probe(task="tensor", include=["^root$"])
+    probe.watch(actor=network, optimizers={"actor": optimizer})
+    for _ in range(2):
+        with probe.phase("actor_update"):
+            train_cell(tensor(2, 2))
+    values = {r.name: r for entry in recorded(probe).entries() for r in entry.records}
+    for call in range(4):
+        gradient = values[f"Cell.root.Policy.backward.{call}.input.0"].array()
+        other = values[f"Cell.root.Policy.forward.{call ^ 1}.output.0"].array()
+        np.testing.assert_array_equal(gradient, 2 * other)
+
+
+def test_a_jitted_step_is_recorded_in_pynative(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """A function under ms.jit that runs forward, backward and update is recorded cell by cell."""
+    network = Twice()
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+
+    def loss(x: Tensor) -> Tensor:
+        return network(x).sum()
+
+    gradients_of = ms.value_and_grad(loss, None, optimizer.parameters)
+
+    @ms.jit
+    def step(x: Tensor) -> Tensor:
+        value, gradients = gradients_of(x)
+        optimizer(gradients)
+        return value
+
+    probe = layer_probe()
+    probe.watch(actor=network, optimizers={"actor": optimizer})
+    with probe.phase("actor_update"):
+        step(tensor(2, 2))
+        network(tensor(2, 2))
+    run = recorded(probe)
+    names = {entry.name for entry in run.entries()}
+    for name in ("forward.3", "backward.1", "parameters_grad.0"):
+        assert f"Cell.first.Scale.{name}" in names
+    assert not run.manifests[0]["lost"]
+
+
+class Jitted(nn.Cell):
+    """A cell whose construct is compiled in PyNative mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = Twice()
+
+    @ms.jit
+    def construct(self, x: Tensor) -> Tensor:
+        return self.child(x)
+
+
+def test_a_jitted_cell_is_recorded_once(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """Its children are recorded where it was compiled, inside the entry that PyNative makes."""
+    network = nn.SequentialCell([Scale(), Jitted()])
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(2, 2))
+        network(tensor(2, 2))
+    entries = [e for e in recorded(probe).entries() if e.direction == "forward"]
+    names = [e.name for e in entries if e.cell in ("1", "1.child")]
+    assert sorted(names) == [
+        *(f"Cell.1.Jitted.forward.{n}" for n in range(2)),
+        *(f"Cell.1.child.Twice.forward.{n}" for n in range(2)),
+    ]
+    parents = {e.name: e.parent for e in entries}
+    assert parents["Cell.1.child.Twice.forward.1"] == "Cell.1.Jitted.forward.1"
+
+
+def test_a_cell_that_was_jitted_too_early_is_named(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """What is inside it, and was compiled without probes, is coverage."""
+    network = nn.SequentialCell([Scale(), Jitted()])
+    network(tensor(2, 2))
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(2, 2))
+    run = recorded(probe)
+    assert {entry.cell for entry in run.entries()} == {"root", "0", "1"}
+    assert run.manifests[0]["coverage"]["graph_mode"]["actor"] == dict.fromkeys(
+        ("1.child", "1.child.first", "1.child.second"), "1 was compiled before watch()"
+    )
+
+
+def test_a_wrapped_cell_looks_like_itself(layer_probe: Callable[..., Probe]) -> None:
+    """Its signature, its source and a copy of it are there in PyNative mode."""
+    network = Mixed()
+    signature = inspect.signature(network.construct)
+    layer_probe().watch(actor=network)
+    assert inspect.signature(network.construct) == signature
+    assert "COMPILING" in inspect.getsource(network.construct)
+    x = tensor(3, 4)
+    assert (copy.deepcopy(network)(x).asnumpy() == network(x).asnumpy()).all()
+    assert not any("construct" in vars(cell) for cell in (Mixed(), Cubed()))
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_tokens_and_excluded_cells(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """The outermost cell counts tokens, though it is not recorded; call numbers are true."""
+    network = Policy()
+    probe = layer_probe(include=["head"], token_range_start=1, token_range_end=1)
+    probe.watch(actor=network)
+    with probe.phase("actor_generate_sequences"):
+        for _ in range(3):
+            network(tensor(2, 2))
+    (entry,) = recorded(probe).entries()
+    assert (entry.name, entry.token, entry.parent) == ("Cell.head.Scale.forward.1", 1, None)
+    journal = Path(probe.config.dump_path) / "actor_generate_sequences/step0/rank0/records.jsonl"
+    assert list(json.loads(journal.read_text()))[:3] == ["entry", "seq", "end"]
