@@ -185,4 +185,67 @@ class Gate(nn.Cell):
         return self.scale(x) * extra["scale"], {"cache": cache, "used": x}
 
 
+class Norm(nn.Cell):
+    """An RMSNorm out of plain operators: its input is used twice."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = Parameter(tensor(size, start=0.5), name="weight")
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * ops.rsqrt(ops.mean(x * x, -1, True) + 1e-6) * self.weight
+
+
+class Attention(nn.Cell):
+    """Several uses of one input, a keyword-only scalar, a dict among the arguments, a tuple out."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Dense(size, size) for _ in range(3))
+
+    def construct(
+        self, x: Tensor, mask: Any = None, *, scale: float = 1.0, extra: Any = None
+    ) -> Any:
+        weights = ops.softmax(ops.matmul(self.query(x), self.key(x).swapaxes(-1, -2)) * scale)
+        y = ops.matmul(weights, self.value(x))
+        return y + 0.1 * extra["residual"], (weights,)
+
+
+class Block(nn.Cell):
+    """A pre-norm residual block: every input of a norm is used again after it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = Norm(size), Norm(size)
+        self.attention = Attention(size)
+        self.up, self.down = nn.Dense(size, 2 * size), nn.Dense(2 * size, size)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y, _ = self.attention(self.norm1(x), None, scale=0.3, extra={"residual": x})
+        x = x + y
+        return x + self.down(ops.gelu(self.up(self.norm2(x))))
+
+
+class Decoder(nn.Cell):
+    """Two blocks, the first of which runs once more at the end."""
+
+    def __init__(self, recomputed: bool = False) -> None:
+        super().__init__()
+        ms.set_seed(1)
+        self.embedding = nn.Embedding(11, 8)
+        self.blocks = nn.CellList([Block(8) for _ in range(2)])
+        self.norm = Norm(8)
+        self.head = nn.Dense(8, 11)
+        if recomputed:
+            for block in self.blocks:
+                block.recompute()
+
+    def construct(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        x = self.blocks[0](x)
+        return self.head(self.norm(x))
+
+
 FILE = os.path.abspath(__file__)

@@ -14,10 +14,11 @@ import pytest
 ms = pytest.importorskip("mindspore")
 
 from mindspore import Tensor, nn, ops  # noqa: E402
-from small_networks import Cubed, Mixed, Policy, Scale, Twice, tensor  # noqa: E402
+from small_networks import Cubed, Decoder, Mixed, Policy, Scale, Twice, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
 from mindrlhf_msprobe.capture import summary  # noqa: E402
+from mindrlhf_msprobe.comparison import Tolerance  # noqa: E402
 
 STEPS = 2
 SETTINGS: dict[str, dict[str, Any] | None] = {
@@ -413,6 +414,54 @@ def test_a_fault_never_reaches_the_graph(
     with pytest.raises(MemoryError), strict.phase("actor_update"):
         network(x)
     assert (network(x).asnumpy() == broken_run).all()
+
+
+class DecoderLoss(nn.Cell):
+    """The loss of a decoder, as a train cell takes it."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.weights = tensor(2, 5, 11, start=-1.0)
+
+    def construct(self, tokens: Tensor) -> Tensor:
+        return -(ops.log_softmax(self.network(tokens), -1) * self.weights).mean()
+
+
+def test_a_training_step_lines_up_with_pynative_gradients_and_recomputed_cells_included(
+    tmp_path: Path,
+) -> None:
+    """Every record of the one has its counterpart in the other; they differ by rounding only."""
+    tokens = Tensor(np.arange(10).reshape(2, 5) * 7 % 11, ms.int32)
+
+    def run(mode: int, recomputed: bool, path: Path | None) -> list[bytes]:
+        ms.set_context(mode=mode)
+        try:
+            network = Decoder(recomputed)
+            optimizer = nn.AdamWeightDecay(network.trainable_params(), 0.01)
+            train = nn.TrainOneStepCell(DecoderLoss(network), optimizer)
+            probe = Probe.from_config(
+                {"msprobe": path is not None, "actor_train_dump": True, "task": "tensor"}
+                | {"dump_path": str(path), "strict": True}
+            )
+            probe.watch(actor=network, optimizers={"actor": optimizer})
+            with probe.phase("actor_update"):
+                loss = train(tokens)
+            probe.close()
+            return [t.asnumpy().tobytes() for t in (loss, *network.get_parameters())]
+        finally:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+
+    run(ms.PYNATIVE_MODE, False, tmp_path / "pynative")
+    bits = run(ms.GRAPH_MODE, True, tmp_path / "graph")
+    assert bits == run(ms.GRAPH_MODE, True, None)
+    result = compare_runs(
+        tmp_path / "pynative", tmp_path / "graph", tolerance=Tolerance(1e-4, 1e-5)
+    )
+    counts = {status for status, count in result.verdict.counts.items() if count}
+    assert counts <= {"identical", "within_tolerance"}
+    directions = {entry.direction for entry in open_run(tmp_path / "graph").entries()}
+    assert directions == {"forward", "backward", "parameters_grad"}
 
 
 class DoesNotCompile(nn.Cell):
