@@ -16,6 +16,7 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.callstack import CallStacks
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.gradients import (
@@ -168,6 +169,7 @@ class EagerCapture:
         with_parameters: whether parameters are recorded.
         directions: what is recorded of a cell: forward, backward.
         parameter_hooks: hooks parameters; the same at every opening.
+        buffer_bytes: of gradients that may wait to be summarised.
         fault: told about every fault while recording; may raise only in strict mode.
     """
 
@@ -183,6 +185,7 @@ class EagerCapture:
         with_parameters: bool,
         directions: Collection[str],
         parameter_hooks: ParameterHooks,
+        buffer_bytes: int,
         fault: FaultSink,
     ) -> None:
         self._root = root
@@ -210,6 +213,8 @@ class EagerCapture:
         self._closed = False
         self._stacks = CallStacks(mindspore.__file__, MARKS)
         self._repetitions = Repetitions()
+        own_bprop = any(cell.has_bprop for cell in named_cells(root).values())
+        self._backlog = Backlog(buffer_bytes, waits=not own_bprop)
         self._gradients: list[CallGradients] = []
         self._mark = object()  # outlives it on the tensors it tapped, and holds nothing
         self._parameter_gradients: ParameterGradients | None = None
@@ -218,6 +223,8 @@ class EagerCapture:
     def open(self) -> None:
         """Register the hooks; none stays where that fails."""
         try:
+            if self._backward:
+                self._backlog.open()
             for name, cell in named_cells(self._root).items():
                 recorded = self._is_recorded(name)
                 # Tokens are counted by the outermost cells, recorded or not.
@@ -230,11 +237,13 @@ class EagerCapture:
                         self._hooks.add_before(repeating, self._before_repetition)
         except BaseException:
             self._hooks.remove()
+            self._backlog.close()
             raise
 
     def close(self) -> None:
         """Remove the hooks and hand over what is not whole: no more will come of it."""
         self._hooks.remove()
+        self._backlog.close()
         with self._lock:
             self._closed = True
             left = [frame for frames in self._threads for frame in reversed(frames)]
@@ -360,6 +369,7 @@ class EagerCapture:
             entries=self._entries,
             sequence=self._sequence,
             guard=self._guard,
+            backlog=self._backlog,
             capture=self._mark,
         )
         with self._lock:
@@ -378,6 +388,7 @@ class EagerCapture:
                 entries=self._entries,
                 sequence=self._sequence,
                 guard=self._guard,
+                backlog=self._backlog,
             )
         self._parameter_gradients.watch(
             {

@@ -26,6 +26,7 @@ from typing import Any
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.api import _pynative_executor
 
+from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.entries import Entries
 from mindrlhf_msprobe.capture.hooks import ParameterHooks
 from mindrlhf_msprobe.capture.summary import is_tensor
@@ -138,6 +139,7 @@ class CallGradients:
         entries: describes gradients, and takes the entry when its last one was seen.
         sequence: the process's clock.
         guard: a context that keeps faults from the training.
+        backlog: decides when a gradient is looked at.
         capture: stands for the opening of a phase that it belongs to.
     """
 
@@ -149,6 +151,7 @@ class CallGradients:
         entries: Entries,
         sequence: Iterator[int],
         guard: Guard,
+        backlog: Backlog,
         capture: object,
     ) -> None:
         self._entry = entry
@@ -157,6 +160,7 @@ class CallGradients:
         self._entries = entries
         self._sequence = sequence
         self._guard = guard
+        self._backlog = backlog
         self._inputs: dict[int, _Place] = {}
         self._due = 0
         self._done = False
@@ -232,28 +236,31 @@ class CallGradients:
 
     def _shown(self, take: Callable[[_Place, Tensor], None], place: _Place) -> Show:
         def show(gradient: Tensor) -> None:
-            with self._guard("a gradient"):
-                if not self._done:
+            def look() -> None:
+                with self._guard("a gradient"):
                     take(place, gradient)
+
+            if self._done:
+                return
+            if take != self._passes_by:  # what passes by the cell is no part of its time
+                if self._values["seq"] is None:
+                    self._values["seq"] = next(self._sequence)
+                self._values["end"] = next(self._sequence)
+            with self._guard("a gradient"):
+                self._backlog.add(gradient, look)
 
         return show
 
     def _arrives(self, place: _Place, gradient: Tensor) -> None:
-        self._begin()
         self._write(place, gradient)
 
     def _passes_by(self, place: _Place, gradient: Tensor) -> None:
         place.after = self._entries.keep(gradient)
 
     def _leaves(self, place: _Place, gradient: Tensor) -> None:
-        self._begin()
         after, place.after = place.after, None
         difference = self._entries.difference
         self._write(place, gradient if after is None else difference(gradient, after))
-
-    def _begin(self) -> None:
-        if self._values["seq"] is None:
-            self._values["seq"] = next(self._sequence)
 
     def _write(self, place: _Place, gradient: Any) -> None:
         described = self._entries.describer.describe(gradient, place.path)
@@ -261,7 +268,6 @@ class CallGradients:
             leaf.clear()
             leaf.update(described)
         self._due -= 1
-        self._values["end"] = next(self._sequence)
         if self._due <= 0:
             self.finish()
 
@@ -294,8 +300,10 @@ class ParameterGradients:
         entries: Entries,
         sequence: Iterator[int],
         guard: Guard,
+        backlog: Backlog,
     ) -> None:
         self._opening = opening
+        self._backlog = backlog
         self._counts = counts
         self._entries = entries
         self._sequence = sequence
@@ -328,18 +336,26 @@ class ParameterGradients:
                 key = f"{head}.{name}"
                 number = self._counts.get(key, 0)
                 self._counts[key] = number + 1
-                self._take(f"{head}.{PARAMETERS_GRAD}.{number}", name, own, gradient)
+                entry = f"{head}.{PARAMETERS_GRAD}.{number}"
+                moment = next(self._sequence), next(self._sequence)
+                self._backlog.add(gradient, lambda: look(entry, moment, gradient))
+
+        def look(entry: str, moment: tuple[int, int], gradient: Tensor) -> None:
+            with self._guard("the gradient of a parameter"):
+                self._write(entry, moment, name, own, gradient)
 
         return take
 
-    def _take(self, entry: str, name: str, own: frozenset[str], gradient: Tensor) -> None:
+    def _write(
+        self, entry: str, moment: tuple[int, int], name: str, own: frozenset[str], gradient: Tensor
+    ) -> None:
         values = self._open.get(entry)
         if values is None:
             around = {"end": None, "parent": None, "opening": self._opening}
-            values = self._open[entry] = {"entry": entry, "seq": next(self._sequence), **around}
+            values = self._open[entry] = {"entry": entry, "seq": moment[0], **around}
             self._due[entry] = set(own)
         values[name] = [self._entries.describer.describe(gradient, child_path(entry, name))]
-        values["end"] = next(self._sequence)
+        values["end"] = moment[1]
         self._due[entry].discard(name)
         if not self._due[entry]:
             self._finish(entry)

@@ -195,6 +195,7 @@ class PhaseCapture:
         with_parameters: bool,
         directions: Collection[str],
         parameter_hooks: ParameterHooks,
+        buffer_bytes: int,
         fault: FaultSink,
     ) -> None:
         self._root = root
@@ -214,6 +215,7 @@ class PhaseCapture:
                 with_parameters=with_parameters,
                 directions=directions,
                 parameter_hooks=parameter_hooks,
+                buffer_bytes=buffer_bytes,
                 fault=fault,
             )
         self._names = {

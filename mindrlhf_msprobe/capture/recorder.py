@@ -146,6 +146,7 @@ class Recorder:
                 with_parameters=self._config.parameters,
                 directions=self._config.directions,
                 parameter_hooks=self._parameter_hooks,
+                buffer_bytes=self._config.buffer_mb << 20,
                 fault=self.fault,
             )
             capture.open()

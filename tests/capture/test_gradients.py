@@ -564,3 +564,75 @@ def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(layer_pro
         counts.append(sum(tensor is network.table for tensor, *_ in taps))
     assert counts[0] == 2
     assert counts[-1] == 0
+
+
+def looked_at(monkeypatch, network, loss, probe) -> list[str]:
+    """Return when gradients were looked at, and when the training had them."""
+    from mindrlhf_msprobe.capture import gradients
+
+    moments: list[str] = []
+    write = gradients.CallGradients._write
+
+    def noted(self: Any, *args: Any) -> None:
+        moments.append("looked")
+        write(self, *args)
+
+    monkeypatch.setattr(gradients.CallGradients, "_write", noted)
+    probe.watch(actor=network)
+    step = ms.value_and_grad(loss, None, network.trainable_params())
+    with probe.phase(PHASE):
+        for _ in range(2):
+            step()
+            moments.append("computed")
+    return moments
+
+
+def test_gradients_are_looked_at_together_when_they_are_computed(layer_probe, monkeypatch):
+    """Looking waits for all that is queued, so it is done once a pass, and before anyone else can."""
+    network = Twice()
+    probe = layer_probe(strict=True)
+    moments = looked_at(monkeypatch, network, lambda: network(tensor(3)).sum(), probe)
+    half = moments.index("computed")
+    assert moments[:half] == ["looked"] * half
+    assert half > 4
+    assert moments == moments[: half + 1] * 2
+
+
+def test_gradients_that_wait_are_bounded(layer_probe, monkeypatch):
+    """More bytes than the buffer holds are looked at while the pass is still running."""
+    from mindrlhf_msprobe.capture.backlog import Backlog
+
+    settled = []
+    settle = Backlog.settle
+    monkeypatch.setattr(
+        Backlog, "settle", lambda self: settled.append(len(self._waiting)) or settle(self)
+    )
+    network = Twice()
+    probe = layer_probe(strict=True, buffer_mb=1)
+    probe.watch(actor=network)
+    x = tensor(400, 400)
+    with probe.phase(PHASE):
+        ms.grad(lambda x: network(x * 1).sum(), 0)(x)
+    assert max(settled) <= 3  # 640 kB each
+
+
+def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
+    from mindspore.common.api import _pynative_executor
+
+    network = Twice()
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+    with pytest.raises(ArithmeticError), probe.phase(PHASE):
+        assert "grad" in vars(_pynative_executor)
+        raise ArithmeticError
+    assert "grad" not in vars(_pynative_executor)
+
+
+def test_where_a_bprop_of_the_model_could_change_them_they_are_looked_at_one_by_one(layer_probe):
+    from mindspore.common.api import _pynative_executor
+
+    network = Mixed()  # has one
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        assert "grad" not in vars(_pynative_executor)
