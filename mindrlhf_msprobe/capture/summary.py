@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from mindrlhf_msprobe.capture.memory import elements_in_place
 from mindrlhf_msprobe.capture.statistics import statistics_of
 from mindrlhf_msprobe.storage.arrays import (
     BFLOAT16,
@@ -75,7 +76,11 @@ def to_host(value: Any) -> HostTensor:
     if isinstance(value, HostTensor):
         return value
     if _is_mindspore_tensor(value):
-        kind, name, array = "mindspore.Tensor", str(value.dtype), value.asnumpy()
+        kind, name = "mindspore.Tensor", str(value.dtype)
+        elements = elements_in_place(value, name)
+        if elements is not None:
+            return HostTensor(kind, name, elements)
+        array = value.asnumpy()
     else:
         kind, name, array = "numpy.ndarray", "", np.asarray(value)
     if array.dtype.name == "bfloat16":
