@@ -180,7 +180,7 @@ class Recording:
         self._micro_steps[key] = micro_step + 1
         described = describe_key_data(key, value, fingerprint=self.config.fingerprint)
         content = {"seq": next(self._sequence), "data": described.structure}
-        self.writer.save_key_data(key, self.step, micro_step, content, described.arrays)
+        self.writer.save_key_data(key, self.step, micro_step, lambda: content, described.arrays)
 
     def end_step(self) -> None:
         """End the step and begin the next one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,14 +19,22 @@ class DescribedKeyData:
     """One save, ready to be written.
 
     Attributes:
-        structure: the JSON structure of described leaves.
         arrays: file name → elements.
         unsaved: path → why a value in it could not be saved.
     """
 
-    structure: Any = None
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     unsaved: dict[str, str] = field(default_factory=dict)
+    _tree: Any = None
+    _to_summarise: list[tuple[dict[str, Any], Callable[[], Leaf]]] = field(default_factory=list)
+
+    @property
+    def structure(self) -> Any:
+        """The JSON structure of described leaves; their statistics are computed when asked for."""
+        while self._to_summarise:
+            leaf, summarised = self._to_summarise.pop()
+            leaf.update(summarised().to_key_data_json())
+        return self._tree
 
 
 def describe_key_data(key: str, value: Any, *, fingerprint: bool) -> DescribedKeyData:
@@ -36,27 +45,35 @@ def describe_key_data(key: str, value: Any, *, fingerprint: bool) -> DescribedKe
     """
     described = DescribedKeyData()
 
-    def save(leaf: Leaf, path: str, array: np.ndarray) -> Leaf:
+    def save(host: HostTensor, path: str, array: np.ndarray, text: str | None = None) -> Any:
         name = layout.file_name(path)
         described.arrays[name] = array
-        return replace(leaf, data_name=name)
+        leaf: dict[str, Any] = {}
 
-    def tensor(value: Any, path: str) -> Leaf:
+        def summarised() -> Leaf:
+            found = summarise(host, fingerprint=fingerprint)
+            return replace(found, data_name=name, value=text)
+
+        described._to_summarise.append((leaf, summarised))
+        return leaf
+
+    def tensor(value: Any, path: str) -> Any:
         try:
             host = to_host(value)
         except Exception as error:
             described.unsaved[path] = f"{type(error).__name__}: {error}"
             return Leaf(type(value).__name__, error=described.unsaved[path])
-        return save(summarise(host, fingerprint=fingerprint), path, host.values())
+        return save(host, path, host.values())
 
-    def text(value: str, path: str) -> Leaf:
+    def text(value: str, path: str) -> Any:
         array = np.frombuffer(value.encode("utf-8", errors="surrogatepass"), np.uint8)
-        leaf = summarise(HostTensor("str", "UInt8", array), fingerprint=fingerprint)
-        return save(replace(leaf, value=value), path, array)
+        return save(HostTensor("str", "UInt8", array), path, array, value)
 
-    describer = TreeDescriber(_is_array, tensor, text, Leaf.to_key_data_json)
-    described.structure = describer.describe(value, key)
-    _note_opaque(described.structure, key, described.unsaved)
+    def to_json(leaf: Any) -> dict[str, Any]:
+        return leaf if isinstance(leaf, dict) else leaf.to_key_data_json()
+
+    described._tree = TreeDescriber(_is_array, tensor, text, to_json).describe(value, key)
+    _note_opaque(described._tree, key, described.unsaved)
     return described
 
 

@@ -211,8 +211,14 @@ class Recorder:
             described = describe_key_data(key, value, fingerprint=self._config.fingerprint)
             for path, reason in described.unsaved.items():
                 self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
-            content = {"seq": next(self._sequence), "data": described.structure}
-            self._writer.save_key_data(key, self.step, micro_step, content, described.arrays)
+            seq = next(self._sequence)
+            self._writer.save_key_data(
+                key,
+                self.step,
+                micro_step,
+                lambda: {"seq": seq, "data": described.structure},
+                described.arrays,
+            )
         except Exception as error:
             self.fault(f"key data {key}", error)
 

@@ -144,25 +144,37 @@ class RunWriter:
         key: str,
         step: int,
         micro_step: int,
-        content: Mapping[str, Any],
+        content: Callable[[], Mapping[str, Any]],
         arrays: Mapping[str, np.ndarray],
     ) -> None:
-        """Save one key's arrays (file name → array) and, last, the JSON that describes them."""
+        """Save one key's arrays (file name → array) and, last, the JSON that describes them.
+
+        Args:
+            content: returns what the JSON holds; called here, while the arrays are written.
+        """
+        what = f"key data {key}"
         step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
         directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
+        sizes: list[int] = []
 
-        def write(copies: Mapping[str, np.ndarray]) -> None:
+        def write_arrays(copies: Mapping[str, np.ndarray]) -> None:
             if step_dir not in self._key_data_dirs:
                 start_afresh(step_dir)
                 self._key_data_dirs.add(step_dir)
             directory.mkdir(exist_ok=True)
             size = sum(save_npy(directory / name, array) for name, array in copies.items())
-            size += write_json(directory / layout.file_name(key, ".json"), dict(content))
-            self._ledger.wrote(KEY_DATA, size, count_leaves(content.get("data")))
+            sizes.append(size)
+
+        def write_description() -> None:
+            if sizes:  # what describes arrays that could not be written describes nothing
+                size = write_json(directory / layout.file_name(key, ".json"), described)
+                self._ledger.wrote(KEY_DATA, sizes[0] + size, count_leaves(described.get("data")))
 
         with self._lock:
             self._step_has_data = True
-            self._hand_over_arrays(f"key data {key}", arrays, write)
+            self._hand_over_arrays(what, arrays, write_arrays)
+        described = dict(content())
+        self._background.hand_over(what, write_description)
 
     def save_configurations(self, content: Mapping[str, Any]) -> None:
         """Write configurations.json, whole or not at all."""

@@ -163,7 +163,7 @@ def test_elements_are_those_of_the_moment_they_were_handed_over(tmp_path):
     writer, lost = watched_writer(tmp_path)
     array = np.arange(1 << 17, dtype=np.float64)
     names = [writer.save_tensor("actor_update", 0, "a", array, "x:1")]
-    writer.save_key_data("loss", 0, 0, {"data": None}, {"loss.npy": array})
+    writer.save_key_data("loss", 0, 0, lambda: {"data": None}, {"loss.npy": array})
     array += 1
     names += [writer.save_tensor("actor_update", 0, "b", array, "x:2")]
     names += [writer.save_tensor("actor_update", 0, "c", array, "x:1")]

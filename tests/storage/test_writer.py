@@ -232,12 +232,14 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
         killed.save_tensor("actor_update", 0, f"old{number}", np.zeros(2), None)
         killed.append_entry("actor_update", 0, entry(number), ())
     for micro_step in range(2):
-        killed.save_key_data("loss", 0, micro_step, {"data": None}, {"loss.npy": np.zeros(2)})
+        killed.save_key_data(
+            "loss", 0, micro_step, lambda: {"data": None}, {"loss.npy": np.zeros(2)}
+        )
     killed.wait()
     resumed = writer(tmp_path, existing="resume", task="tensor")
     assert resumed.next_step() == 0
     resumed.append_entry("actor_update", 0, entry(7), ())
-    resumed.save_key_data("loss", 0, 0, {"data": None}, {})
+    resumed.save_key_data("loss", 0, 0, lambda: {"data": None}, {})
     resumed.end_step(0, {})
     run = open_run(tmp_path)
     assert [e.call for e in run.entries()] == [7]
