@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from mindrlhf_msprobe.compiled import library_beside
 
 
 class Float32Sums(ctypes.Structure):
@@ -34,21 +34,15 @@ class Float32Sums(ctypes.Structure):
 
 def _load() -> Any:
     """Return the library's function, None where it was not built."""
-    for suffix in EXTENSION_SUFFIXES:
-        file = Path(__file__).with_name(f"_float32{suffix}")
-        if file.is_file():
-            try:
-                function = ctypes.CDLL(str(file)).msprobe_float32
-            except (OSError, AttributeError):  # of another system
-                continue
-            pointer, number = ctypes.c_void_p, ctypes.c_float
-            function.argtypes = (
-                *(pointer, pointer, ctypes.c_int64, ctypes.POINTER(number)),
-                *(number, number, ctypes.POINTER(Float32Sums)),
-            )
-            function.restype = None
-            return function
-    return None
+    function = getattr(library_beside(__file__, "_float32"), "msprobe_float32", None)
+    if function is not None:
+        pointer, number = ctypes.c_void_p, ctypes.c_float
+        function.argtypes = (
+            *(pointer, pointer, ctypes.c_int64, pointer),
+            *(number, number, ctypes.POINTER(Float32Sums)),
+        )
+        function.restype = None
+    return function
 
 
 #: The library's function, or None.
