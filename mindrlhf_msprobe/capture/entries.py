@@ -44,6 +44,9 @@ class Entries(Protocol):
     def state_of(self, parameter: Any) -> str | None:
         """Return what changes when a parameter does; None if that is not known at once."""
 
+    def taken(self, gradient: Any) -> Any:
+        """Return a gradient as something that the describer takes."""
+
     def keep(self, gradient: Any) -> Any:
         """Return a gradient that stays as it is now."""
 
@@ -93,14 +96,18 @@ class HostEntries:
         """Return the parameter's fingerprint."""
         return fingerprint_of(to_host(parameter))
 
+    def taken(self, gradient: Any) -> HostTensor:
+        """Return it in host memory; an operator computed it."""
+        return to_host(gradient, computed=True)
+
     def keep(self, gradient: Any) -> HostTensor:
         """Return a copy in host memory."""
-        host = to_host(gradient)
+        host = self.taken(gradient)
         return HostTensor(host.type, host.dtype, host.array.copy())
 
     def difference(self, gradient: Any, kept: HostTensor) -> HostTensor:
         """Return the difference, rounded once."""
-        return subtract(to_host(gradient), kept)
+        return subtract(self.taken(gradient), kept)
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -157,6 +164,10 @@ class DeviceEntries(HostEntries):
     def state_of(self, parameter: Any) -> str | None:
         """Return None: the fingerprint is still on the device; without one, that is all."""
         return None if self._fingerprint else "recorded"
+
+    def taken(self, gradient: Any) -> Any:
+        """Return it as it is."""
+        return gradient
 
     def keep(self, gradient: Any) -> Any:
         """Return a copy on the device."""

@@ -252,15 +252,16 @@ class CallGradients:
         return show
 
     def _arrives(self, place: _Place, gradient: Tensor) -> None:
-        self._write(place, gradient)
+        self._write(place, self._entries.taken(gradient))
 
     def _passes_by(self, place: _Place, gradient: Tensor) -> None:
         place.after = self._entries.keep(gradient)
 
     def _leaves(self, place: _Place, gradient: Tensor) -> None:
         after, place.after = place.after, None
-        difference = self._entries.difference
-        self._write(place, gradient if after is None else difference(gradient, after))
+        entries = self._entries
+        left = entries.taken(gradient) if after is None else entries.difference(gradient, after)
+        self._write(place, left)
 
     def _write(self, place: _Place, gradient: Any) -> None:
         described = self._entries.describer.describe(gradient, place.path)
@@ -354,7 +355,8 @@ class ParameterGradients:
             around = {"end": None, "parent": None, "opening": self._opening}
             values = self._open[entry] = {"entry": entry, "seq": moment[0], **around}
             self._due[entry] = set(own)
-        values[name] = [self._entries.describer.describe(gradient, child_path(entry, name))]
+        taken = self._entries.taken(gradient)
+        values[name] = [self._entries.describer.describe(taken, child_path(entry, name))]
         values["end"] = moment[1]
         self._due[entry].discard(name)
         if not self._due[entry]:

@@ -2,7 +2,8 @@
 
 `Tensor.asnumpy` of MindSpore 2.7 copies the elements into memory of its own, new for each tensor;
 where the device is the host, they can be read where they are. Whether that gives the same numbers
-is tried once, and what cannot be read this way is left to `asnumpy`.
+is tried once, and what cannot be read this way is left to `asnumpy`. Only what an operator computed
+is tried: MindSpore logs an error when a tensor that was made from numpy is asked for its address.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _TYPES = {
 
 
 def elements_in_place(tensor: Any, dtype: str) -> np.ndarray | None:
-    """Return a tensor's elements where they lie, or None where that is not possible.
+    """Return an operator's output where it lies, or None where that is not possible or no gain.
 
     Waits until they have been computed. The array keeps the tensor alive, and shows what is written
     into it later; bfloat16 comes as its uint16 bits.
 
     Args:
-        tensor: a mindspore.Tensor.
+        tensor: a mindspore.Tensor that an operator computed.
         dtype: MindSpore's name of its dtype.
     """
     return _read(tensor, dtype) if _is_possible() else None
@@ -61,15 +62,17 @@ def _read(tensor: Any, dtype: str) -> np.ndarray | None:
 
 @functools.cache
 def _is_possible() -> bool:
-    """Try it: on CPU, and only where it gives what `asnumpy` gives."""
+    """Try it: on CPU, only where it gives what `asnumpy` gives, and where that is a copy."""
     mindspore = sys.modules["mindspore"]
     try:
         if sys.byteorder != "little" or mindspore.get_context("device_target") != "CPU":
             return False
         given = mindspore.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
-        for tensor in (given, given * 2, (given * 2).astype(mindspore.float16)):
-            found = _read(tensor, str(tensor.dtype))
-            if found is None or not np.array_equal(found, tensor.asnumpy()):
+        for tensor in (given * 2, (given * 2).astype(mindspore.float16)):
+            found, copied = _read(tensor, str(tensor.dtype)), tensor.asnumpy()
+            if found is None or not np.array_equal(found, copied):
+                return False
+            if np.shares_memory(found, copied):
                 return False
     except Exception:  # these are no public functions: another version may not have them
         return False

@@ -67,8 +67,11 @@ def _is_mindspore_tensor(value: Any) -> bool:
     return tensor_class is not None and isinstance(value, tensor_class)
 
 
-def to_host(value: Any) -> HostTensor:
+def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     """Bring a tensor to the host; the result may share memory with it.
+
+    Args:
+        computed: whether it is known to be an operator's output.
 
     Raises:
         TypeError: its dtype cannot be held as numbers (strings, objects, dates).
@@ -77,9 +80,10 @@ def to_host(value: Any) -> HostTensor:
         return value
     if _is_mindspore_tensor(value):
         kind, name = "mindspore.Tensor", str(value.dtype)
-        elements = elements_in_place(value, name)
-        if elements is not None:
-            return HostTensor(kind, name, elements)
+        if computed or value._has_auto_grad():  # in the graph of gradients are outputs only
+            elements = elements_in_place(value, name)
+            if elements is not None:
+                return HostTensor(kind, name, elements)
         array = value.asnumpy()
     else:
         kind, name, array = "numpy.ndarray", "", np.asarray(value)
