@@ -17,9 +17,10 @@ from mindspore.common.api import _pynative_executor
 
 
 class _Depth(threading.local):
-    """How many computations of gradients run inside each other in this thread."""
+    """How many differentiated functions, and computations of gradients, run in this thread."""
 
-    value = 0
+    forward = 0
+    backward = 0
 
 
 class Backlog:
@@ -37,23 +38,36 @@ class Backlog:
         self._waiting: list[Callable[[], None]] = []
         self._bytes = 0
         self._lock = threading.Lock()
-        self._grad: Callable[..., Any] | None = None
+        self._own: dict[str, Callable[..., Any]] = {}
+
+    @property
+    def nested(self) -> bool:
+        """Whether a function is differentiated inside another one that is: of second order.
+
+        Gradients that are differentiated themselves cannot be tapped: MindSpore 2.7 refuses.
+        """
+        return self._depth.forward > 1
 
     def open(self) -> None:
-        """Begin to notice when MindSpore computes gradients."""
-        if self._waits:
-            self._grad = _pynative_executor.grad
-            vars(_pynative_executor)["grad"] = self._compute
+        """Begin to notice when MindSpore differentiates."""
+        stands_in = {
+            "new_graph": self._begin_forward,
+            "end_graph": self._end_forward,
+            "grad": self._compute,
+        }
+        for name, function in stands_in.items():
+            self._own[name] = getattr(_pynative_executor, name)
+            vars(_pynative_executor)[name] = function
 
     def close(self) -> None:
-        """Give MindSpore its own function back, and look at what still waits."""
-        if vars(_pynative_executor).get("grad") == self._compute:
-            del vars(_pynative_executor)["grad"]
+        """Give MindSpore its own functions back, and look at what still waits."""
+        for name in self._own:
+            vars(_pynative_executor).pop(name, None)
         self.settle()
 
     def add(self, gradient: Tensor, look: Callable[[], None]) -> None:
         """Have `look` called once the gradient may be looked at: never later than the pass ends."""
-        if not self._depth.value:
+        if not self._depth.backward or not self._waits:
             look()
             return
         with self._lock:
@@ -71,12 +85,22 @@ class Backlog:
         for look in waiting:
             look()
 
+    def _begin_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._depth.forward += 1
+        return self._own["new_graph"](*args, **kwargs)
+
+    def _end_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._depth.forward = max(0, self._depth.forward - 1)
+        return self._own["end_graph"](*args, **kwargs)
+
     def _compute(self, *args: Any, **kwargs: Any) -> Any:
-        assert self._grad is not None
-        self._depth.value += 1
+        depth = self._depth
+        forward, depth.forward = depth.forward, 0  # what a recomputed cell runs is no second order
+        depth.backward += 1
         try:
-            return self._grad(*args, **kwargs)
+            return self._own["grad"](*args, **kwargs)
         finally:
-            self._depth.value -= 1
-            if not self._depth.value:
+            depth.forward = forward
+            depth.backward -= 1
+            if not depth.backward:
                 self.settle()

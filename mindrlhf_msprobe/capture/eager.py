@@ -362,6 +362,10 @@ class EagerCapture:
     def _call_gradients(self, entry: str, parent: str | None) -> CallGradients | None:
         if not self._backward or not gradients_flow():
             return None
+        if self._backlog.nested:
+            error = NotImplementedError("gradients that are differentiated again are not recorded")
+            self._fault("second-order gradients", error)
+            return None
         self._watch_parameters()
         gradients = CallGradients(
             backward_name(entry),
@@ -443,6 +447,8 @@ class EagerCapture:
             frame.gradients.leave(results)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
+        if frame.gradients is not None:
+            frame.gradients.abandon()
         if frame.recorded and self._forward:
             self._entries.sink({**frame.values, "output": []}, frame.stack)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from mindrlhf_msprobe.capture.summary import (
     HostTensor,
     Summaries,
@@ -51,7 +53,7 @@ class Entries(Protocol):
         """Return a gradient that stays as it is now."""
 
     def difference(self, gradient: Any, kept: Any) -> Any:
-        """Return a gradient less a kept one, as something that the describer takes."""
+        """Return a gradient less a kept one, as something that the describer takes, or None."""
 
     def flush(self) -> None:
         """Hand over whatever still waits."""
@@ -105,8 +107,10 @@ class HostEntries:
         host = self.taken(gradient)
         return HostTensor(host.type, host.dtype, host.array.copy())
 
-    def difference(self, gradient: Any, kept: HostTensor) -> HostTensor:
-        """Return the difference, rounded once."""
+    def difference(self, gradient: Any, kept: HostTensor) -> HostTensor | None:
+        """Return the difference, rounded once; None where the kept one has overflowed."""
+        if not np.isfinite(kept.values()).all():
+            return None
         return subtract(self.taken(gradient), kept)
 
     def flush(self) -> None:

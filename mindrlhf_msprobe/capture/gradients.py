@@ -210,6 +210,10 @@ class CallGradients:
                 self._tap_output(tensor, place)
         self._inputs.clear()
 
+    def abandon(self) -> None:
+        """Record nothing of a call that did not return: what comes by now is not its own."""
+        self._done = True
+
     def finish(self) -> None:
         """Hand over what was seen, if anything was; what was not has no gradient."""
         done, self._done = self._done, True
@@ -261,7 +265,7 @@ class CallGradients:
         after, place.after = place.after, None
         entries = self._entries
         left = entries.taken(gradient) if after is None else entries.difference(gradient, after)
-        self._write(place, left)
+        self._write(place, left)  # None where the gradient beside it has overflowed
 
     def _write(self, place: _Place, gradient: Any) -> None:
         described = self._entries.describer.describe(gradient, place.path)

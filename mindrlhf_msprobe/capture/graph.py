@@ -84,6 +84,8 @@ class GraphProbes:
     def _asked(self, role: str, name: str, cell: nn.Cell) -> Asked | None:
         """Return what is recorded of a cell; None for nothing."""
         config = self._config
+        if _is_inner_recurrent(cell):
+            return None
         if not config.records_cell(name):
             # Tokens are counted by the outermost cells, recorded or not.
             phases = (p for p in config.phase_table().values() if config.records_phase(p))
@@ -135,6 +137,15 @@ class GraphProbes:
             number: [owners.get(id(parameter)) for parameter in parameters]
             for number, parameters in optimizers
         }
+
+
+def _is_inner_recurrent(cell: nn.Cell) -> bool:
+    """Tell whether a cell is one inside nn.LSTM, nn.GRU or nn.RNN.
+
+    They are handed Parameters, and MindSpore cannot compile them with a probe beside.
+    """
+    kind = type(cell)
+    return kind.__module__ == "mindspore.nn.layer.rnns" and kind.__name__.startswith("_")
 
 
 def has_probes(cell: nn.Cell, asked: Asked) -> bool:
@@ -290,6 +301,12 @@ class PhaseCapture:
             elif number in SITES.compiled and cell.has_bprop:
                 found[name] = "its gradients: it has a bprop of its own"
         found |= self._compiled_early()
+        if self._graph.cells_seen:
+            for name, cell in named_cells(self._root).items():
+                if _is_inner_recurrent(cell):
+                    found[name] = (
+                        "a cell inside MindSpore's recurrent cells, which takes Parameters"
+                    )
         if self._graph.has_gradients and not self._optimizers and self._eager is None:
             found[PARAMETERS_GRAD] = "the optimizer was not given to watch(optimizers=…)"
         return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.graph_outline import Path, TensorOutline, UnknownOutline
-from mindrlhf_msprobe.capture.graph_probes import Site
+from mindrlhf_msprobe.capture.graph_probes import SITES, Site
 from mindrlhf_msprobe.capture.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.storage.records import Leaf, child_path, entry_name
@@ -171,7 +171,7 @@ class GraphCalls:
         found = self._calls.get(call)
         if found is None and call <= self._forgotten:
             self.fault("a gradient", LookupError(f"it came more than {_MOST_CALLS} calls late"))
-        if found is None or not found.recorded:
+        if found is None or not found.recorded or "Parameter" in SITES.gaps.get(found.cell, ""):
             return
         part = _BACKWARD_PARTS[site.part]
         record = _record(found.entry("backward"), part, site.path)

@@ -126,8 +126,10 @@ class ParameterHooks:
             function = self._function(key)
             self._functions[key] = weakref.ref(parameter), function
         self._takers[key] = take
-        with without_recompiling():
-            self._handles.append(parameter.register_hook(function))
+        # After a backward pass that failed MindSpore no longer removes a hook: it is still there.
+        if not any(hook is function for hook in parameter.hooks()):
+            with without_recompiling():
+                self._handles.append(parameter.register_hook(function))
 
     def remove(self) -> None:
         """Remove every hook."""

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.capture.keydata import describe_key_data
 from mindrlhf_msprobe.capture.room import tell_room
 from mindrlhf_msprobe.capture.summary import HostTensor, Summaries
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.ledger import Ledger
@@ -58,6 +58,13 @@ class Recorder:
             ledger=self.ledger,
         )
         self.step = config.initial_step or self._writer.next_step()
+        try:
+            self._writer.begin(self.step)
+        except OSError as refused:
+            raise RunError(
+                f"dump_path {config.dump_path}: what an interrupted attempt left of step "
+                f"{self.step} cannot be removed: {refused.strerror or refused}."
+            ) from None
         self._sequence = itertools.count()
         self._summaries = Summaries()
         self._counters: dict[str, StepCounters] = {}

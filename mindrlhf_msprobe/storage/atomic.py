@@ -38,7 +38,7 @@ def write_atomic(path: Path, parts: Iterable[bytes | memoryview]) -> int:
 class Reserve:
     """Room on the disk for a file that must still be written when the disk is full.
 
-    The room is a file of zeros beside it, which is given up when it is needed.
+    The room is a file of zeros beside it, into which the file is written when it is needed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,16 +49,32 @@ class Reserve:
         """Keep room for a file of `size` bytes, and for its growth as far as there is any."""
         if self._size >= size:
             return
-        for wanted in (2 * size + _RESERVE_GROWTH, size + size // 2, size + size // 8):
+        growth = size + _RESERVE_GROWTH
+        for sixteenths in range(16, -1, -1):
             with suppress(OSError):
-                self._size = write_atomic(self._path, [bytes(wanted)])
+                room = bytes(size + growth * sixteenths // 16)
+                self._size = write_atomic(self._path, [room])
                 return
 
-    def give_up(self, error: OSError) -> bool:
-        """Free the room if `error` says that the disk is full; tell whether there was any."""
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._size:
+    def write(self, path: Path, content: bytes, error: OSError) -> bool:
+        """Write a file into the room that was kept, if `error` says that the disk is full.
+
+        Nothing new is asked of the disk, so nobody can take the room in between.
+
+        Returns:
+            Whether there was enough room.
+        """
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full or self._size < len(content):
             return False
-        self.drop()
+        try:
+            with open(self._path, "r+b", buffering=0) as file:
+                write_all(file.fileno(), content)
+                file.truncate(len(content))
+            os.replace(self._path, path)
+        except OSError:
+            return False
+        self._size = 0
         return True
 
     def drop(self) -> None:
@@ -68,7 +84,7 @@ class Reserve:
             self._path.unlink(missing_ok=True)
 
 
-_RESERVE_GROWTH = 1 << 14  # bytes
+_RESERVE_GROWTH = 1 << 16  # bytes
 
 
 def temporary_of(path: Path) -> Path:

@@ -163,6 +163,11 @@ class Background:
         return thread
 
     def _run(self) -> None:
+        with self._lock:
+            if self._thread is None:  # the call that started this thread was interrupted
+                self._thread = threading.current_thread()
+            elif self._thread is not threading.current_thread():
+                return  # and another one was started in its place
         while True:
             with self._lock:
                 while not self._jobs:

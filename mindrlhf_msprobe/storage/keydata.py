@@ -49,6 +49,10 @@ class KeyDatum:
         bfloat16 comes as float32. Raises ArrayFileError if a file cannot be used.
         """
         by_path = {record.path: record for record in self.records}
+        if self.structure is None and (
+            errors := [r.leaf.error for r in self.records if r.leaf.error]
+        ):
+            raise ArrayFileError(errors[0])
         if self.structure is None:
             return [_value(record) for record in self.records]
         return _rebuild(self.structure, "", by_path)
@@ -113,7 +117,7 @@ def read_key_datum(
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         problem, structure, found = f"{described.name}: {error}", None, {}
     try:
-        files = {} if ours and problem is None else _array_files(directory, key)
+        files = {} if ours else _array_files(directory, key)
     except OSError as error:
         problem, files = f"cannot be listed: {error.strerror or error}", {}
     records = []

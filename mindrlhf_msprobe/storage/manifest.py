@@ -91,13 +91,14 @@ class Manifest:
 
         Also where its directory was removed, and where the disk has become full.
         """
+        content = self._content()
         try:
-            size = self._write()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._path, [content])
         except OSError as error:
-            if not self._reserve.give_up(error):
+            if not self._reserve.write(self._path, content, error):
                 raise
-            size = self._write()
-        self._reserve.keep(size)
+        self._reserve.keep(len(content))
 
     def close(self, state: str) -> None:
         """Write the manifest for the last time; `state` says how the run ended."""
@@ -107,15 +108,14 @@ class Manifest:
         finally:
             self._reserve.drop()
 
-    def _write(self) -> int:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+    def _content(self) -> bytes:
         attempts = [
             # What another hand wrote into an earlier attempt is kept as it is.
             self._encoded(attempt, depth=2) if isinstance(attempt, dict) else dump_json(attempt)
             for attempt in self.content["attempts"]
         ]
         joined = b"[\n  " + b",\n  ".join(attempts) + b"\n ]"
-        return write_atomic(self._path, [self._encoded(self.content, attempts=joined), b"\n"])
+        return self._encoded(self.content, attempts=joined) + b"\n"
 
     def _encoded(
         self, content: Mapping[str, Any], *, depth: int = 0, attempts: bytes | None = None
@@ -169,6 +169,17 @@ class Manifest:
 
     def _setting(self, name: str) -> Any:
         return self.attempt.get(name, self.content.get(name))
+
+    def begin(self, step: int) -> None:
+        """Note the step with which this attempt begins; what earlier ones left of it goes.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self.attempt["begins_with"] = step
+        if len(self.content["attempts"]) > 1:
+            sweep_steps(self._path.parent, self.content["world"]["rank"], step)
+            self.save()
 
     def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
         """Note the initial weights of a role's network; `save` writes them."""
@@ -234,7 +245,7 @@ class Manifest:
                 further=earlier is not None and _left_something(earlier),
             )
             manifest.note_settings(_with_versions(settings), AT_START)
-            manifest._write()
+            write_atomic(manifest._path, [manifest._content()])
         except OSError as error:
             raise RunError(
                 f"dump_path {root} cannot be written: {error.strerror or error}. Give a directory "
@@ -295,6 +306,19 @@ def _remove_rank(root: Path, rank: int, world_size: int) -> None:
         ]
     for name in names:
         (root / name).unlink(missing_ok=True)
+
+
+def sweep_steps(root: Path, rank: int, first: int) -> None:
+    """Remove what this rank recorded of steps from `first` on: they are recorded again."""
+    for step_dir in layout.step_directories(root):
+        step = layout.step_number(step_dir.name)
+        if step is not None and step >= first:
+            for number, path in layout.rank_directories(step_dir).items():
+                if number == rank:
+                    shutil.rmtree(path)
+            for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
+                if parent != root and parent.is_dir() and not any(parent.iterdir()):
+                    parent.rmdir()
 
 
 def _sweep(root: Path, rank: int) -> None:

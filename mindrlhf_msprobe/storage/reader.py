@@ -228,15 +228,24 @@ class Run:
         return {}
 
     def completed(self, step: int, rank: int = 0) -> bool:
-        """Tell whether `step` was ended by `Probe.step()`; msprobe's runs do not say."""
+        """Tell whether `step` was ended by `Probe.step()`; msprobe's runs do not say.
+
+        An attempt that began with this step, or before it, is the one that counts.
+        """
         for manifest in self._manifests_of(rank):
+            ended = False
             attempts = manifest.get("attempts")
             for attempt in attempts if isinstance(attempts, list) else []:
                 if not isinstance(attempt, dict):
                     continue
                 first, last = attempt.get("first_step"), attempt.get("last_completed_step")
+                begins = attempt.get("begins_with")
+                if isinstance(begins, int) and begins <= step:
+                    ended = False
                 if isinstance(first, int) and isinstance(last, int) and first <= step <= last:
-                    return True
+                    ended = True
+            if ended:
+                return True
         return not self.manifests
 
     def configurations(self) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ beside its place and renamed in.
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -91,6 +92,14 @@ class RunWriter:
         done = [a.get("last_completed_step") for a in self._manifest.content["attempts"][:-1]]
         return max((step for step in done if isinstance(step, int)), default=-1) + 1
 
+    def begin(self, step: int) -> None:
+        """Tell which step is the first of this attempt; what an earlier one left of it goes.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self._manifest.begin(step)
+
     def append_entry(
         self, phase: str, step: int, entry: dict[str, Any], frames: tuple[str, ...]
     ) -> None:
@@ -162,7 +171,11 @@ class RunWriter:
                 start_afresh(step_dir)
                 self._key_data_dirs.add(step_dir)
             directory.mkdir(exist_ok=True)
-            size = sum(save_npy(directory / name, array) for name, array in copies.items())
+            try:
+                size = sum(save_npy(directory / name, array) for name, array in copies.items())
+            except BaseException:  # a part of it would look like a whole
+                shutil.rmtree(directory, ignore_errors=True)
+                raise
             sizes.append(size)
 
         def write_description() -> None:

@@ -14,6 +14,7 @@ ms = pytest.importorskip("mindspore")
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
 from small_networks import (  # noqa: E402
     Block,
+    Catches,
     Cubed,
     Decoder,
     Hidden,
@@ -627,11 +628,100 @@ def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
     assert "grad" not in vars(_pynative_executor)
 
 
-def test_where_a_bprop_of_the_model_could_change_them_they_are_looked_at_one_by_one(layer_probe):
-    from mindspore.common.api import _pynative_executor
+def test_where_a_bprop_of_the_model_could_change_them_they_are_looked_at_one_by_one(
+    layer_probe, monkeypatch
+):
+    from mindrlhf_msprobe.capture.backlog import Backlog
 
+    waiting = []
+    settle = Backlog.settle
+    monkeypatch.setattr(
+        Backlog, "settle", lambda self: waiting.append(len(self._waiting)) or settle(self)
+    )
     network = Mixed()  # has one
     probe = layer_probe(strict=True)
     probe.watch(actor=network)
     with probe.phase(PHASE):
-        assert "grad" not in vars(_pynative_executor)
+        ms.grad(lambda x: network(x, scale=1.0).sum(), 0)(tensor(3, 4))
+    assert waiting
+    assert not any(waiting)
+
+
+def test_a_hook_that_mindspore_no_longer_removes_is_used_again(layer_probe, recorded):
+    """After a backward pass that failed, its handles do nothing; no gradient is counted twice."""
+
+    class Fails(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.armed = False
+
+        def construct(self, x: Tensor) -> Tensor:
+            return x * 1
+
+        def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+            if self.armed:
+                raise ArithmeticError("raised in the backward pass")
+            return (dout * 1,)
+
+    network = nn.SequentialCell([Scale(2.0), Fails(), Scale(3.0)])
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+    step = ms.value_and_grad(lambda: network(tensor(3)).sum(), None, network.trainable_params())
+    for number in range(4):
+        network[1].armed = number == 1
+        with probe.phase(PHASE):
+            try:
+                step()
+            except Exception:
+                assert number == 1
+        probe.step()
+    run = recorded(probe)
+    names = [
+        [e.name for e in run.entries(phase=PHASE, step=number) if e.direction == "parameters_grad"]
+        for number in (0, 2, 3)
+    ]
+    assert names[0] == names[1] == names[2]
+    assert len(names[0]) == 2
+
+
+def test_a_cell_that_raised_has_no_gradients(run_update):
+    network = Catches()
+    x = tensor(3, start=1.0)
+    got = arrays(run_update(network, lambda y: (network(y * 1) * x).sum(), x))
+    assert not any("breaks" in name for name in got)
+    assert np.array_equal(got["Cell.follows.Scale.backward.0.input.0"], x.asnumpy())
+
+
+def test_an_overflow_beside_a_cell_is_not_blamed_on_it(run_update):
+    """inf - inf is no gradient of the cell: nothing is known of what left it."""
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.scale = Scale(2.0), Scale(1.0)
+
+        def construct(self, x: Tensor) -> Tensor:
+            x = self.scale(x)
+            return self.inner(x) + x * 3e38 * 1e38
+
+    network = Net()
+    got = arrays(run_update(network, lambda: network(tensor(3, start=1.0)).sum()))
+    assert np.array_equal(got["Cell.inner.Scale.backward.0.input.0"], np.ones(3, np.float32))
+    assert got["Cell.inner.Scale.backward.0.output.0"] is None
+
+
+def test_second_order_gradients_train_as_without_the_probe(layer_probe, recorded):
+    network = Policy()
+    x = tensor(3, start=1.0)
+
+    def penalty(x: Tensor) -> Tensor:
+        return (ms.grad(lambda y: (network(y) ** 2).sum())(x) ** 2).sum()
+
+    plain = ms.grad(penalty)(x).asnumpy()
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        gradient = ms.grad(penalty)(x).asnumpy()
+    assert np.array_equal(gradient, plain)
+    lost = recorded(probe).manifests[0]["lost"]
+    assert list(lost) == ["second-order gradients: NotImplementedError"]

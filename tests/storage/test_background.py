@@ -255,3 +255,22 @@ def test_a_charge_may_be_kept_and_used_by_several_threads():
     for thread in threads:
         thread.join(PATIENCE)
     assert ledger.to_json(0)["phases"]["actor_update"]["seconds"]["total"] > 0
+
+
+def test_a_start_that_is_interrupted_leaves_one_thread(monkeypatch):
+    """Ctrl-C inside the call that starts the thread does not give the jobs a second one."""
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    jobs, threads = background(), set()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.hand_over("first", lambda: threads.add(threading.get_ident()))
+    for _ in range(50):
+        jobs.hand_over("more", lambda: threads.add(threading.get_ident()))
+    jobs.finish("", lambda: None)
+    assert len(threads) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,7 +15,8 @@ import pytest
 from runs import EVERYTHING, Recording, record_training
 
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.storage.atomic import dump_json, write_atomic, write_json
+from mindrlhf_msprobe.storage.arrays import ArrayFileError
+from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic, write_json
 from mindrlhf_msprobe.storage.reader import open_run
 from mindrlhf_msprobe.storage.writer import RunWriter
 
@@ -327,3 +329,53 @@ def test_a_killed_run_keeps_every_finished_step_and_what_the_open_one_had(tmp_pa
     assert [e.name for e in run.entries("actor_update", step=2)] == ["Cell.head.Dense.forward.0"]
     assert run.key_data("responses", step=2)[0].value == ["一", "two"]
     assert run.problems == []
+
+
+def test_a_further_attempt_leaves_nothing_of_the_steps_it_records_again(tmp_path):
+    """Phases and keys that only the earlier attempt recorded in such a step are gone with it."""
+    earlier = writer(tmp_path)
+    for step in range(3):
+        earlier.append_entry("actor_update", step, entry(step), ())
+        earlier.append_entry("reference_compute_log_prob", step, entry(step), ())
+        earlier.save_key_data("loss", step, 0, lambda: {"data": None}, {})
+        if step < 2:
+            earlier.end_step(step, {})
+    earlier.wait()
+    resumed = writer(tmp_path, existing="resume")
+    resumed.begin(1)
+    run = open_run(tmp_path)
+    assert {(e.phase, e.step) for e in run.entries()} == {
+        ("actor_update", 0),
+        ("reference_compute_log_prob", 0),
+    }
+    assert [datum.step for datum in run.key_data()] == [0]
+    assert [run.completed(step) for step in range(3)] == [True, False, False]
+    resumed.append_entry("actor_update", 1, entry(7), ())
+    resumed.end_step(1, {})
+    assert [open_run(tmp_path).completed(step) for step in range(3)] == [True, True, False]
+
+
+def test_key_data_without_their_description_are_not_whole(tmp_path):
+    """Arrays beside which the JSON is missing look like a shorter value, and are none."""
+    recorded = writer(tmp_path)
+    recorded.save_key_data("adv", 0, 0, lambda: {"data": None}, {"adv.0.npy": np.zeros(2)})
+    recorded.end_step(0, {})
+    next(tmp_path.rglob("adv.json")).unlink()
+    (datum,) = open_run(tmp_path).key_data()
+    with pytest.raises(ArrayFileError, match=r"adv\.json is missing"):
+        datum.value  # noqa: B018
+
+
+def test_the_kept_room_takes_the_file_that_has_become_larger(tmp_path):
+    """On a full disk run.json is written into room that nobody else can take."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    path = tmp_path / "run.json"
+    reserve = Reserve(path)
+    reserve.keep(1000)
+    assert reserve.write(path, b"x" * 3000, full)
+    assert path.read_bytes() == b"x" * 3000
+    assert not reserve.write(path, b"y" * 3000, full)  # there is no room any more
+    reserve.keep(3000)
+    assert not reserve.write(path, b"y" * 3000, OSError(errno.EACCES, "Permission denied"))
+    assert reserve.write(path, b"y" * 5000, full)
+    assert path.read_bytes() == b"y" * 5000
