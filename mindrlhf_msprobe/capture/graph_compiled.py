@@ -32,11 +32,10 @@ def visited(cell, part, path, value, call, gradients):
     kind = KIND(cell, value)
     if kind == "differentiable" and gradients:
         return watched(cell, part, path, value, call)
-    if kind == "parameter":  # it stays what can be assigned to
+    if kind == "differentiable" or kind == "tensor" or kind == "parameter":
+        # The value itself passes: a node behind it would group the sums of its gradient anew.
         handed_over(cell, part, path, value, call)
         return value
-    if kind == "differentiable" or kind == "tensor":
-        return F.depend(value, handed_over(cell, part, path, value, call))
     if kind == "tuple":
         items = ()
         for i in range(len(value)):
