@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor, ops
 from mindspore.common.api import _no_grad
 
@@ -180,27 +179,3 @@ def _fetched(parts: list[Tensor]) -> Any:
 def _named(dtype: str, shape: tuple[int, ...], words: Sequence[int]) -> str:
     kind = zlib.crc32(f"{dtype}{list(shape)}".encode())
     return f"{FINGERPRINT_ALGORITHM}:" + "".join(f"{word & _MASK:08x}" for word in (kind, *words))
-
-
-def fingerprint_on_host(dtype: str, array: np.ndarray) -> str:
-    """Return what the device computes, from the same bits on the host.
-
-    Args:
-        dtype: MindSpore's name; bfloat16 comes as its uint16 bits.
-    """
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if flat.dtype == np.bool_:
-        words = flat.astype(np.int32)
-    else:
-        words = flat.view(f"{'u' if flat.itemsize == 1 else 'i'}{min(flat.itemsize, 4)}")
-        words = words.astype(np.int32)
-    found = []
-    with np.errstate(over="ignore"):
-        for position in _POSITION:
-            index = np.arange(1, words.size + 1, dtype=np.int64).astype(np.int32)
-            mixed = (words ^ (index * np.int32(position))).view(np.uint32)
-            for shift, factor in zip(_SHIFTS, (*_FACTORS, None)):
-                mixed = mixed ^ (mixed >> np.uint32(shift))
-                mixed = mixed if factor is None else mixed * np.uint32(factor & _MASK)
-            found.append(int(mixed.sum(dtype=np.uint64)))
-    return _named(dtype, tuple(array.shape), found)

@@ -120,14 +120,12 @@ class _Place:
         path: its record's path; of a tensor that was given several times, the first.
         leaves: the JSON leaves, one wherever it was given.
         after: the gradient at x'', if there was one.
-        returned: whether the cell returned this input as it is.
     """
 
     tensor: Tensor | None
     path: str
     leaves: list[dict[str, Any]] = field(default_factory=list)
     after: Any = None
-    returned: bool = False
 
 
 class CallGradients:
@@ -201,8 +199,7 @@ class CallGradients:
             assert tensor is not None
             if output is None:
                 tensor.assign_value(_tapped(tensor, self._shown(self._passes_by, place)))
-            else:
-                place.returned = True
+            else:  # the cell returned this input as it is
                 self._tap_output(tensor, output)
         for place in outputs.values():
             tensor, place.tensor = place.tensor, None

@@ -12,11 +12,7 @@ from small_networks import Mixed, Twice, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run  # noqa: E402
 from mindrlhf_msprobe.capture import device, recorder  # noqa: E402
-from mindrlhf_msprobe.capture.device import (  # noqa: E402
-    DeviceSummaries,
-    can_fingerprint,
-    fingerprint_on_host,
-)
+from mindrlhf_msprobe.capture.device import DeviceSummaries, can_fingerprint  # noqa: E402
 from mindrlhf_msprobe.capture.summary import summarise, to_host  # noqa: E402
 from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
 
@@ -37,6 +33,30 @@ ARRAYS = {
     "0-d": np.array(2.5, np.float32),
     "empty": np.zeros((0, 3), np.float32),
 }
+
+
+def fingerprint_on_host(dtype: str, array: np.ndarray) -> str:
+    """Return what the device computes, from the same bits on the host.
+
+    Args:
+        dtype: MindSpore's name; bfloat16 comes as its uint16 bits.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype == np.bool_:
+        words = flat.astype(np.int32)
+    else:
+        words = flat.view(f"{'u' if flat.itemsize == 1 else 'i'}{min(flat.itemsize, 4)}")
+        words = words.astype(np.int32)
+    found = []
+    with np.errstate(over="ignore"):
+        for position in device._POSITION:
+            index = np.arange(1, words.size + 1, dtype=np.int64).astype(np.int32)
+            mixed = (words ^ (index * np.int32(position))).view(np.uint32)
+            for shift, factor in zip(device._SHIFTS, (*device._FACTORS, None)):
+                mixed = mixed ^ (mixed >> np.uint32(shift))
+                mixed = mixed if factor is None else mixed * np.uint32(factor & device._MASK)
+            found.append(int(mixed.sum(dtype=np.uint64)))
+    return device._named(dtype, tuple(array.shape), found)
 
 
 def tensors() -> dict[str, Tensor]:
