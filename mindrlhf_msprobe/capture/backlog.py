@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mindspore import Tensor
-from mindspore.common.api import _pynative_executor
+
+from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
 
 
 class _Depth(threading.local):
@@ -56,13 +57,13 @@ class Backlog:
             "grad": self._compute,
         }
         for name, function in stands_in.items():
-            self._own[name] = getattr(_pynative_executor, name)
-            vars(_pynative_executor)[name] = function
+            self._own[name] = getattr(EXECUTOR, name)
+            vars(EXECUTOR)[name] = function
 
     def close(self) -> None:
         """Give MindSpore its own functions back, and look at what still waits."""
         for name in self._own:
-            vars(_pynative_executor).pop(name, None)
+            vars(EXECUTOR).pop(name, None)
         self.settle()
 
     def add(self, gradient: Tensor, look: Callable[[], None]) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, ops
-from mindspore.common.api import _no_grad
 
+from mindrlhf_msprobe.capture.mindspore_api import API
 from mindrlhf_msprobe.storage.records import Leaf
 
 FINGERPRINT_ALGORITHM = "fmix32x2"
@@ -69,14 +69,14 @@ class DeviceSummaries:
 
     def add(self, tensor: Tensor) -> int:
         """Queue the reductions of a tensor and return its number among those not read yet."""
-        with _no_grad():
+        with API._no_grad():
             self._pending.append(self._reduced(tensor))
         return len(self._pending) - 1
 
     def read(self) -> list[Leaf]:
         """Fetch what was found of all tensors, in two transfers, and forget them."""
         pending, self._pending = self._pending, []
-        with _no_grad():
+        with API._no_grad():
             floats = _fetched([p.floats for p in pending if p.floats is not None])
             integers = _fetched([p.integers for p in pending if p.integers is not None])
         return [

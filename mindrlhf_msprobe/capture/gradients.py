@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
-from mindspore.common.api import _pynative_executor
 
 from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.entries import Entries
 from mindrlhf_msprobe.capture.hooks import ParameterHooks
+from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
 from mindrlhf_msprobe.capture.summary import is_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, PARAMETERS_GRAD, Leaf, child_path
@@ -44,7 +44,7 @@ Show = Callable[[Tensor], None]
 
 def gradients_flow() -> bool:
     """Tell whether MindSpore builds the graph of gradients at this moment."""
-    return bool(_pynative_executor.requires_grad())
+    return bool(EXECUTOR.requires_grad())
 
 
 def backward_name(forward: str) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 
 import mindspore
 from mindspore import nn
-from mindspore.common.api import _pynative_executor
 
 from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters, named_cells
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
@@ -32,6 +31,7 @@ from mindrlhf_msprobe.capture.graph_source import (
     optimizer_source,
 )
 from mindrlhf_msprobe.capture.hooks import ParameterHooks
+from mindrlhf_msprobe.capture.mindspore_api import API, EXECUTOR
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
@@ -170,9 +170,7 @@ def _compiled_around(network: nn.Cell) -> nn.Cell | None:
     for cell in named_cells(network).values():
         if cell.compile_cache:
             return cell
-    from mindspore.common import api
-
-    if not any(getattr(api, "cells_compile_cache", {}).values()):
+    if not any(getattr(API, "cells_compile_cache", {}).values()):
         return None
     # By its type: isinstance would ask a weak proxy for what may no longer exist.
     cells = (found for found in gc.get_objects() if issubclass(type(found), nn.Cell))
@@ -281,7 +279,7 @@ class PhaseCapture:
 
             graph_ascend.after_phase(self._graph)
         else:
-            _pynative_executor.sync()
+            EXECUTOR.sync()
         if SITES.receiver is self._graph:
             SITES.receiver = None
         try:
