@@ -29,12 +29,11 @@ class Backlog:
 
     Args:
         most_bytes: of gradients that wait; then all are looked at at once.
-        waits: whether gradients wait at all.
     """
 
-    def __init__(self, most_bytes: int, *, waits: bool = True) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._waits = waits
+        self._waits = True
         self._depth = _Depth()
         self._waiting: list[Callable[[], None]] = []
         self._bytes = 0
@@ -49,8 +48,13 @@ class Backlog:
         """
         return self._depth.forward > 1
 
-    def open(self) -> None:
-        """Begin to notice when MindSpore differentiates."""
+    def open(self, *, waits: bool) -> None:
+        """Begin to notice when MindSpore differentiates.
+
+        Args:
+            waits: whether gradients wait at all.
+        """
+        self._waits = waits
         stands_in = {
             "new_graph": self._begin_forward,
             "end_graph": self._end_forward,

@@ -213,8 +213,7 @@ class EagerCapture:
         self._closed = False
         self._stacks = CallStacks(mindspore.__file__, MARKS)
         self._repetitions = Repetitions()
-        own_bprop = any(cell.has_bprop for cell in named_cells(root).values())
-        self._backlog = Backlog(buffer_bytes, waits=not own_bprop)
+        self._backlog = Backlog(buffer_bytes)
         self._gradients: list[CallGradients] = []
         self._mark = object()  # outlives it on the tensors it tapped, and holds nothing
         self._parameter_gradients: ParameterGradients | None = None
@@ -222,10 +221,11 @@ class EagerCapture:
 
     def open(self) -> None:
         """Register the hooks; none stays where that fails."""
+        cells = named_cells(self._root)
         try:
             if self._backward:
-                self._backlog.open()
-            for name, cell in named_cells(self._root).items():
+                self._backlog.open(waits=not any(cell.has_bprop for cell in cells.values()))
+            for name, cell in cells.items():
                 recorded = self._is_recorded(name)
                 # Tokens are counted by the outermost cells, recorded or not.
                 if recorded or self._records_token is not None:

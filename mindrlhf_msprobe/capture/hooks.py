@@ -35,6 +35,22 @@ class _Compiling(mindspore.constexpr(_yes, get_instance=False)):  # type: ignore
 _COMPILING = _Compiling()
 
 
+# MindSpore takes plain functions only, and passes what they return on to the training. It also
+# compiles them into what `ms.jit` compiles while they are registered, where they are called without
+# kwargs and must do nothing.
+
+
+def _pre_hook(before: Before) -> Callable[..., Any]:
+    """Return `before` as MindSpore takes it."""
+
+    def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> Any:
+        if not _COMPILING():
+            return before(cell, args, kwargs)
+        return None
+
+    return pre_hook
+
+
 class CellHooks:
     """Calls two functions around every run of the cells that were added.
 
@@ -48,19 +64,11 @@ class CellHooks:
         self._after = after
         self._handles: list[Any] = []
 
-        # MindSpore takes plain functions only, and passes what they return on to the training.
-        # It also compiles them into what `ms.jit` compiles while they are registered, where they
-        # are called without kwargs and must do nothing.
-        def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> Any:
-            if not _COMPILING():
-                return self._before(cell, args, kwargs)
-            return None
-
         def hook(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
             if not _COMPILING():
                 self._after(cell, output)
 
-        self._pre_hook = pre_hook
+        self._pre_hook = _pre_hook(before)
         self._hook = hook
 
     def add(self, cell: nn.Cell) -> None:
@@ -75,14 +83,9 @@ class CellHooks:
 
     def add_before(self, cell: nn.Cell, before: Before) -> None:
         """Have another function called before a cell runs."""
-
-        def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> Any:
-            if not _COMPILING():
-                return before(cell, args, kwargs)
-            return None
-
         with without_recompiling():
-            self._handles.append(cell.register_forward_pre_hook(pre_hook, with_kwargs=True))
+            handle = cell.register_forward_pre_hook(_pre_hook(before), with_kwargs=True)
+            self._handles.append(handle)
 
     def remove(self) -> None:
         """Remove every hook."""

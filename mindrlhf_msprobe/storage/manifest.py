@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,8 @@ class Manifest:
         """
         self.attempt["begins_with"] = step
         if len(self.content["attempts"]) > 1:
-            sweep_steps(self._path.parent, self.content["world"]["rank"], step)
+            own = self.content["world"]["rank"]
+            _remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)
             self.save()
 
     def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
@@ -289,13 +290,7 @@ def _refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
 
 def _remove_rank(root: Path, rank: int, world_size: int) -> None:
     """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world."""
-    for step_dir in layout.step_directories(root):
-        for number, path in layout.rank_directories(step_dir).items():
-            if number == rank or (rank == 0 and number >= world_size):
-                shutil.rmtree(path)
-        for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
-            if parent != root and parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
+    _remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
     names = [layout.manifest_name(rank)]
     if rank == 0:
         names.append(layout.CONFIGURATIONS_FILE)
@@ -308,17 +303,16 @@ def _remove_rank(root: Path, rank: int, world_size: int) -> None:
         (root / name).unlink(missing_ok=True)
 
 
-def sweep_steps(root: Path, rank: int, first: int) -> None:
-    """Remove what this rank recorded of steps from `first` on: they are recorded again."""
+def _remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
+    """Remove the directories of the (step, rank) that are wanted, and what is empty then."""
     for step_dir in layout.step_directories(root):
         step = layout.step_number(step_dir.name)
-        if step is not None and step >= first:
-            for number, path in layout.rank_directories(step_dir).items():
-                if number == rank:
-                    shutil.rmtree(path)
-            for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
-                if parent != root and parent.is_dir() and not any(parent.iterdir()):
-                    parent.rmdir()
+        for rank, path in layout.rank_directories(step_dir).items():
+            if step is not None and wanted(step, rank):
+                shutil.rmtree(path)
+        for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
+            if parent != root and parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
 
 
 def _sweep(root: Path, rank: int) -> None:
