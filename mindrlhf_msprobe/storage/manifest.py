@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -307,12 +308,14 @@ def _remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
     """Remove the directories of the (step, rank) that are wanted, and what is empty then."""
     for step_dir in layout.step_directories(root):
         step = layout.step_number(step_dir.name)
-        for rank, path in layout.rank_directories(step_dir).items():
-            if step is not None and wanted(step, rank):
-                shutil.rmtree(path)
+        with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
+            for rank, path in layout.rank_directories(step_dir).items():
+                if step is not None and wanted(step, rank):
+                    shutil.rmtree(path)
         for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
-            if parent != root and parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
+            with suppress(FileNotFoundError):
+                if parent != root and parent.is_dir() and not any(parent.iterdir()):
+                    parent.rmdir()
 
 
 def _sweep(root: Path, rank: int) -> None:

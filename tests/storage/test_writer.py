@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from runs import EVERYTHING, Recording, record_training
 
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic, write_json
 from mindrlhf_msprobe.storage.reader import open_run
@@ -379,3 +381,20 @@ def test_the_kept_room_takes_the_file_that_has_become_larger(tmp_path):
     assert not reserve.write(path, b"y" * 3000, OSError(errno.EACCES, "Permission denied"))
     assert reserve.write(path, b"y" * 5000, full)
     assert path.read_bytes() == b"y" * 5000
+
+
+def test_ranks_that_resume_at_once_may_remove_the_same_directory(tmp_path, monkeypatch):
+    """What another rank removed between being listed and being looked at is no error."""
+    earlier = writer(tmp_path)
+    earlier.append_entry("actor_update", 0, entry(0), ())
+    earlier.wait()
+    listed = layout.rank_directories
+
+    def gone(step_dir, **options):
+        shutil.rmtree(step_dir)
+        return listed(step_dir, **options)
+
+    resumed = writer(tmp_path, existing="resume")
+    monkeypatch.setattr(layout, "rank_directories", gone)
+    resumed.begin(0)
+    assert not (tmp_path / "actor_update").exists()
