@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from runs import Recording
 
-from mindrlhf_msprobe.cli import UNDECIDED, main
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.cli.answers import UNDECIDED
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.texts import load_decoder, text_difference, token_difference
 from mindrlhf_msprobe.errors import UsageError

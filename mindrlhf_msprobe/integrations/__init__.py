@@ -1,0 +1,1 @@
+"""Trainers that get the probe without an edit of their source."""
