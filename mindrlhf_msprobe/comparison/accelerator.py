@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.comparison.sums import BOUNDS
 from mindrlhf_msprobe.compiled import library_beside
 
 
@@ -16,6 +16,7 @@ class Float32Sums(ctypes.Structure):
 
     _fields_ = (
         ("equal", ctypes.c_int64),
+        ("first", ctypes.c_int64),
         ("below", ctypes.c_int64 * 3),
         ("aa", ctypes.c_double),
         ("bb", ctypes.c_double),
@@ -27,7 +28,6 @@ class Float32Sums(ctypes.Structure):
         ("max_abs", ctypes.c_float),
         ("max_rel", ctypes.c_float),
         ("non_finite", ctypes.c_int32),
-        ("undecided", ctypes.c_int32),
         ("outside", ctypes.c_int32),
     )
 
@@ -39,7 +39,7 @@ def _load() -> Any:
         pointer, number = ctypes.c_void_p, ctypes.c_float
         function.argtypes = (
             *(pointer, pointer, ctypes.c_int64, pointer),
-            *(number, number, ctypes.POINTER(Float32Sums)),
+            *(ctypes.c_int32, number, number, ctypes.POINTER(Float32Sums)),
         )
         function.restype = None
     return function
@@ -47,34 +47,26 @@ def _load() -> Any:
 
 #: The library's function, or None.
 FUNCTION = _load()
-
-
-def bounds_of(bounds: Sequence[float], margin: float) -> ctypes.Array[ctypes.c_float]:
-    """Return the shares' bounds as the library takes them, with the limits float32 is sure of."""
-    factors = (1.0, 1.0 - margin, 1.0 + margin)
-    values = [bound * factor for factor in factors for bound in bounds]
-    return (ctypes.c_float * len(values))(*values)
+_BOUNDS = (ctypes.c_double * len(BOUNDS))(*BOUNDS)
 
 
 def float32_sums(
     a: np.ndarray,
     b: np.ndarray,
-    bounds: ctypes.Array[ctypes.c_float],
-    rtol: float,
-    atol: float,
+    tolerance: tuple[float, float] | None,
 ) -> Float32Sums | None:
-    """Compare two float32 blocks of one length; None where the library cannot.
+    """Compare two float32 arrays of one length; None where the library cannot.
 
     It was not built, or the arrays do not begin at a multiple of their element's size.
 
     Args:
         a, b: contiguous, in native byte order.
-        bounds: as `bounds_of` gives them.
-        rtol, atol: the library says `outside` where a distance exceeds rtol · max(|a|, |b|) + atol,
-            all of it rounded to float32.
+        tolerance: rtol and atol; the library says `outside` where a distance exceeds
+            rtol · max(|a|, |b|) + atol, all of it rounded to float32. None: it does not look.
     """
     if FUNCTION is None or not (a.flags.aligned and b.flags.aligned):
         return None
     sums = Float32Sums()
-    FUNCTION(a.ctypes.data, b.ctypes.data, a.size, bounds, rtol, atol, ctypes.byref(sums))
+    looks, (rtol, atol) = tolerance is not None, tolerance or (0.0, 0.0)
+    FUNCTION(a.ctypes.data, b.ctypes.data, a.size, _BOUNDS, looks, rtol, atol, ctypes.byref(sums))
     return sums

@@ -43,14 +43,11 @@ _FLOAT32_BOUNDS: list[tuple[float, np.ndarray, np.ndarray, np.ndarray]] = [
     )
     for bound in BOUNDS
 ]
-_COMPILED_BOUNDS = accelerator.bounds_of(BOUNDS, _FLOAT32_MARGIN)
 _SAMPLED = 4096  # elements that tell whether many errors are as large as a bound
 
 
 def add_floats(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
     """Add two contiguous 1-d blocks of float32, float64 or longdouble, no longer than BLOCK."""
-    if a.dtype == FLOAT32 and _add_compiled(sums, start, a, b):
-        return
     size = a.size
     equal = np.equal(a, b, out=scratch.mask[:size])
     count = int(np.count_nonzero(equal))
@@ -72,21 +69,19 @@ def add_floats(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
     _add_errors(sums, a, b, np.abs(distance, out=distance), larger, other)
 
 
-def _add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> bool:
-    """Add two float32 blocks by the compiled library; False where numpy has to decide.
+def add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> bool:
+    """Add two contiguous 1-d float32 arrays by the compiled library; False where it cannot.
 
-    That is where there is no library, an element is not finite, a relative error is too close to a
-    bound, a distance to the tolerance, or float32's range does not do.
+    That is where there is no library, an element is not finite, a distance is too close to the
+    tolerance for float32, or its range does not do.
     """
-    found = accelerator.float32_sums(a, b, _COMPILED_BOUNDS, *sums.surely_within)
-    if found is None:
-        return False
     judged = not sums.tolerance.bitwise and sums.within_tolerance
-    if found.non_finite or found.undecided or (found.outside and judged):
+    found = accelerator.float32_sums(a, b, sums.surely_within if judged else None)
+    if found is None or found.non_finite or found.outside:
         return False
     if not (in_range(found.aa, a) and in_range(found.bb, b)):
         return False
-    unlike = found.equal < a.size
+    unlike = found.first >= 0
     low, high = squares_in_range(a.dtype)
     if unlike and not low <= found.dd <= high:
         return False
@@ -95,13 +90,12 @@ def _add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> bool:
     sums.compared += a.size
     for i in range(3):
         sums.within[i] += found.below[i]
-    if not unlike:
-        return True
-    if sums.first is None:
-        sums.first = start + int(np.not_equal(a, b, out=scratch.mask[: a.size]).argmax())
-    if sums.tolerance.bitwise:
-        sums.within_tolerance = False
-    _add_largest(sums, a, b, found.abs_at, found.rel_at)
+    if unlike:
+        if sums.first is None:
+            sums.first = start + found.first
+        if sums.tolerance.bitwise:
+            sums.within_tolerance = False
+        _add_largest(sums, a, b, found.abs_at, found.rel_at)
     return True
 
 
