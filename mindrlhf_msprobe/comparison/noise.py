@@ -147,7 +147,7 @@ def _measure(
         numbers = all(isinstance(r.leaf.value, (int, float)) for r in all_records)
         return (_of_scalars, (1,)) if numbers else (None, ())
     size = math.prod(leaf.shape or ())
-    if all(r.file is not None for r in all_records):
+    if all(r.location is not None for r in all_records):
         if _discrete(leaf):
             return _of_discrete, (size,)
         return _of_arrays, (size, size)

@@ -227,7 +227,7 @@ def _joined(*notes: str) -> str:
 
 
 def _stored_bytes(record: Record) -> int:
-    if record.file is None:
+    if record.location is None:
         return 0
     return math.prod(record.leaf.shape or (1,)) * _ITEM_BYTES.get(record.leaf.dtype or "", 4)
 

@@ -65,7 +65,7 @@ def judge(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = No
     if a.leaf.shape != b.leaf.shape:
         note = f"{_shape(a)} against {_shape(b)}"
         return Status.SHAPE_MISMATCH, None, _with_tokens(note, a, b, decode)
-    if a.file is not None and b.file is not None:
+    if a.location is not None and b.location is not None:
         status, metrics, note = _judge_arrays(a, b, tolerance)
         if status is Status.DIFFERENT:
             note = _with_tokens(note, a, b, decode)
@@ -76,7 +76,7 @@ def judge(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = No
 def _judge_texts(a: Record, b: Record) -> Judgement:
     """Compare key data that were saved as text; texts of unlike length are simply different."""
     texts = isinstance(a.leaf.value, str) and isinstance(b.leaf.value, str)
-    if a.leaf.shape == b.leaf.shape and a.file is not None and b.file is not None:
+    if a.leaf.shape == b.leaf.shape and a.location is not None and b.location is not None:
         status, metrics, note = _judge_arrays(a, b, Tolerance())
     elif texts:
         same = a.leaf.value == b.leaf.value
@@ -92,7 +92,7 @@ def _judge_texts(a: Record, b: Record) -> Judgement:
 
 def _with_tokens(note: str, a: Record, b: Record, decode: Decode | None) -> str:
     """Add where two sequences of token ids first differ; other numbers say nothing that way."""
-    if not all((r.leaf.dtype or "").startswith(("Int", "UInt")) and r.file for r in (a, b)):
+    if not all((r.leaf.dtype or "").startswith(("Int", "UInt")) and r.location for r in (a, b)):
         return note
     try:
         where = token_difference(a.array(), b.array(), decode)

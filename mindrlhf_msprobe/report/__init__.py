@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.report.staging import VERDICT_FILE, OutputError, check_output, staged
-from mindrlhf_msprobe.storage.atomic import write_json
+from mindrlhf_msprobe.storage.atomic import dump_lines, write_atomic
 
 __all__ = ["VERDICT_FILE", "OutputError", "check_output", "write_report"]
 
@@ -34,5 +34,6 @@ def write_report(comparison: Comparison, output: Path, csv: bool = False) -> lis
             from mindrlhf_msprobe.report.csv_tables import write_csv_files
 
             names += write_csv_files(tables, directory)
-        write_json(directory / VERDICT_FILE, replace(comparison, tables=tuple(names)).to_json())
+        content = replace(comparison, tables=tuple(names)).to_json()
+        write_atomic(directory / VERDICT_FILE, [dump_lines(content)])
     return names

@@ -72,7 +72,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return stream.getvalue()
 
 
-def open_npy(path: Path) -> np.ndarray:
+def open_npy(path: str | Path) -> np.ndarray:
     """Map a .npy file into memory, read-only; a small one is read at once.
 
     Raises:

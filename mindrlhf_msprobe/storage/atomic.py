@@ -6,7 +6,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,22 @@ def dump_json(content: Any, *, indent: int | None = None) -> bytes:
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=indent)
     # A lone surrogate has no UTF-8 form; its escape \udcxx is valid JSON.
     return text.encode("utf-8", errors="backslashreplace")
+
+
+def dump_lines(content: Mapping[str, Any]) -> bytes:
+    """Return a mapping as UTF-8 JSON: a line for each value, and for each item of a list.
+
+    That reads well and is encoded in C, which an indent would rule out.
+    """
+    return b"{\n%b\n}\n" % b",\n".join(
+        b" %b: %b" % (dump_json(name), _dump_items(value)) for name, value in content.items()
+    )
+
+
+def _dump_items(value: Any) -> bytes:
+    if not (isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value)):
+        return dump_json(value)
+    return b"[\n  %b\n ]" % b",\n  ".join(map(dump_json, value))
 
 
 def number_to_json(value: float | int | bool | complex | None) -> Any:

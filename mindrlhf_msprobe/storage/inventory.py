@@ -133,12 +133,12 @@ def _all_records(
 def _first_values(record: Record) -> tuple[list[Any] | None, str | None]:
     if record.leaf.error is not None:
         return None, record.leaf.error
-    if record.file is None:
+    if record.location is None:
         return None, None
     try:
         return record.array().reshape(-1)[:_FIRST_VALUES].tolist(), None
     except ArrayFileError as error:
-        return None, f"{record.file.name} {error}"
+        return None, f"{os.path.basename(record.location)} {error}"
 
 
 def _plain(value: Any) -> Any:

@@ -15,11 +15,11 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.records import (
     Leaf,
+    Locator,
     Record,
     child_path,
     is_leaf,
     leaves,
-    locate,
 )
 
 
@@ -121,9 +121,10 @@ def read_key_datum(
     except OSError as error:
         problem, files = f"cannot be listed: {error.strerror or error}", {}
     records = []
+    located = Locator(root, directory)
     for path in dict.fromkeys([*found, *files]):
         leaf = found.get(path, Leaf("numpy.ndarray"))
-        leaf, file = locate(root, directory, leaf, leaf.data_name or files.get(path))
+        leaf, file = located.locate(leaf, leaf.data_name or files.get(path))
         if file is not None and leaf.dtype is None:
             leaf = _with_dtype(leaf, file)
         records.append(Record(f"{key}.{path}" if path else key, "data", path, leaf, file))
@@ -134,12 +135,12 @@ def read_key_datum(
     return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure)
 
 
-def _with_dtype(leaf: Leaf, file: Path) -> Leaf:
+def _with_dtype(leaf: Leaf, file: str) -> Leaf:
     """Complete a leaf of msprobe's, whose JSON does not say the dtype, from its file."""
     try:
         array = open_npy(file)
     except ArrayFileError as error:
-        return replace(leaf, error=f"{file.name} {error}")
+        return replace(leaf, error=f"{os.path.basename(file)} {error}")
     return replace(leaf, dtype=dtype_name(array.dtype), shape=leaf.shape or array.shape)
 
 

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.storage import foreign, layout
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
 from mindrlhf_msprobe.storage.manifest import FINISHED, load_manifest
-from mindrlhf_msprobe.storage.records import Entry, Record, entry_records, locate
+from mindrlhf_msprobe.storage.records import Entry, Locator, Record, entry_records
 
 _Place = TypeVar("_Place")
 
@@ -333,9 +333,10 @@ class Run:
             self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
             return []
         entries = []
+        files = Locator(self.path, directory / layout.TENSOR_DIR)
         for line in lines:
             try:
-                entries.append(self._entry(line, directory, phase, step, rank))
+                entries.append(_entry(line, files, phase, step, rank))
             except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 message = f"{line['entry']}: {error}"
                 self._problem(Problem(directory, message, phase, step, rank))
@@ -364,28 +365,26 @@ class Run:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def _entry(
-        self, line: dict[str, Any], directory: Path, phase: str, step: int, rank: int
-    ) -> Entry:
-        name = line["entry"]
-        tensors = directory / layout.TENSOR_DIR
-        records = tuple(
-            Record(record, io, path, *locate(self.path, tensors, leaf, leaf.data_name))
-            for record, io, path, leaf in entry_records(name, line)
-        )
-        return Entry(
-            name=name,
-            phase=phase,
-            step=step,
-            rank=rank,
-            seq=line["seq"],
-            end=line.get("end"),
-            parent=line.get("parent"),
-            opening=line.get("opening") or 0,
-            token=line.get("token"),
-            stack=tuple(line.get("frames") or ()),
-            records=records,
-        )
+
+def _entry(line: dict[str, Any], files: Locator, phase: str, step: int, rank: int) -> Entry:
+    name = line["entry"]
+    records = tuple(
+        Record(record, io, path, *files.locate(leaf, leaf.data_name))
+        for record, io, path, leaf in entry_records(name, line)
+    )
+    return Entry(
+        name=name,
+        phase=phase,
+        step=step,
+        rank=rank,
+        seq=line["seq"],
+        end=line.get("end"),
+        parent=line.get("parent"),
+        opening=line.get("opening") or 0,
+        token=line.get("token"),
+        stack=tuple(line.get("frames") or ()),
+        records=records,
+    )
 
 
 def _rank_of(manifest: dict[str, Any]) -> Any:

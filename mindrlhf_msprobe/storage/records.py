@@ -243,18 +243,23 @@ class Record:
         io: input, output, parameters, parameters_grad, or data for key data.
         path: the place inside the structure, e.g. `0` or `0.hidden_states`.
         leaf: the value's description.
-        file: the .npy that holds its elements, or None.
+        location: where the .npy lies that holds its elements, or None. Text, because a Path takes
+            ten times as long to make, and a run has many records.
     """
 
     name: str
     io: str
     path: str
     leaf: Leaf
-    file: Path | None = None
+    location: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        file = None if self.file is None else str(self.file)  # a Path is slow to pickle
-        return _unpickled, (self.name, self.io, self.path, self.leaf, file)
+        return Record, (self.name, self.io, self.path, self.leaf, self.location)
+
+    @property
+    def file(self) -> Path | None:
+        """The .npy that holds its elements, or None."""
+        return None if self.location is None else Path(self.location)
 
     def array(self) -> np.ndarray:
         """Map the record's elements into memory, read-only.
@@ -267,9 +272,9 @@ class Record:
         """
         if self.leaf.error is not None:
             raise ArrayFileError(self.leaf.error)
-        if self.file is None:
+        if self.location is None:
             raise ArrayFileError("only its statistics were recorded (task: tensor stores elements)")
-        array = open_npy(self.file)
+        array = open_npy(self.location)
         if self.leaf.shape is not None and array.shape != self.leaf.shape:
             raise ArrayFileError(
                 f"holds shape {list(array.shape)}, but {list(self.leaf.shape)} was recorded"
@@ -277,10 +282,6 @@ class Record:
         if self.leaf.dtype in _EXACT_DTYPES and dtype_name(array.dtype) != self.leaf.dtype:
             raise ArrayFileError(f"holds {array.dtype}, but {self.leaf.dtype} was recorded")
         return array
-
-
-def _unpickled(name: str, io: str, path: str, leaf: Leaf, file: str | None) -> Record:
-    return Record(name, io, path, leaf, None if file is None else Path(file))
 
 
 @dataclass(frozen=True)
@@ -341,20 +342,37 @@ class Entry:
         return match.groupdict()
 
 
-def locate(root: Path, directory: Path, leaf: Leaf, name: str | None) -> tuple[Leaf, Path | None]:
-    """Return a leaf and the file of that name in `directory`, which lies inside `root`.
+class Locator:
+    """Finds the files of one directory of a run, and what of them leaves the run.
 
-    A name or a symbolic link that leaves the run makes the leaf unreadable: dumps from elsewhere
-    are data, and never decide what is opened.
+    Args:
+        root: the run's directory.
+        directory: lies inside it.
     """
-    if name is None or name == "-1":  # msprobe's word for "no file"
-        return leaf, None
-    path = os.path.join(directory, name)
-    leaves_it = "/" in name or name in ("", ".", "..")
-    if leaves_it or (os.path.islink(path) and not layout.inside(root, Path(path))):
-        error = f"its file {name!r} lies outside the run's directory, so it was not opened"
-        return replace(leaf, error=error), None
-    return leaf, Path(path)
+
+    def __init__(self, root: Path, directory: Path) -> None:
+        self._root = root
+        self._directory = f"{directory}{os.sep}"
+        try:
+            with os.scandir(directory) as found:
+                self._links = {item.name for item in found if item.is_symlink()}
+        except OSError:  # what lies in it cannot be opened either
+            self._links = set()
+
+    def locate(self, leaf: Leaf, name: str | None) -> tuple[Leaf, str | None]:
+        """Return a leaf and the path of the file of that name.
+
+        A name or a symbolic link that leaves the run makes the leaf unreadable: dumps from
+        elsewhere are data, and never decide what is opened.
+        """
+        if name is None or name == "-1":  # msprobe's word for "no file"
+            return leaf, None
+        path = self._directory + name
+        leaves_it = "/" in name or name in ("", ".", "..")
+        if leaves_it or (name in self._links and not layout.inside(self._root, Path(path))):
+            error = f"its file {name!r} lies outside the run's directory, so it was not opened"
+            return replace(leaf, error=error), None
+        return leaf, path
 
 
 def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str, Leaf]]:

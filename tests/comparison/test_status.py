@@ -379,7 +379,7 @@ def test_texts_whose_words_are_lost_are_not_the_same(stored):
     a, b = text(stored, "one"), text(stored, "three")
     a, b = (replace(r, leaf=replace(r.leaf, value=None)) for r in (a, b))
     assert not status(a, b).agrees
-    without_files = [replace(r, file=None) for r in (a, b)]
+    without_files = [replace(r, location=None) for r in (a, b)]
     assert not status(*without_files).agrees
 
 
