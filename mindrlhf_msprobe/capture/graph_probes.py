@@ -8,6 +8,7 @@ carry the number of the call they belong to, so theirs does not matter.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,14 +146,42 @@ class Question(mindspore.constexpr(lambda: None, get_instance=False)):  # type: 
 
 
 class _Compiling(Question):
-    """Whether MindSpore compiles the function that asks; where Python runs it, it does not."""
+    """Whether MindSpore compiles the function that asks, and can compile probes into it.
 
-    def answer(self) -> bool:
-        return True
+    Where Python runs the function, nothing is compiled; and MindSpore cannot vectorise probes.
+    """
 
-    def __call__(self) -> bool:
+    def answer(self, cell: int) -> bool:
+        """Tell whether it does; a cell that is left without probes has a gap."""
+        vectorised = _is_vectorised()
+        if vectorised:
+            SITES.gaps.setdefault(cell, "calls under vmap, jacrev or jacfwd")
+        return not vectorised
+
+    def __call__(self, cell: int) -> bool:
         """Tell that nothing is compiled."""
         return False
+
+
+def _is_vectorised() -> bool:
+    """Tell whether what MindSpore compiles at this moment is one of its vectorising functions."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__", "").startswith("mindspore."):
+            compiled = getattr(frame.f_locals.get("self"), "fn", None)
+            if getattr(compiled, "__qualname__", None) in _VECTORISING:
+                return True
+    return False
+
+
+_VECTORISING = frozenset(
+    {
+        "_Vmap.__call__.<locals>.after_vmap",
+        "jacrev.<locals>.wrapped",
+        "jacfwd.<locals>.wrapped",
+    }
+)
 
 
 class _Kind(Question):

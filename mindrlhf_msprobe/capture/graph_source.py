@@ -66,7 +66,7 @@ from mindrlhf_msprobe.capture.graph_probes import COMPILING, HOLDS_PARAMETER, RO
 
 
 def construct(self, *args, **kwargs):
-    if not COMPILING():
+    if not COMPILING(self.{NUMBER}):
         return self.{CONSTRUCT}(*args, **kwargs)
 """
 
@@ -120,7 +120,8 @@ def optimizer_source() -> str:
 
 
 def _source(what: str, lines: list[str]) -> str:
-    return _HEAD.format(what=what, CONSTRUCT=CONSTRUCT) + "".join(f"    {x}\n" for x in lines)
+    head = _HEAD.format(what=what, CONSTRUCT=CONSTRUCT, NUMBER=NUMBER)
+    return head + "".join(f"    {x}\n" for x in lines)
 
 
 class WrapperSources:

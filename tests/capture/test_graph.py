@@ -602,6 +602,33 @@ def test_a_cell_that_was_jitted_too_early_is_named(
     )
 
 
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
+@pytest.mark.parametrize("transform", [ms.vmap, ms.jacrev, ms.jacfwd])
+def test_vectorised_calls_run_without_probes(
+    transform: Callable[[nn.Cell], Callable[..., Tensor]],
+    mode: int,
+    layer_probe: Callable[..., Probe],
+    recorded: Callable[[Probe], Any],
+) -> None:
+    """MindSpore refuses to vectorise host functions; other calls of the cell are recorded."""
+    network = Scale()
+    x = tensor(3, 4)
+    ms.set_context(mode=mode)
+    try:
+        plain = transform(Scale())(x).asnumpy()
+        probe = layer_probe()
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            assert (transform(network)(x).asnumpy() == plain).all()
+            network(x)
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    run = recorded(probe)
+    assert [entry.name for entry in run.entries()] == ["Cell.root.Scale.forward.0"]
+    gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
+    assert gaps["root"] == "calls under vmap, jacrev or jacfwd"
+
+
 def test_a_wrapped_cell_looks_like_itself(layer_probe: Callable[..., Probe]) -> None:
     """Its signature, its source and a copy of it are there in PyNative mode."""
     network = Mixed()
