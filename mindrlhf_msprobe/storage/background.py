@@ -71,10 +71,13 @@ class Background:
         self._add(_Job(what, work, size))
         self._raise_fault()
 
-    def finish(self, what: str, work: Callable[[], object]) -> None:
+    def finish(self, what: str, work: Callable[[], object], size: int = 0) -> None:
         """Do `work` after everything handed over before, and return when it is done.
 
         When the wait is interrupted, the work is done all the same.
+
+        Args:
+            size: bytes that it would hold; beyond the budget the wait is told and accounted.
 
         Raises:
             BaseException: what the fault sink raised about this job or an earlier one.
@@ -83,25 +86,32 @@ class Background:
             return
         job = _Job(what, work, 0)
         self._add(job)
-        self._wait_for(lambda: job.done)
+        if size > self._budget:
+            self._wait_for_room(size, lambda: job.done)
+        else:
+            self._wait_for(lambda: job.done)
         self._raise_fault()
 
     def make_room(self, size: int) -> None:
         """Wait until `size` bytes more fit into the budget, or nothing else is waiting."""
         if self._abandoned or self._fits(size):
             return
+        self._wait_for_room(self._held, lambda: self._fits(size))
+
+    def _wait_for_room(self, held: int, true: Callable[[], bool]) -> None:
+        """Wait because `held` bytes are too many; say so once, and account for the time."""
         if not self._said:
             self._said = True
             logger.warning(
                 "recording waits for the disk: %.0f MB wait to be written (buffer_mb: %d), and the "
                 "training waits with them; run.json says for how long. Record less, write to a "
                 "faster disk, or raise buffer_mb.",
-                self._held / _MEGABYTE,
+                held / _MEGABYTE,
                 self._budget // _MEGABYTE,
             )
         began = perf_counter()
         try:
-            self._wait_for(lambda: self._fits(size))
+            self._wait_for(true)
         finally:
             self._ledger.waited(perf_counter() - began)
 

@@ -84,7 +84,8 @@ class RunWriter:
         # Held while something is handed over, so that a link comes after what it links to.
         self._lock = threading.RLock()
         self._phases: dict[tuple[str, int], _Phase] = {}
-        self._key_data_dirs: set[Path] = set()  # of the writing thread
+        self._key_data_dirs: set[Path] = set()  # of the writing thread, as the next one
+        self._key_data: list[tuple[str, Path]] = []  # what was written in the open step, and where
         self._step_has_data = False
 
     def next_step(self) -> int:
@@ -182,6 +183,7 @@ class RunWriter:
             if sizes:  # what describes arrays that could not be written describes nothing
                 size = write_json(directory / layout.file_name(key, ".json"), described)
                 self._ledger.wrote(KEY_DATA, sizes[0] + size, count_leaves(described.get("data")))
+                self._key_data.append((what, directory))
 
         with self._lock:
             self._step_has_data = True
@@ -244,6 +246,11 @@ class RunWriter:
                     self._ledger.wrote(phase, files.finish())
                 except OSError as error:
                     self._background.report("what msprobe's tools read", error)
+            for what, directory in self._key_data:
+                if not directory.exists():
+                    gone = FileNotFoundError(f"{directory} was removed before the step ended")
+                    self._background.report(what, gone)
+            self._key_data.clear()
             self._key_data_dirs.clear()
             attempt = self._manifest.attempt
             if attempt["first_step"] is None and (complete or has_data):
@@ -291,8 +298,9 @@ class RunWriter:
         for array in arrays.values():
             if array.dtype.hasobject:
                 raise ValueError(f"dtype {array.dtype} holds Python objects, not numbers")
-        if sum(array.nbytes for array in arrays.values()) > self._buffer_bytes:
-            self._background.finish(what, lambda: write(arrays))
+        nbytes = sum(array.nbytes for array in arrays.values())
+        if nbytes > self._buffer_bytes:
+            self._background.finish(what, lambda: write(arrays), nbytes)
             return
         size = sum(map(self._buffers.size_for, arrays.values()))
         self._background.make_room(size)
