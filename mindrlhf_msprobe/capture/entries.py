@@ -210,7 +210,8 @@ class DeviceEntries(HostEntries):
             return content
         number = content.get(_PENDING)
         if isinstance(number, int):
-            return self._found.pop(number).to_json()
+            more = {name: item for name, item in content.items() if name != _PENDING}
+            return {**self._found.pop(number).to_json(), **more}
         return {key: self._resolved(item) for key, item in content.items()}
 
     def _leave_out_unchanged(self, values: dict[str, Any]) -> None:

@@ -120,12 +120,14 @@ class _Place:
         path: its record's path; of a tensor that was given several times, the first.
         leaves: the JSON leaves, one wherever it was given.
         after: the gradient at x'', if there was one.
+        returned: whether the cell returned it as it was given.
     """
 
     tensor: Tensor | None
     path: str
     leaves: list[dict[str, Any]] = field(default_factory=list)
     after: Any = None
+    returned: bool = False
 
 
 class CallGradients:
@@ -200,6 +202,7 @@ class CallGradients:
             if output is None:
                 tensor.assign_value(_tapped(tensor, self._shown(self._passes_by, place)))
             else:  # the cell returned this input as it is
+                place.returned = output.returned = True
                 self._tap_output(tensor, output)
         for place in outputs.values():
             tensor, place.tensor = place.tensor, None
@@ -266,6 +269,8 @@ class CallGradients:
 
     def _write(self, place: _Place, gradient: Any) -> None:
         described = self._entries.describer.describe(gradient, place.path)
+        if place.returned or len(place.leaves) > 1:
+            described["whole"] = True
         for leaf in place.leaves:
             leaf.clear()
             leaf.update(described)

@@ -29,6 +29,10 @@ from mindrlhf_msprobe.storage.records import Record
 
 #: Bytes of tensors that one worker compares in one go.
 CHUNK_BYTES = 32 << 20
+_WHOLE = (
+    "gradients of a tensor that a cell was given in several places, or returned as it was: the one "
+    "run recorded them together, the other each by itself"
+)
 _GAP_OF_NOISE = "calls and keys that also come and go among the repetitions of A"
 
 
@@ -286,6 +290,8 @@ def _gap(pair: Pair, repetitions: _Repetitions | None) -> tuple[str, str] | None
     side = "both" if pair.a and pair.b else "A" if pair.a else "B"
     if pair.gap is not None:
         return pair.gap, side
+    if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
+        return _WHOLE, side
     if _is_unknown(pair):
         return f"values of type {pair.record.leaf.type} cannot be compared", side
     alone = side != "both" and pair.unreadable is None and pair.record.leaf.error is None

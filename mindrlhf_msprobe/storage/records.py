@@ -69,6 +69,9 @@ class Leaf:
         value: of a Python scalar; the text of a `str` leaf.
         data_name: the .npy file that holds all elements, or None.
         error: why this value could not be recorded, or None.
+        opaque: nothing but the type is known.
+        whole: a gradient of a tensor that the cell was given in several places, or returned as it
+            was: it is that of all places together.
     """
 
     type: str
@@ -85,6 +88,7 @@ class Leaf:
     data_name: str | None = None
     error: str | None = None
     opaque: bool = False
+    whole: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -131,6 +135,7 @@ class Leaf:
             "text": self.value,
             "data_name": self.data_name,
             "error": self.error,
+            "whole": self.whole or None,
         }
         content.update({name: value for name, value in extra.items() if value is not None})
         return content
@@ -187,6 +192,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         value=content.get("text"),
         data_name=_text(content.get("data_name")),
         error=_text(error),
+        whole=content.get("whole") is True,
     )
 
 

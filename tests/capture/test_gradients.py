@@ -378,10 +378,13 @@ def test_a_tensor_given_twice_shows_its_whole_gradient_in_both_places(run_update
 
     x = tensor(3, start=1.0)
     network = Net()
-    got = arrays(run_update(network, lambda: network(x).sum()))
+    run = run_update(network, lambda: network(x).sum())
+    got = arrays(run)
     for place in "01":
         gradient = got[f"Cell.product.Product.backward.0.output.{place}"]
         np.testing.assert_allclose(gradient, 2 * x.asnumpy())
+    whole = {r.name for e in run.entries() for r in e.records if r.leaf.whole}
+    assert whole == {f"Cell.product.Product.backward.0.output.{place}" for place in "01"}
 
 
 def test_the_input_of_the_differentiated_function_gets_its_gradient(layer_probe, recorded):

@@ -464,6 +464,48 @@ def test_a_training_step_lines_up_with_pynative_gradients_and_recomputed_cells_i
     assert directions == {"forward", "backward", "parameters_grad"}
 
 
+class SelfAttention(nn.Cell):
+    """Gives one tensor to a cell in three places, and another cell returns what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.dropout = nn.Dropout(p=0.0)
+        self.first = Scale(1.5)
+
+    def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.first(x)
+        attended, weights = self.attention(x, x, x)
+        return self.dropout(attended) + x, weights
+
+
+class FirstOutput(nn.Cell):
+    """Takes the first of what its network returns, should that be several things."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, x: Tensor) -> Tensor:
+        found = self.network(x)
+        if isinstance(found, (tuple, list)):
+            found = found[0]
+        return (found * found).sum()
+
+
+def test_what_the_modes_see_unlike_is_no_divergence(tmp_path: Path) -> None:
+    """Shares of a gradient against the whole, and zeros against no gradient, are none."""
+    for name, mode in (("pynative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
+        ms.set_seed(1)
+        network = SelfAttention()
+        train(network, FirstOutput, tensor(2, 3, 4), {}, tmp_path / name, mode)
+    runs = tmp_path / "pynative", tmp_path / "graph"
+    result = compare_runs(*runs, tolerance=Tolerance(1e-4, 1e-5))
+    counts = {status for status, count in result.verdict.counts.items() if count}
+    assert counts == {"identical", "within_tolerance"}
+    assert any("several places" in gap.reason for gap in result.verdict.coverage)
+
+
 class DoesNotCompile(nn.Cell):
     """Asks for an attribute that is not there."""
 

@@ -51,6 +51,18 @@ def scalar(value, kind=None):
     return Record("x", "input", "0", Leaf(kind or type(value).__name__, value=value))
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"), [([0, 0], Status.WITHIN_TOLERANCE), ([0, 1], Status.DTYPE_MISMATCH)]
+)
+def test_no_gradient_is_a_gradient_of_zeros(values, expected):
+    """And of nothing else; a None among the inputs of a forward entry is never a tensor."""
+    for name in ("Cell.a.Dense.backward.0.input.0", "Cell.a.Dense.forward.0.input.0"):
+        none = Record(name, "input", "0", Leaf("NoneType"))
+        given = replace(summary(values), name=name)
+        wanted = expected if "backward" in name else Status.DTYPE_MISMATCH
+        assert status(none, given) is status(given, none) is wanted
+
+
 def status(a, b, tolerance=None):
     return judge(a, b, tolerance or Tolerance())[0]
 
