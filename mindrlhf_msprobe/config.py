@@ -17,6 +17,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import ConfigError, nearest
 from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
+from mindrlhf_msprobe.yaml_file import read_yaml
 
 SECTION = "msprobe_config"
 
@@ -118,7 +119,7 @@ def load_config(source: Any) -> ProbeConfig:
     where = ""
     if isinstance(source, (str, Path)):
         where = f"{source}: "
-        source = read_yaml(Path(source))
+        source = read_yaml(Path(source), unique=SECTION)
         # Extensions have everyday names (task, parameters), which a trainer's file may use too.
         if SECTION not in source and not set(_ORDER[:_DOCUMENTED]) & set(source):
             raise ConfigError(
@@ -140,37 +141,6 @@ BASIC_KEYS = frozenset(
         *("token_range_start", "token_range_end", "step_start", "step_end"),
     )
 )
-
-
-def read_yaml(
-    path: Path, file: str = "the trainer's YAML file", of: str = "settings"
-) -> Mapping[str, Any]:
-    """Read a YAML file whose top is a mapping.
-
-    Args:
-        file, of: what errors call the file, and what it is a mapping of.
-
-    Raises:
-        ConfigError: it is missing, unreadable, not YAML, or not a mapping.
-    """
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file. Give the path of {file}.") from None
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL in it
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2024-13-45
-        raise ConfigError(f"{path}: is not valid YAML: {error}") from None
-    if not isinstance(content, Mapping):
-        kind = "empty" if content is None else f"a {type(content).__name__}"
-        raise ConfigError(
-            f"{path}: expected a mapping of {of} at the top of the file, found {kind}."
-        )
-    return content
 
 
 def _section(source: Any) -> Any:

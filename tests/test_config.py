@@ -355,6 +355,25 @@ def test_wrong_configuration_stops_the_probe_before_it_writes(tmp_path: Path) ->
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("msprobe_config:\n  step_end: 1\n  msprobe: true\n  step_end: 9\n", "step_end", 4),
+        ("msprobe_config: {msprobe: true, msprobe: false}\n", "msprobe", 1),
+        ("msprobe: true\nstep_end: 1\nmsprobe: false\n", "msprobe", 3),
+        ("msprobe_config: {}\na: 1\nmsprobe_config: {msprobe: true}\n", "msprobe_config", 3),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str, key: str, line: int) -> None:
+    """YAML would take one of them and lose the other; the trainer's own sections are its own."""
+    path = tmp_path / "ppo.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"line {line}: '{key}' stands there once more"):
+        load_config(path)
+    path.write_text("train: {lr: 1, lr: 2}\nmsprobe_config: {msprobe: true}\ntrain: {}\n")
+    assert load_config(path).msprobe
+
+
 def test_windows_are_inclusive() -> None:
     """A step and a token range include both their ends."""
     config = load_config(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.config import read_yaml
 from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.yaml_file import read_yaml
 
 
 def read_rules(path: str | Path, kind: str, example: str) -> Mapping[Any, Any]:

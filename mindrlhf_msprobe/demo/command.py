@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config, read_yaml
+from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
 from mindrlhf_msprobe.phases import Phase, phase_table
@@ -19,6 +19,7 @@ from mindrlhf_msprobe.probe import Probe
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.reader import open_run
 from mindrlhf_msprobe.storage.records import cell_name
+from mindrlhf_msprobe.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.demo.fault import Fault
