@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
 from mindrlhf_msprobe.phases import PHASES
@@ -106,7 +105,7 @@ def views(
             f"no phase in common: A has {', '.join(a.phases)}, B has {', '.join(b.phases)}; hold "
             f"one against another with --phases X,Y"
         )
-    steps = [layout.step_number(Path(run.path).name) for run in (a, b)]
+    steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(f"step {steps[0]} of A stands against step {steps[1]} of B")

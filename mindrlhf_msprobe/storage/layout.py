@@ -76,6 +76,13 @@ def step_number(name: str) -> int | None:
     return _number(_STEP, name)
 
 
+def step_of_directory(path: Path) -> int | None:
+    """Return the step whose directory, or one rank's directory in it, `path` is, else None."""
+    own = step_number(path.name)
+    is_rank = rank_number(path.name) is not None or _number(_PROCESS, path.name) is not None
+    return step_number(path.absolute().parent.name) if own is None and is_rank else own
+
+
 def rank_number(name: str) -> int | None:
     """Return R of a directory name `rankR`, 0 of `rank`, else None."""
     return 0 if name == "rank" else _number(_RANK, name)

@@ -61,12 +61,15 @@ class Problem:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run's directory, or one phase's or one step's directory inside it.
+    """Open a run's directory, or one phase's, step's or rank's directory inside it.
+
+    A rank's directory may also be given by the `dump.json` in it, as msprobe's compare takes it.
 
     Raises:
         RunError: there is no such directory, or it holds no run.
     """
-    return Run(Path(path))
+    path = Path(path)
+    return Run(path.parent if path.name == layout.DUMP_FILE and path.is_file() else path)
 
 
 class Run:
@@ -422,6 +425,12 @@ def _layer_directories(
     if own_step is not None and layout.rank_directories(root, links=True):
         yield from _ranks_of(root, _phase_name(root.parent), own_step, unlisted)
         return
+    if own_step is None and _holds_entries(root):  # one rank's directory
+        step_dir = root.absolute().parent
+        step, rank = layout.step_number(step_dir.name), layout.rank_number(root.absolute().name)
+        phase = UNNAMED_PHASE if step is None else _phase_name(step_dir.parent)
+        yield (phase, step or 0, rank or 0), root
+        return
     for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         phase_dir = step_dir.parent
         if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
@@ -444,12 +453,15 @@ def _ranks_of(
 ) -> Iterator[tuple[tuple[str, int, int], Path]]:
     ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
     for rank, path in ranks.items():
-        try:
-            holds = any((path / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
-        except OSError:  # reading it will say why
-            holds = True
-        if holds:
+        if _holds_entries(path):
             yield (phase, step, rank), path
+
+
+def _holds_entries(directory: Path) -> bool:
+    try:
+        return any((directory / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
+    except OSError:  # reading it will say why
+        return True
 
 
 def _key_data_directories(
