@@ -38,6 +38,7 @@ _RANK = re.compile(r"rank([0-9]{1,18})")
 _PROCESS = re.compile(r"proc([0-9]{1,18})")
 _MICRO_STEP = re.compile(r"micro_step([0-9]{1,18})")
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
+_NOT_FOR_MSPROBE = re.compile(r"[^a-zA-Z0-9_.:-]")
 
 
 def manifest_name(rank: int) -> str:
@@ -168,17 +169,29 @@ def check_key(key: object) -> str:
 
 
 def file_name(stem: str, suffix: str = ".npy") -> str:
-    """Return a file name for a record: unsafe characters replaced, an overlong stem shortened.
+    """Return a file name for a key or a table: unsafe characters replaced, overlong ones shortened.
 
-    A changed stem ends in a hash of the whole one, so that two records never share a file.
+    A changed stem ends in a hash of the whole one, so that no two share a file.
     """
-    name = _UNSAFE.sub("_", stem).encode("utf-8", errors="replace").decode("utf-8")
+    return _file_name(stem, suffix, _UNSAFE, "~")
+
+
+def record_file_name(record: str) -> str:
+    """Return the name of the file that holds a record's elements, as `file_name` does.
+
+    It has only characters that msprobe's tools take in a path.
+    """
+    return _file_name(record, ".npy", _NOT_FOR_MSPROBE, "-")
+
+
+def _file_name(stem: str, suffix: str, unsafe: re.Pattern[str], before_hash: str) -> str:
+    name = unsafe.sub("_", stem).encode("utf-8", errors="replace").decode("utf-8")
     if name.startswith("."):
         name = "_" + name[1:]
     room = MAX_NAME_BYTES - len(suffix) - _TEMPORARY_BYTES
     if name != stem or len(name.encode()) > room:
         digest = hashlib.sha1(stem.encode("utf-8", errors="surrogatepass")).hexdigest()[:12]
-        name = name.encode()[: room - 13].decode("utf-8", errors="ignore") + "~" + digest
+        name = name.encode()[: room - 13].decode("utf-8", errors="ignore") + before_hash + digest
     return name + suffix
 
 
