@@ -8,7 +8,7 @@ from pathlib import Path
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.estimate import free_bytes
-from mindrlhf_msprobe.storage.manifest import world_of
+from mindrlhf_msprobe.storage.world import world_of
 
 _MEGABYTE = 1e6
 

@@ -46,6 +46,16 @@ def manifest_name(rank: int) -> str:
     return RUN_FILE if rank == 0 else f"run.rank{rank}.json"
 
 
+def manifest_rank(path: Path) -> int:
+    """Return the rank whose manifest `path`, one of `manifests`, is."""
+    return 0 if path.name == RUN_FILE else int(path.name[len("run.rank") : -len(".json")])
+
+
+def lock_path(root: Path, rank: int) -> Path:
+    """Return the file that the process which records a rank holds locked."""
+    return root / f".{manifest_name(rank)}.lock"
+
+
 def manifests(root: Path) -> list[Path]:
     """Return the manifests in `root`, the lowest rank first, whatever stands in their place."""
     others = {

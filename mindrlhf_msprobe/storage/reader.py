@@ -17,9 +17,10 @@ from mindrlhf_msprobe.config import BASIC_KEYS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.phases import PHASES, phase_order
 from mindrlhf_msprobe.storage import foreign, layout
+from mindrlhf_msprobe.storage.claim import load_manifest
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
-from mindrlhf_msprobe.storage.manifest import FINISHED, load_manifest
+from mindrlhf_msprobe.storage.manifest import FINISHED
 from mindrlhf_msprobe.storage.records import Entry, Record, entry_records, locate
 
 _Place = TypeVar("_Place")
