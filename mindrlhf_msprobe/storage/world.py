@@ -6,11 +6,14 @@ import errno
 import fcntl
 import os
 import platform
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mindrlhf_msprobe.storage import layout
+
+_MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says nothing
 
 
 def world_of(environment: dict[str, str] | os._Environ[str] = os.environ) -> dict[str, Any]:
@@ -105,3 +108,27 @@ def _is_at(file: int, path: Path) -> bool:
         return False
     here = os.fstat(file)
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def expected_ranks(manifests: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Return which ranks a job was to record, as the manifests of some of them say."""
+    expected: set[int] = set()
+    for manifest in manifests:
+        world, config = manifest.get("world"), manifest.get("config")
+        size = world.get("size") if isinstance(world, dict) else None
+        ranks = config.get("ranks") if isinstance(config, dict) else None
+        if isinstance(size, int) and 0 < size <= _MOST_RANKS:
+            wanted = {r for r in ranks if isinstance(r, int)} if isinstance(ranks, list) else set()
+            expected |= wanted & {*range(size)} if wanted else {*range(size)}
+    return expected
+
+
+def missing_ranks(root: Path, size: int, ranks: Sequence[int]) -> list[int]:
+    """Return which of the ranks that are to record into `root` have not begun to.
+
+    Args:
+        size: how many ranks the job has.
+        ranks: those that record; empty for all.
+    """
+    begun = {layout.manifest_rank(path) for path in layout.manifests(root)}
+    return sorted({rank for rank in ranks or range(size) if rank < size} - begun)
