@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
 
 def _merge(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.listing import spans
+    from mindrlhf_msprobe.report.wording import spans
     from mindrlhf_msprobe.storage.merge import merge_runs
 
     if "" in (arguments.output_path, *arguments.runs):

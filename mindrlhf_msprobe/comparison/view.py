@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
+from mindrlhf_msprobe.findings import counted
 from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.reader import UNNAMED_PHASE, Run
+
+_SHOWN = 8  # ranks that are named
 
 
 @dataclass
@@ -105,11 +108,24 @@ def views(
             f"no phase in common: A has {', '.join(a.phases)}, B has {', '.join(b.phases)}; hold "
             f"one against another with --phases X,Y"
         )
+    for name, run in (("A", a), ("B", b)):
+        missing = run.missing_ranks
+        if missing:
+            notes.append(
+                f"{counted(len(missing), 'rank')} of the job ({_some(missing)}) recorded nothing "
+                f"in the directory of run {name}; those of other nodes are put together with "
+                f"mindrlhf-msprobe merge"
+            )
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(f"step {steps[0]} of A stands against step {steps[1]} of B")
     return *sides, notes
+
+
+def _some(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_SHOWN]))
+    return shown if len(ranks) <= _SHOWN else f"{shown}, …"
 
 
 def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:

@@ -22,6 +22,7 @@ from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
 from mindrlhf_msprobe.storage.manifest import FINISHED
 from mindrlhf_msprobe.storage.records import Entry, Record, entry_records, locate
+from mindrlhf_msprobe.storage.world import expected_ranks
 
 _Place = TypeVar("_Place")
 
@@ -152,6 +153,15 @@ class Run:
         """The ranks that recorded anything."""
         ranks = {rank for _, _, rank in self._layer_dirs}
         return sorted(ranks | {rank for _, _, rank, _ in self._key_dirs})
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """The ranks that the job was to record and that have no manifest here.
+
+        They recorded into another directory, or never began; [] for msprobe's runs.
+        """
+        here = {rank for manifest in self.manifests if isinstance(rank := _rank_of(manifest), int)}
+        return sorted(expected_ranks(self.manifests) - here)
 
     @property
     def keys(self) -> list[str]:
