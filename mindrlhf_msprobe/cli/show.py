@@ -41,7 +41,7 @@ def _show(arguments: argparse.Namespace) -> int:
         content = [holding.to_json() for holding in holdings]
         problems = [*map(str, run.problems), *run.lost]
         if run.missing_ranks:
-            problems.append(f"ranks {spans(run.missing_ranks)} of the job recorded nothing here")
+            problems.append(f"recorded nothing here: rank(s) {spans(run.missing_ranks)} of the job")
         text = render_holdings(run.path, run.state, holdings, problems, run.cost)
     else:
         records = find_records(run, arguments.name)
