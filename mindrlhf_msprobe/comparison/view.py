@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
 from mindrlhf_msprobe.findings import counted
-from mindrlhf_msprobe.phases import PHASES
+from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.reader import UNNAMED_PHASE, Run
+from mindrlhf_msprobe.storage.reader import Run
 
 _SHOWN = 8  # ranks that are named
 
@@ -72,7 +72,7 @@ class View:
             unreadable_keys={p.key: str(p) for p in problems if p.key_data and not self.phases},
             coverage=self.run.coverage(at[1]),
             own=own,
-            foreign=not self.run.manifests,
+            foreign=self.run.foreign,
         )
 
 

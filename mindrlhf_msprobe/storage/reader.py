@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mindrlhf_msprobe.config import BASIC_KEYS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.phases import PHASES, phase_order
+from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE, phase_order
 from mindrlhf_msprobe.storage import foreign, layout
 from mindrlhf_msprobe.storage.claim import load_manifest
 from mindrlhf_msprobe.storage.journal import read_journal
@@ -25,9 +26,6 @@ from mindrlhf_msprobe.storage.records import Entry, Record, entry_records, locat
 from mindrlhf_msprobe.storage.world import expected_ranks
 
 _Place = TypeVar("_Place")
-
-#: The phase of dumps that lie in no phase's directory (msprobe's PrecisionDebugger).
-UNNAMED_PHASE = "dump"
 
 
 @dataclass(frozen=True)
@@ -124,6 +122,12 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def foreign(self) -> bool:
+        """Whether another tool wrote it, msprobe: nothing in it is this package's."""
+        layers = self._layer_dirs.values()
+        return not self.manifests and not any((d / layout.JOURNAL_FILE).exists() for d in layers)
 
     @property
     def finished(self) -> bool:
