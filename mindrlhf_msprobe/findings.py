@@ -235,6 +235,25 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class RankDivergence:
+    """Where one rank of two runs first parts.
+
+    Attributes:
+        phase: None for key data.
+        record: the first record of this rank that differs.
+    """
+
+    rank: int
+    step: int
+    phase: str | None
+    record: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {"rank": self.rank, "step": self.step, "phase": self.phase, "record": self.record}
+
+
+@dataclass(frozen=True)
 class Difference:
     """Something about two runs that differs before any tensor is looked at.
 
@@ -330,6 +349,9 @@ class Verdict:
     Attributes:
         spread: in causal order, where the difference went in the step and rank of the first
             divergence.
+        parted: every rank that parts, the one that does so first at the head, in the order in which
+            they do; see `comparison.verdict.conclude`.
+        agreeing_ranks: the ranks of which everything that was compared agrees.
     """
 
     status: Outcome
@@ -340,6 +362,8 @@ class Verdict:
     steps: int = 0
     ranks: int = 0
     phases: tuple[str, ...] = ()
+    parted: tuple[RankDivergence, ...] = ()
+    agreeing_ranks: tuple[int, ...] = ()
 
     @property
     def compared(self) -> int:
@@ -403,6 +427,10 @@ class Comparison:
             "first_divergence": first.to_json() if first else None,
             "tables": list(self.tables),
             "spread": [place.to_json() for place in verdict.spread],
+            "ranks": {
+                "parted": [rank.to_json() for rank in verdict.parted],
+                "agreeing": list(verdict.agreeing_ranks),
+            },
             "preflight": self.preflight.to_json(),
             "tolerance": [rule.to_json() for rule in self.rules],
             "coverage": [gap.to_json() for gap in verdict.coverage],

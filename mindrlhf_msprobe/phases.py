@@ -48,6 +48,10 @@ def phase_table(own: Mapping[str, str]) -> dict[str, Phase]:
     return table
 
 
+#: The phase of dumps that lie in no phase's directory (msprobe's PrecisionDebugger).
+UNNAMED_PHASE = "dump"
+
+
 def phase_order(name: str) -> int:
     """Return a phase's usual position in a step; phases that are not standard come last."""
     for position, phase in enumerate(PHASES):

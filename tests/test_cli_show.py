@@ -9,7 +9,8 @@ import pytest
 from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.report.listing import size, spans
+from mindrlhf_msprobe.report.listing import size
+from mindrlhf_msprobe.report.wording import spans
 
 
 @pytest.fixture

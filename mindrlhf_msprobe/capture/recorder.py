@@ -14,7 +14,7 @@ from mindrlhf_msprobe.capture.configurations import as_text, to_plain
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
-from mindrlhf_msprobe.capture.room import tell_room
+from mindrlhf_msprobe.capture.room import tell_missing_ranks, tell_room
 from mindrlhf_msprobe.capture.summary import HostTensor, Summaries
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
@@ -76,7 +76,7 @@ class Recorder:
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._phases_recorded: set[str] = set()
         self._roles_entered: set[str] = set()
-        self._room_told = False
+        self._room_told = self._ranks_told = False
         self._graph_probes: GraphProbes | None = None
         for what, error in unknown:
             self.fault(what, error)
@@ -256,6 +256,7 @@ class Recorder:
             self.fault(f"the end of step {self.step}", error)
         finally:  # an interrupted wait ends the step too: the writer was told already
             self._tell_room()
+            self._tell_ranks()
             self.step += 1
             self._counters.clear()
             self._micro_steps.clear()
@@ -269,6 +270,16 @@ class Recorder:
             tell_room(self._config, self._writer.root, self.step, self.ledger.bytes_of_last_step())
         except OSError as error:  # a directory that was removed is a loss already
             logger.debug("the free room is not known: %s", error)
+
+    def _tell_ranks(self) -> None:
+        """Say once, after the first step, which ranks of the job write elsewhere."""
+        if self._ranks_told:
+            return
+        self._ranks_told = True
+        try:
+            tell_missing_ranks(self._config, self._writer.root, self._writer.rank)
+        except OSError as error:
+            logger.debug("the ranks that write here are not known: %s", error)
 
     def close(self, *, failed: bool) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""

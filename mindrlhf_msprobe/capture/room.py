@@ -1,4 +1,4 @@
-"""Whether the disk has room for the steps that are still to be recorded, said before it is full."""
+"""What is said after the first step: whether the disk has room for the rest, who writes there."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.estimate import free_bytes
-from mindrlhf_msprobe.storage.manifest import world_of
+from mindrlhf_msprobe.storage.world import missing_ranks, world_of
 
 _MEGABYTE = 1e6
+_RANKS = 8  # that are named
 
 
 def tell_room(config: ProbeConfig, root: Path, step: int, written: Mapping[str, int]) -> None:
@@ -41,3 +43,27 @@ def tell_room(config: ProbeConfig, root: Path, step: int, written: Mapping[str, 
         )
     else:
         logger.info("%s; %s", said, rest)
+
+
+def tell_missing_ranks(config: ProbeConfig, root: Path, rank: int) -> None:
+    """Warn of ranks of this job that have not begun to write into `root`.
+
+    The lowest rank that does write there says so.
+
+    Raises:
+        OSError: `root` cannot be listed.
+    """
+    size = world_of()["size"]
+    missing = missing_ranks(root, size, config.ranks)
+    here = map(layout.manifest_rank, layout.manifests(root))
+    if missing and min(here, default=rank) == rank:
+        shown = ", ".join(map(str, missing[:_RANKS])) + ", …" * (len(missing) > _RANKS)
+        logger.warning(
+            "%d of the %d ranks have not begun to write into %s (%s): nodes without shared "
+            "storage, or a dump_path that is not the same on every rank. What they wrote is put "
+            "together with `mindrlhf-msprobe merge` when the job has ended.",
+            len(missing),
+            size,
+            root,
+            shown,
+        )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli import compare, demo, estimate, show
+from mindrlhf_msprobe.cli import compare, demo, estimate, merge, show
 from mindrlhf_msprobe.cli.answers import UNDECIDED, close_stdout
 from mindrlhf_msprobe.cli.parsing import Command, Parser, joined
 from mindrlhf_msprobe.errors import MsprobeError
@@ -49,6 +49,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Command
     )
-    for command in (compare, show, estimate, demo):
+    for command in (compare, show, merge, estimate, demo):
         command.add_parser(commands)
     return parser

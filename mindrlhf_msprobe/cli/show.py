@@ -29,6 +29,7 @@ def add_parser(commands: Commands) -> None:
 def _show(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.listing import render_holdings, render_records
+    from mindrlhf_msprobe.report.wording import spans
     from mindrlhf_msprobe.storage.inventory import find_records, inventory
     from mindrlhf_msprobe.storage.reader import open_run
 
@@ -39,6 +40,8 @@ def _show(arguments: argparse.Namespace) -> int:
         holdings = inventory(run)
         content = [holding.to_json() for holding in holdings]
         problems = [*map(str, run.problems), *run.lost]
+        if run.missing_ranks:
+            problems.append(f"recorded nothing here: rank(s) {spans(run.missing_ranks)} of the job")
         text = render_holdings(run.path, run.state, holdings, problems, run.cost)
     else:
         records = find_records(run, arguments.name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 _BACKWARD = ("backward", PARAMETERS_GRAD)
 
@@ -87,6 +87,13 @@ def why_no_entry(
     if direction not in config.directions:
         return f"{direction} not recorded (directions: {list(config.directions)})"
     return _why_not_rank(config, entry.rank)
+
+
+def why_not_by_msprobe(entry: Entry | None, record: Record) -> str | None:
+    """Return why msprobe records no such value of an entry, or None if it should."""
+    if entry is not None and entry.direction == "backward" and record.leaf.type == "NoneType":
+        return "msprobe records no gradient that is None"
+    return None
 
 
 def why_no_parameters(config: ProbeConfig | None) -> str | None:

@@ -317,7 +317,7 @@ def _given_up(task: PlaceTask, note: str) -> JudgedPlace:
         b=Side(),
         note=note,
     )
-    return JudgedPlace(task.step, task.rank, [finding], [0])
+    return JudgedPlace(task.step, task.rank, [finding], [(0, 0)])
 
 
 def merged_problems(places: Iterable[JudgedPlace], side: int) -> list[str]:

@@ -12,6 +12,7 @@ from mindrlhf_msprobe.comparison.coverage import (
     why_no_entry,
     why_no_key_data,
     why_no_parameters,
+    why_not_by_msprobe,
     why_not_compiled,
     without_recorded,
 )
@@ -245,6 +246,8 @@ class _Planner:
                 found = a or b
                 if gap is None and found is not None and found.io == "parameters":
                     gap = no_parameters[missing]
+                if gap is None and found is not None and self._foreign[missing]:
+                    gap = why_not_by_msprobe(entry, found)
             yield Pair(event, a, b, entry, gap, unreadable)
 
     def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> str | None:

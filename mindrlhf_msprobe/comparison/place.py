@@ -126,7 +126,8 @@ class JudgedPlace:
     Attributes:
         findings: one for each pair in causal order; None for a pair that was not recorded by
             choice on one side, or cannot be compared.
-        positions: for each pair, how many other events of entries came before it.
+        positions: for each pair, how many phases had been opened by then, and how many other events
+            of entries came before it.
         gaps: what was not recorded by choice.
         notes: how the names of the cells were brought together.
         problems: what could not be read of A, of B and of the repetitions.
@@ -136,7 +137,7 @@ class JudgedPlace:
     step: int
     rank: int
     findings: list[Finding | None]
-    positions: list[int]
+    positions: list[tuple[int, int]]
     gaps: tuple[CoverageGap, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[tuple[str, ...], ...] = ()
@@ -340,11 +341,14 @@ def _finding(plan: StepPlan, pair: Pair, status: Status, note: str) -> Finding:
     )
 
 
-def _positions(pairs: Sequence[Pair]) -> list[int]:
+def _positions(pairs: Sequence[Pair]) -> list[tuple[int, int]]:
     seen: set[object] = set()
+    openings: set[tuple[str | None, int]] = set()
     positions = []
     for pair in pairs:
-        positions.append(len(seen) - (pair.event in seen))
+        if pair.event.kind != DATA:
+            openings.add((pair.event.phase, pair.entry.opening if pair.entry else 0))
+        positions.append((len(openings), len(seen) - (pair.event in seen)))
         if pair.event.kind != DATA:
             seen.add(pair.event)
     return positions

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from mindrlhf_msprobe.phases import (
     INPUT_KEYS,
     PHASES,
+    UNNAMED_PHASE,
     UPDATE_PHASES,
     KeyDataHome,
     key_data_home,
@@ -144,12 +145,16 @@ def _saved_in_rounds(key_data: Sequence[KeyDatum]) -> bool:
 
 
 class _Spans:
-    """When each opening of each phase began and ended."""
+    """When each opening of each phase began and ended.
+
+    A dump that belongs to no phase, msprobe's, is a whole training pass: it stands for the update.
+    """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._spans: dict[str, dict[int, list[int]]] = {}
         for entry in entries:
-            openings = self._spans.setdefault(entry.phase, {})
+            phase = UPDATE_PHASES[0] if entry.phase == UNNAMED_PHASE else entry.phase
+            openings = self._spans.setdefault(phase, {})
             end = entry.seq if entry.end is None else entry.end
             span = openings.setdefault(entry.opening, [entry.seq, end])
             span[0], span[1] = min(span[0], entry.seq), max(span[1], end)

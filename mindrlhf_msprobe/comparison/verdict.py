@@ -17,6 +17,7 @@ from mindrlhf_msprobe.findings import (
     Finding,
     Outcome,
     Preflight,
+    RankDivergence,
     Spread,
     Status,
     Verdict,
@@ -33,8 +34,9 @@ def conclude(
 ) -> Verdict:
     """Return the verdict over all steps and ranks.
 
-    Among ranks, whose clocks cannot be compared, the one that parts after the fewest entry events
-    of its step comes first, key data in the order of a step; of equal ones the lowest.
+    Among ranks, whose clocks cannot be compared, the one that parts in the earliest phase of its
+    step comes first; within that, after the fewest entry events, key data in the order of a step;
+    of equal ones the lowest.
 
     Args:
         places: in the order of their steps and ranks.
@@ -42,10 +44,11 @@ def conclude(
     """
     counts = Counter(str(finding.status) for finding in _findings(places))
     candidates = [found for place in places if (found := _first_divergence(place)) is not None]
+    candidates.sort(key=_causal_order)
     first: Divergence | None = None
     places_reached: tuple[Spread, ...] = ()
     if candidates and _compared_something(counts):
-        place, index = min(candidates, key=_causal_order)
+        place, index = candidates[0]
         earlier = {p.step for p in places if p.step < place.step}
         pairs = plan(place.step, place.rank)
         if len(pairs.pairs) == len(place.findings):
@@ -63,7 +66,27 @@ def conclude(
         steps=len({place.step for place in places}),
         ranks=len({place.rank for place in places}),
         phases=tuple(dict.fromkeys(f.phase for f in _findings(places) if f.phase and f.entry)),
+        parted=_parted(candidates) if first else (),
+        agreeing_ranks=_agreeing(places, candidates) if first else (),
     )
+
+
+def _parted(candidates: Sequence[tuple[JudgedPlace, int]]) -> tuple[RankDivergence, ...]:
+    """Return each rank's first divergence, of candidates in causal order."""
+    parted: dict[int, RankDivergence] = {}
+    for place, index in candidates:
+        if place.rank not in parted:
+            finding = _finding_at(place, index)
+            phase = finding.phase if finding.entry is not None else None
+            parted[place.rank] = RankDivergence(place.rank, place.step, phase, finding.record)
+    return tuple(parted.values())
+
+
+def _agreeing(
+    places: Sequence[JudgedPlace], candidates: Sequence[tuple[JudgedPlace, int]]
+) -> tuple[int, ...]:
+    compared = {place.rank for place in places if any(f is not None for f in place.findings)}
+    return tuple(sorted(compared - {place.rank for place, _ in candidates}))
 
 
 def _findings(places: Sequence[JudgedPlace]) -> Iterator[Finding]:
@@ -111,4 +134,4 @@ def _causal_order(found: tuple[JudgedPlace, int]) -> tuple[float, ...]:
     within = (math.inf, 0, 0)
     if finding.key is not None:
         within = (usual_place(finding.key), key_order(finding.key), finding.micro_step or 0)
-    return place.step, place.positions[index], *within, place.rank
+    return place.step, *place.positions[index], *within, place.rank

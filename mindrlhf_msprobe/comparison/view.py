@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
-from mindrlhf_msprobe.phases import PHASES
+from mindrlhf_msprobe.findings import counted
+from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.reader import UNNAMED_PHASE, Run
+from mindrlhf_msprobe.storage.reader import Run
+
+_SHOWN = 8  # ranks that are named
 
 
 @dataclass
@@ -70,7 +72,7 @@ class View:
             unreadable_keys={p.key: str(p) for p in problems if p.key_data and not self.phases},
             coverage=self.run.coverage(at[1]),
             own=own,
-            foreign=not self.run.manifests,
+            foreign=self.run.foreign,
         )
 
 
@@ -106,11 +108,24 @@ def views(
             f"no phase in common: A has {', '.join(a.phases)}, B has {', '.join(b.phases)}; hold "
             f"one against another with --phases X,Y"
         )
-    steps = [layout.step_number(Path(run.path).name) for run in (a, b)]
+    for name, run in (("A", a), ("B", b)):
+        missing = run.missing_ranks
+        if missing:
+            notes.append(
+                f"{counted(len(missing), 'rank')} of the job ({_some(missing)}) recorded nothing "
+                f"in the directory of run {name}; those of other nodes are put together with "
+                f"mindrlhf-msprobe merge"
+            )
+    steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(f"step {steps[0]} of A stands against step {steps[1]} of B")
     return *sides, notes
+
+
+def _some(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_SHOWN]))
+    return shown if len(ranks) <= _SHOWN else f"{shown}, …"
 
 
 def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:

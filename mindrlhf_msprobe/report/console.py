@@ -11,12 +11,13 @@ from typing import Any
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Verdict, counted
 from mindrlhf_msprobe.report.preflight import preflight_lines
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
-from mindrlhf_msprobe.report.wording import before, factor, merged, place_of, rule_use
+from mindrlhf_msprobe.report.wording import before, factor, merged, place_of, ranks_parted, rule_use
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 _PLACES = 8  # phases and keys, or layers
 _LINES = 4  # of each: what was not compared, what is incomplete, notes
 _RULES = 2
+_RANKS = 4
 
 
 def render(comparison: Comparison, seconds: float | None = None) -> str:
@@ -27,6 +28,7 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
         lines += _spread(verdict)
+        lines += _parted(verdict, more)
         lines += _look_closer(verdict.first_divergence)
     lines += _tolerance(comparison, more)
     lines += _capped("Note", list(comparison.notes), more)
@@ -102,6 +104,16 @@ def _spread(verdict: Verdict) -> list[str]:
         f"After it, in {where}{'' if i else _key([*inside, *after])}: {_chain(places, show)}"
         for i, (where, places, show) in enumerate(chains)
     ]
+
+
+def _parted(verdict: Verdict, more: str) -> list[str]:
+    """Return which ranks part first, then, and not at all."""
+    lines = ranks_parted(verdict)
+    if len(lines) <= _RANKS:
+        return [f"Ranks: {line}" for line in lines]
+    *shown, last = [*lines[: _RANKS - 1], lines[-1]]
+    rest = f"… {len(lines) - _RANKS} more places {more}".rstrip()
+    return [f"Ranks: {line}" for line in (*shown, rest, last)]
 
 
 def _key(places: Sequence[Spread]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.report.console import printable
+from mindrlhf_msprobe.report.wording import spans
 from mindrlhf_msprobe.storage.inventory import FoundRecord, Holding
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -84,17 +85,6 @@ def render_records(records: Sequence[FoundRecord]) -> str:
         if found.unreadable is not None:
             lines.append(f"  cannot be read: {printable(found.unreadable)}")
     return "\n".join(lines)
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as spans: 0-2, 5."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def size(count: int) -> str:

@@ -10,7 +10,7 @@ from mindrlhf_msprobe.report.colours import PLAIN, colour_of
 from mindrlhf_msprobe.report.columns import BITWISE
 from mindrlhf_msprobe.report.legend import legend_sheet
 from mindrlhf_msprobe.report.sheets import Row, Sheet, Table
-from mindrlhf_msprobe.report.wording import before, place_of, weights_of
+from mindrlhf_msprobe.report.wording import before, place_of, ranks_parted, weights_of
 
 STEM = "summary"
 
@@ -48,6 +48,7 @@ def _verdict_sheet(comparison: Comparison) -> Sheet:
     ]
     if first is not None:
         rows += _divergence_rows(first)
+    rows += [_row("ranks", None, line) for line in ranks_parted(verdict)]
     rows += _counts(comparison)
     rows += [row for place in verdict.spread for row in _spread_rows(place)]
     return Sheet.of("verdict", _VERDICT_COLUMNS, rows)

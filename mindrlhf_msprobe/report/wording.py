@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.findings import Divergence, RuleUse, Weights, counted
+from mindrlhf_msprobe.findings import Divergence, RuleUse, Verdict, Weights, counted
 
 _SHARED_WORDS = 5  # of lines that may be brought together
 
@@ -13,6 +13,40 @@ def place_of(first: Divergence) -> str:
     """Return where two runs part: step, phase, rank."""
     parts = (f"step {first.step}", first.phase, f"rank {first.rank}")
     return ", ".join(part for part in parts if part)
+
+
+def ranks_parted(verdict: Verdict) -> list[str]:
+    """Return which ranks part, those first that do so first, and which agree; [] of one rank."""
+    if verdict.ranks < 2 or not verdict.parted:
+        return []
+    groups: dict[tuple[int, str | None, str], list[int]] = {}
+    for rank in verdict.parted:
+        groups.setdefault((rank.step, rank.phase, rank.record), []).append(rank.rank)
+    lines = []
+    for number, ((step, phase, record), ranks) in enumerate(groups.items()):
+        parts = "parts" if len(ranks) == 1 else "part"
+        when = f"{parts} first" if number == 0 else f"{parts} later"
+        where = ", ".join(part for part in (f"step {step}", phase) if part)
+        lines.append(f"{_ranks(ranks)} {when}, at {where}: {record}")
+    if verdict.agreeing_ranks:
+        agree = "agrees" if len(verdict.agreeing_ranks) == 1 else "agree"
+        lines.append(f"{_ranks(verdict.agreeing_ranks)} {agree} throughout")
+    return lines
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(sorted(ranks))}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as spans: 0-2, 5."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def before(first: Divergence) -> str:

@@ -159,7 +159,7 @@ def _phase_estimate(
     kept = len(entries) / max(1, len(run.entries(phase, step, rank)))
     directory = layout.entry_dir(run.path, phase, step, rank)
     unnamed = [record for record in records if tensors and record.leaf.data_name is None]
-    names = sum(_NAMED + len(layout.file_name(record.name)) for record in unnamed)
+    names = sum(_NAMED + len(layout.record_file_name(record.name)) for record in unnamed)
     size = _directories(directory, directory.parent)
     for name in (layout.JOURNAL_FILE, layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE):
         path = directory / name
@@ -168,7 +168,7 @@ def _phase_estimate(
             size += _blocks(kept * path.stat().st_size + gained, block)
     sizes = list(_stored_sizes(records, unsized)) if tensors else []
     if sizes and (folder := _directories(directory)):
-        listed = sum(_LISTED + len(layout.file_name(record.name)) for record in records)
+        listed = sum(_LISTED + len(layout.record_file_name(record.name)) for record in records)
         size += max(folder, _blocks(listed, block))
     size += sum(_blocks(n, block) for n in sizes)
     return PhaseEstimate(phase, rank, step, len(records), len(sizes), size)

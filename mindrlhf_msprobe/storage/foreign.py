@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
+_UNNUMBERED = f".{PARAMETERS_GRAD}"
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
 
 
@@ -14,7 +16,9 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
     """Return a dump's entries as journal lines, with the places in time msprobe does not record.
 
     construct.json names each entry's container and lists entries as they began; what it lacks
-    (parameters_grad) stands where dump.json has it.
+    (parameters_grad) stands where dump.json has it. msprobe before 26 gives a cell's
+    parameters_grad no number and lists it behind the cell's forward entry, before it is filled: it
+    is numbered 0, as later versions do, and stands behind the cell's last backward entry.
 
     Args:
         root: the run's directory, which no file may leave.
@@ -37,6 +41,7 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
         if name in data
         for parent in [raw[0] if isinstance(raw, list) and raw else raw]
     }
+    data = _numbered(data)
     start, end = _places(list(data), parents)
     base = position * _PHASE_SPAN
     stacks = _stacks(root, directory)
@@ -51,6 +56,27 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
         }
         for name, values in data.items()
     ]
+
+
+def _numbered(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a dump's entries with each unnumbered parameters_grad numbered and where it belongs.
+
+    That is behind the cell's last backward entry, at the end where it has none.
+    """
+    last_backward = {
+        name.rpartition(".backward.")[0]: name for name in data if ".backward." in name
+    }
+    late: dict[str | None, list[str]] = {}
+    for name in data:
+        if name.endswith(_UNNUMBERED) and f"{name}.0" not in data:
+            late.setdefault(last_backward.get(name.removesuffix(_UNNUMBERED)), []).append(name)
+    moved = {name for names in late.values() for name in names}
+    ordered = []
+    for name in data:
+        if name not in moved:
+            ordered += [name, *late.get(name, ())]
+    ordered += late.get(None, ())
+    return {f"{name}.0" if name in moved else name: data[name] for name in ordered}
 
 
 def _read_object(root: Path, path: Path) -> dict[str, Any]:

@@ -145,8 +145,11 @@ def _with_dtype(leaf: Leaf, file: str) -> Leaf:
 
 
 def _array_files(directory: Path, key: str) -> dict[str, str]:
-    """Return msprobe's array files of a key by path: <key>.npy, <key>.<path>.npy, <key><i>.npy."""
-    pattern = re.compile(re.escape(key) + r"(?:\.(?P<path>.+)|(?P<index>\d+))?\.npy")
+    """Return msprobe's array files of a key by path.
+
+    `<key>.npy`, `<key>.<path>.npy`, and of its first versions `<key><i>.npy` and `<key>_<i>.npy`.
+    """
+    pattern = re.compile(re.escape(key) + r"(?:\.(?P<path>.+)|_?(?P<index>\d+))?\.npy")
     found = {}
     for name in sorted(os.listdir(directory)):
         match = pattern.fullmatch(name)

@@ -38,11 +38,22 @@ _RANK = re.compile(r"rank([0-9]{1,18})")
 _PROCESS = re.compile(r"proc([0-9]{1,18})")
 _MICRO_STEP = re.compile(r"micro_step([0-9]{1,18})")
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
+_NOT_FOR_MSPROBE = re.compile(r"[^a-zA-Z0-9_.:-]")
 
 
 def manifest_name(rank: int) -> str:
     """Return the manifest of one rank: each rank writes only its own, so nothing races."""
     return RUN_FILE if rank == 0 else f"run.rank{rank}.json"
+
+
+def manifest_rank(path: Path) -> int:
+    """Return the rank whose manifest `path`, one of `manifests`, is."""
+    return 0 if path.name == RUN_FILE else int(path.name[len("run.rank") : -len(".json")])
+
+
+def lock_path(root: Path, rank: int) -> Path:
+    """Return the file that the process which records a rank holds locked."""
+    return root / f".{manifest_name(rank)}.lock"
 
 
 def manifests(root: Path) -> list[Path]:
@@ -74,6 +85,13 @@ def key_data_dir(root: Path, key: str, step: int, rank: int, micro_step: int) ->
 def step_number(name: str) -> int | None:
     """Return S of a directory name `stepS`, else None."""
     return _number(_STEP, name)
+
+
+def step_of_directory(path: Path) -> int | None:
+    """Return the step whose directory, or one rank's directory in it, `path` is, else None."""
+    own = step_number(path.name)
+    is_rank = rank_number(path.name) is not None or _number(_PROCESS, path.name) is not None
+    return step_number(path.absolute().parent.name) if own is None and is_rank else own
 
 
 def rank_number(name: str) -> int | None:
@@ -161,17 +179,29 @@ def check_key(key: object) -> str:
 
 
 def file_name(stem: str, suffix: str = ".npy") -> str:
-    """Return a file name for a record: unsafe characters replaced, an overlong stem shortened.
+    """Return a file name for a key or a table: unsafe characters replaced, overlong ones shortened.
 
-    A changed stem ends in a hash of the whole one, so that two records never share a file.
+    A changed stem ends in a hash of the whole one, so that no two share a file.
     """
-    name = _UNSAFE.sub("_", stem).encode("utf-8", errors="replace").decode("utf-8")
+    return _file_name(stem, suffix, _UNSAFE, "~")
+
+
+def record_file_name(record: str) -> str:
+    """Return the name of the file that holds a record's elements, as `file_name` does.
+
+    It has only characters that msprobe's tools take in a path.
+    """
+    return _file_name(record, ".npy", _NOT_FOR_MSPROBE, "-")
+
+
+def _file_name(stem: str, suffix: str, unsafe: re.Pattern[str], before_hash: str) -> str:
+    name = unsafe.sub("_", stem).encode("utf-8", errors="replace").decode("utf-8")
     if name.startswith("."):
         name = "_" + name[1:]
     room = MAX_NAME_BYTES - len(suffix) - _TEMPORARY_BYTES
     if name != stem or len(name.encode()) > room:
         digest = hashlib.sha1(stem.encode("utf-8", errors="surrogatepass")).hexdigest()[:12]
-        name = name.encode()[: room - 13].decode("utf-8", errors="ignore") + "~" + digest
+        name = name.encode()[: room - 13].decode("utf-8", errors="ignore") + before_hash + digest
     return name + suffix
 
 

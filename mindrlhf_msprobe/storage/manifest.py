@@ -5,16 +5,24 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import shutil
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
+from mindrlhf_msprobe.storage.claim import (
+    being_written,
+    own_manifest,
+    refuse_other_job,
+    refuse_other_run,
+    remove_dumps,
+    remove_rank,
+    sweep,
+)
+from mindrlhf_msprobe.storage.world import RankLock, world_of
 
 SCHEMA = 1
 TOOL = "mindrlhf_msprobe"
@@ -31,38 +39,6 @@ AT_START = "start"
 AT_FIRST_PHASE = "first_phase"
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read one manifest.
-
-    Raises:
-        RunError: it cannot be read, leaves the run's directory, or is not a manifest.
-    """
-    try:
-        return load_manifest(path)
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} {layout.why_unread(error)}.") from None
-
-
-def load_manifest(path: Path) -> dict[str, Any]:
-    """Read one manifest, for callers that say themselves which one could not be read.
-
-    Raises:
-        OSError, ValueError: as `layout.read_json` does, or it is not a manifest.
-    """
-    content = layout.read_json(path.parent, path)
-    if not isinstance(content, dict):
-        raise ValueError("is not a manifest: expected a JSON object")
-    return content
-
-
-def world_of(environment: dict[str, str] | os._Environ[str] = os.environ) -> dict[str, Any]:
-    """Return what tells one distributed job from another: its size and its scheduler."""
-    size = environment.get("RANK_SIZE") or environment.get("MS_WORKER_NUM") or "1"
-    host, port = environment.get("MS_SCHED_HOST"), environment.get("MS_SCHED_PORT")
-    scheduler = f"{host}:{port}" if host and port else None
-    return {"size": int(size) if size.isdigit() else 1, "scheduler": scheduler}
-
-
 class Manifest:
     """The manifest of one rank: claimed when the probe starts, rewritten when a step ends.
 
@@ -73,9 +49,16 @@ class Manifest:
     """
 
     def __init__(
-        self, root: Path, rank: int, content: dict[str, Any], *, further: bool = False
+        self,
+        root: Path,
+        rank: int,
+        content: dict[str, Any],
+        lock: RankLock,
+        *,
+        further: bool = False,
     ) -> None:
         self._path = root / layout.manifest_name(rank)
+        self._lock = lock
         self.content = content
         self._further = further
         self._reserve = Reserve(self._path)
@@ -108,6 +91,7 @@ class Manifest:
             self.save()
         finally:
             self._reserve.drop()
+            self._lock.release()
 
     def _content(self) -> bytes:
         attempts = [
@@ -180,7 +164,7 @@ class Manifest:
         self.attempt["begins_with"] = step
         if len(self.content["attempts"]) > 1:
             own = self.content["world"]["rank"]
-            _remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)
+            remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)
             self.save()
 
     def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
@@ -226,102 +210,58 @@ class Manifest:
             settings: what the process runs with, by section; versions add to those known here.
 
         Raises:
-            RunError: the directory holds another run and `existing` refuses it, or it cannot be
-                written.
+            RunError: the directory holds another run and `existing` refuses it, a process that is
+                still running writes into it, or it cannot be written.
         """
-        world = world_of()
-        earlier = None
+        lock = RankLock(root, rank)
         try:
             root.mkdir(parents=True, exist_ok=True)
-            if existing == "overwrite":
-                _remove_rank(root, rank, world["size"])
-            elif existing == "resume":
-                earlier = _own_manifest(root, rank)
-            else:
-                _refuse_other_run(root, rank, world)
-            _sweep(root, rank)
-            manifest = cls(
-                root,
-                rank,
-                _new_content(rank, world, config, earlier),
-                further=earlier is not None and _left_something(earlier),
-            )
+            if not lock.acquire():
+                raise RunError(being_written(root, lock))
+            manifest = cls._claimed(root, rank, config, existing, lock)
             manifest.note_settings(_with_versions(settings), AT_START)
             write_atomic(manifest._path, [manifest._content()])
+            if existing == "refuse":
+                manifest._yield_to_other_job()
         except OSError as error:
+            lock.release()
             raise RunError(
                 f"dump_path {root} cannot be written: {error.strerror or error}. Give a directory "
                 f"in which this process may create files."
             ) from None
+        except RunError:
+            lock.release()
+            raise
         return manifest
 
+    @classmethod
+    def _claimed(
+        cls, root: Path, rank: int, config: dict[str, Any], existing: str, lock: RankLock
+    ) -> Manifest:
+        world = world_of()
+        earlier = None
+        if existing == "overwrite":
+            remove_rank(root, rank, world["size"])
+        elif existing == "resume":
+            earlier = own_manifest(root, rank)
+        else:
+            refuse_other_run(root, rank, world)
+        sweep(root, rank)
+        content = _new_content(rank, world, config, earlier)
+        further = earlier is not None and _left_something(earlier)
+        return cls(root, rank, content, lock, further=further)
 
-def _own_manifest(root: Path, rank: int) -> dict[str, Any] | None:
-    path = root / layout.manifest_name(rank)
-    return read_manifest(path) if path.is_file() else None
+    def _yield_to_other_job(self) -> None:
+        """Give the directory up if another job claimed it at the same moment.
 
-
-def _refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
-    advice = (
-        "Give another dump_path, or set existing: resume to continue that run, or existing: "
-        "overwrite to replace it."
-    )
-    own = root / layout.manifest_name(rank)
-    if own.is_file():
+        Raises:
+            RunError: it did.
+        """
         try:
-            started = read_manifest(own)["attempts"][-1]["started"]
-        except (RunError, KeyError, IndexError, TypeError):
-            started = "at an unknown time"
-        raise RunError(f"dump_path {root} already holds a run, started {started}. {advice}")
-    for path in layout.manifests(root):
-        theirs = read_manifest(path).get("world")
-        if not isinstance(theirs, dict) or any(theirs.get(k) != v for k, v in world.items()):
-            raise RunError(
-                f"dump_path {root} already holds the run of another job ({path.name} says "
-                f"{theirs}; this job is {world}). {advice}"
-            )
-        return
-    if layout.has_dumps(root):
-        raise RunError(
-            f"dump_path {root} already holds dumps of another tool or of a run without its "
-            f"{layout.RUN_FILE}. Give another dump_path, or set existing: overwrite to replace "
-            f"them."
-        )
-
-
-def _remove_rank(root: Path, rank: int, world_size: int) -> None:
-    """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world."""
-    _remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
-    names = [layout.manifest_name(rank)]
-    if rank == 0:
-        names.append(layout.CONFIGURATIONS_FILE)
-        names += [
-            path.name
-            for path in layout.manifests(root)
-            if path.name != layout.RUN_FILE and int(path.name[8:-5]) >= world_size
-        ]
-    for name in names:
-        (root / name).unlink(missing_ok=True)
-
-
-def _remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
-    """Remove the directories of the (step, rank) that are wanted, and what is empty then."""
-    for step_dir in layout.step_directories(root):
-        step = layout.step_number(step_dir.name)
-        with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
-            for rank, path in layout.rank_directories(step_dir).items():
-                if step is not None and wanted(step, rank):
-                    shutil.rmtree(path)
-        for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
-            with suppress(FileNotFoundError):
-                if parent != root and parent.is_dir() and not any(parent.iterdir()):
-                    parent.rmdir()
-
-
-def _sweep(root: Path, rank: int) -> None:
-    """Remove what a killed attempt was writing beside the manifest of this rank."""
-    for path in root.glob(f".{layout.manifest_name(rank)}.*"):
-        path.unlink(missing_ok=True)
+            refuse_other_job(self._path.parent, world_of(), except_for=self._path)
+        except RunError:
+            self._path.unlink(missing_ok=True)
+            raise
 
 
 def _new_content(
@@ -344,7 +284,7 @@ def _new_content(
         "run_id": (earlier or {}).get("run_id") or uuid.uuid4().hex,
         "state": RUNNING,
         "attempts": [*(attempts if isinstance(attempts, list) else []), attempt],
-        "world": {**world, "rank": rank},
+        "world": {**world, "rank": rank, "host": platform.node()},
         **_kept(earlier),
         "config": config,
         "coverage": {},

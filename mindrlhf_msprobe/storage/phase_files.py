@@ -6,6 +6,7 @@ Nothing is read back: what msprobe's tools read is put together while the journa
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,12 @@ from mindrlhf_msprobe.storage.atomic import (
     write_all,
     write_atomic,
 )
-from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, values_of, with_lost_files
+from mindrlhf_msprobe.storage.records import (
+    JOURNAL_FIELDS,
+    PARAMETERS_GRAD,
+    values_of,
+    with_lost_files,
+)
 
 _FLUSH = 1 << 16  # bytes of dump.json that are written at once
 
@@ -112,7 +118,7 @@ class PhaseFiles:
             return 0
         data_dir = str(self._tensors) if self._has_tensors else None
         self._entries.sort(key=lambda entry: entry[0])
-        parents = {name: parent for _, name, parent, _ in self._entries}
+        parents = _containers({name: parent for _, name, parent, _ in self._entries})
         stacks: dict[tuple[str, ...], list[str]] = {}
         for _, name, _, frames in self._entries:
             if frames:
@@ -188,6 +194,7 @@ class _Dump:
     def add(self, entry: str, values: bytes) -> None:
         """Add an entry; a failure shows when the file is finished."""
         if self._failed is None:
+            values = _for_msprobe(values)
             self._add(b"%s\n%s: %s" % (b"" if self._first else b",", dump_json(entry), values))
             self._first = False
             if self._unwritten >= _FLUSH:
@@ -229,6 +236,36 @@ class _Dump:
         self._written += write_all(self._file, b"".join(self._parts))
         self._parts.clear()
         self._unwritten = 0
+
+
+def _containers(parents: dict[str, str | None]) -> dict[str, str | None]:
+    """Return what construct.json holds: entry → the entry around it.
+
+    msprobe's graph builder puts a cell's parameters_grad into the cell's last backward entry, but
+    only those that construct.json does not name.
+    """
+    backward = {name.rpartition(".backward.")[0] for name in parents}
+    cell_of = f".{PARAMETERS_GRAD}."
+    return {
+        name: parent
+        for name, parent in parents.items()
+        if parent is not None or (name.rpartition(cell_of)[0] or None) not in backward
+    }
+
+
+_INFINITY = re.compile(rb'("(?:Max|Min|Mean|Norm)": |"type": "float", "value": )"(-?)Infinity"')
+_REFUSED = re.compile(rb'("value": ")(?=[-+=%@])')
+
+
+def _for_msprobe(values: bytes) -> bytes:
+    """Return an entry's JSON as msprobe's tools take it.
+
+    They refuse a whole dump for one text that begins with -, +, =, % or @, so such a value gets a
+    space before it, and infinities are numbers that any reader of JSON takes for infinite.
+    """
+    if b'Infinity"' in values:
+        values = _INFINITY.sub(rb"\1\g<2>1e999", values)
+    return _REFUSED.sub(rb"\1 ", values)
 
 
 def _joined(head: bytes, values: bytes) -> bytes:

@@ -10,22 +10,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mindrlhf_msprobe.config import BASIC_KEYS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.phases import PHASES, phase_order
+from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE, phase_order
 from mindrlhf_msprobe.storage import foreign, layout
+from mindrlhf_msprobe.storage.claim import load_manifest
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
-from mindrlhf_msprobe.storage.manifest import FINISHED, load_manifest
+from mindrlhf_msprobe.storage.manifest import FINISHED
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, entry_records
+from mindrlhf_msprobe.storage.world import expected_ranks
 
 _Place = TypeVar("_Place")
-
-#: The phase of dumps that lie in no phase's directory (msprobe's PrecisionDebugger).
-UNNAMED_PHASE = "dump"
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,15 @@ class Problem:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run's directory, or one phase's or one step's directory inside it.
+    """Open a run's directory, or one phase's, step's or rank's directory inside it.
+
+    A rank's directory may also be given by the `dump.json` in it, as msprobe's compare takes it.
 
     Raises:
         RunError: there is no such directory, or it holds no run.
     """
-    return Run(Path(path))
+    path = Path(path)
+    return Run(path.parent if path.name == layout.DUMP_FILE and path.is_file() else path)
 
 
 class Run:
@@ -120,6 +123,12 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
+    @cached_property
+    def foreign(self) -> bool:
+        """Whether another tool wrote it, msprobe: nothing in it is this package's."""
+        layers = self._layer_dirs.values()
+        return not self.manifests and not any((d / layout.JOURNAL_FILE).exists() for d in layers)
+
     @property
     def finished(self) -> bool:
         """Whether every rank closed its run; an unfinished one was killed or still runs."""
@@ -148,6 +157,15 @@ class Run:
         """The ranks that recorded anything."""
         ranks = {rank for _, _, rank in self._layer_dirs}
         return sorted(ranks | {rank for _, _, rank, _ in self._key_dirs})
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """The ranks that the job was to record and that have no manifest here.
+
+        They recorded into another directory, or never began; [] for msprobe's runs.
+        """
+        here = {rank for manifest in self.manifests if isinstance(rank := _rank_of(manifest), int)}
+        return sorted(expected_ranks(self.manifests) - here)
 
     @property
     def keys(self) -> list[str]:
@@ -421,6 +439,12 @@ def _layer_directories(
     if own_step is not None and layout.rank_directories(root, links=True):
         yield from _ranks_of(root, _phase_name(root.parent), own_step, unlisted)
         return
+    if own_step is None and _holds_entries(root):  # one rank's directory
+        step_dir = root.absolute().parent
+        step, rank = layout.step_number(step_dir.name), layout.rank_number(root.absolute().name)
+        phase = UNNAMED_PHASE if step is None else _phase_name(step_dir.parent)
+        yield (phase, step or 0, rank or 0), root
+        return
     for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         phase_dir = step_dir.parent
         if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
@@ -443,12 +467,15 @@ def _ranks_of(
 ) -> Iterator[tuple[tuple[str, int, int], Path]]:
     ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
     for rank, path in ranks.items():
-        try:
-            holds = any((path / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
-        except OSError:  # reading it will say why
-            holds = True
-        if holds:
+        if _holds_entries(path):
             yield (phase, step, rank), path
+
+
+def _holds_entries(directory: Path) -> bool:
+    try:
+        return any((directory / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
+    except OSError:  # reading it will say why
+        return True
 
 
 def _key_data_directories(

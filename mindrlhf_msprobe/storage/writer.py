@@ -122,7 +122,7 @@ class RunWriter:
         Equal tensors of a phase and step (equal fingerprints) are stored once and hard-linked. The
         elements are those of now, whatever becomes of the array.
         """
-        name = layout.file_name(record)
+        name = layout.record_file_name(record)
         with self._lock:
             files = self._phase(phase, step).files
             stored = self._phase(phase, step).stored

@@ -1,0 +1,142 @@
+"""Who may write into a run's directory, and what of an earlier run goes before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.world import RankLock
+
+_ADVICE = (
+    "Give another dump_path, or set existing: resume to continue that run, or existing: "
+    "overwrite to replace it."
+)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read one manifest.
+
+    Raises:
+        RunError: it cannot be read, leaves the run's directory, or is not a manifest.
+    """
+    try:
+        return load_manifest(path)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} {layout.why_unread(error)}.") from None
+
+
+def load_manifest(path: Path) -> dict[str, Any]:
+    """Read one manifest, for callers that say themselves which one could not be read.
+
+    Raises:
+        OSError, ValueError: as `layout.read_json` does, or it is not a manifest.
+    """
+    content = layout.read_json(path.parent, path)
+    if not isinstance(content, dict):
+        raise ValueError("is not a manifest: expected a JSON object")
+    return content
+
+
+def own_manifest(root: Path, rank: int) -> dict[str, Any] | None:
+    """Return what an earlier attempt at this rank noted, or None."""
+    path = root / layout.manifest_name(rank)
+    return read_manifest(path) if path.is_file() else None
+
+
+def being_written(root: Path, lock: RankLock) -> str:
+    """Say that another process holds the lock of a rank."""
+    return (
+        f"dump_path {root} is being written by a job that still runs ({lock.holder()}, as rank "
+        f"{lock.rank}). Give this job another dump_path, or start it when that one has ended."
+    )
+
+
+def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
+    """Refuse a directory that holds an earlier run, another job's, or another tool's dumps.
+
+    Raises:
+        RunError: it does.
+    """
+    own = root / layout.manifest_name(rank)
+    if own.is_file():
+        try:
+            started = read_manifest(own)["attempts"][-1]["started"]
+        except (RunError, KeyError, IndexError, TypeError):
+            started = "at an unknown time"
+        raise RunError(f"dump_path {root} already holds a run, started {started}. {_ADVICE}")
+    if refuse_other_job(root, world):
+        return
+    if layout.has_dumps(root):
+        raise RunError(
+            f"dump_path {root} already holds dumps of another tool or of a run without its "
+            f"{layout.RUN_FILE}. Give another dump_path, or set existing: overwrite to replace "
+            f"them."
+        )
+
+
+def refuse_other_job(root: Path, world: dict[str, Any], *, except_for: Path | None = None) -> bool:
+    """Tell whether other ranks of this job write here.
+
+    Raises:
+        RunError: ranks of another job do.
+    """
+    others = [path for path in layout.manifests(root) if path != except_for]
+    for path in others:
+        theirs = read_manifest(path).get("world")
+        if not isinstance(theirs, dict) or any(theirs.get(k) != v for k, v in world.items()):
+            shown = {k: theirs.get(k) for k in world} if isinstance(theirs, dict) else theirs
+            raise RunError(
+                f"dump_path {root} already holds the run of another job ({path.name} says "
+                f"{shown}; this job is {world}). {_ADVICE}"
+            )
+    return bool(others)
+
+
+def remove_rank(root: Path, rank: int, world_size: int) -> None:
+    """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world.
+
+    Raises:
+        RunError: one of those is being recorded now.
+    """
+    if rank == 0:
+        for other in map(layout.manifest_rank, layout.manifests(root)):
+            lock = RankLock(root, other)
+            if other >= world_size and lock.held_elsewhere():
+                raise RunError(being_written(root, lock))
+    remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
+    names = [layout.manifest_name(rank)]
+    if rank == 0:
+        names.append(layout.CONFIGURATIONS_FILE)
+        names += [
+            path.name
+            for path in layout.manifests(root)
+            if layout.manifest_rank(path) >= max(world_size, 1)
+        ]
+    for name in names:
+        (root / name).unlink(missing_ok=True)
+
+
+def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
+    """Remove the directories of the (step, rank) that are wanted, and what is empty then."""
+    for step_dir in layout.step_directories(root):
+        step = layout.step_number(step_dir.name)
+        with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
+            for rank, path in layout.rank_directories(step_dir).items():
+                if step is not None and wanted(step, rank):
+                    shutil.rmtree(path)
+        for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
+            with suppress(FileNotFoundError):
+                if parent != root and parent.is_dir() and not any(parent.iterdir()):
+                    parent.rmdir()
+
+
+def sweep(root: Path, rank: int) -> None:
+    """Remove what a killed attempt was writing beside the manifest of this rank."""
+    for path in root.glob(f".{layout.manifest_name(rank)}.*"):
+        if path != layout.lock_path(root, rank):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""The processes of one job: what tells it from another, and who records which rank."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mindrlhf_msprobe.storage import layout
+
+_MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says nothing
+
+
+def world_of(environment: dict[str, str] | os._Environ[str] = os.environ) -> dict[str, Any]:
+    """Return what tells one distributed job from another: its size and its scheduler."""
+    size = environment.get("RANK_SIZE") or environment.get("MS_WORKER_NUM") or "1"
+    host, port = environment.get("MS_SCHED_HOST"), environment.get("MS_SCHED_PORT")
+    scheduler = f"{host}:{port}" if host and port else None
+    return {"size": int(size) if size.isdigit() else 1, "scheduler": scheduler}
+
+
+class RankLock:
+    """Held by the process that records a rank of a run; the system releases it when that ends.
+
+    A record lock, which a forked child does not inherit. It keeps other processes out, not another
+    probe of this one. Where the file system has none, everyone gets it.
+    """
+
+    #: The locks of this process: opening and closing such a file again would let its lock go.
+    _held: ClassVar[dict[Path, int]] = {}  # file → process that holds it
+
+    def __init__(self, root: Path, rank: int) -> None:
+        self.rank = rank
+        self._path = layout.lock_path(root, rank)
+        self._file: int | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock; False if another process holds it.
+
+        Raises:
+            OSError: its file cannot be made.
+        """
+        if self._held.get(self._path) == os.getpid():
+            return True
+        while True:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            if not _locked(file):
+                os.close(file)
+                return False
+            if _is_at(file, self._path):  # not removed by its last holder meanwhile
+                break
+            os.close(file)
+        self._file = file
+        self._held[self._path] = os.getpid()
+        with suppress(OSError):
+            os.ftruncate(file, 0)
+            os.write(file, f"process {os.getpid()} on {platform.node()}".encode())
+        return True
+
+    def release(self) -> None:
+        """Let the lock go, if it is held."""
+        file, self._file = self._file, None
+        if file is not None:
+            self._held.pop(self._path, None)
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            os.close(file)
+
+    def held_elsewhere(self) -> bool:
+        """Tell whether another process holds the lock now."""
+        if self._held.get(self._path) == os.getpid():
+            return False
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            return not _locked(file)
+        finally:
+            os.close(file)
+
+    def holder(self) -> str:
+        """Return who holds it, in words."""
+        try:
+            said = layout.read_inside(self._path.parent, self._path)[:200].decode(errors="replace")
+        except (OSError, ValueError):
+            said = ""
+        return said if said.isprintable() and said else "another process"
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return False
+    here = os.fstat(file)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def expected_ranks(manifests: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Return which ranks a job was to record, as the manifests of some of them say."""
+    expected: set[int] = set()
+    for manifest in manifests:
+        world, config = manifest.get("world"), manifest.get("config")
+        size = world.get("size") if isinstance(world, dict) else None
+        ranks = config.get("ranks") if isinstance(config, dict) else None
+        if isinstance(size, int) and 0 < size <= _MOST_RANKS:
+            wanted = {r for r in ranks if isinstance(r, int)} if isinstance(ranks, list) else set()
+            expected |= wanted & {*range(size)} if wanted else {*range(size)}
+    return expected
+
+
+def missing_ranks(root: Path, size: int, ranks: Sequence[int]) -> list[int]:
+    """Return which of the ranks that are to record into `root` have not begun to.
+
+    Args:
+        size: how many ranks the job has.
+        ranks: those that record; empty for all.
+    """
+    begun = {layout.manifest_rank(path) for path in layout.manifests(root)}
+    return sorted({rank for rank in ranks or range(size) if rank < size} - begun)

@@ -1,0 +1,82 @@
+"""Data-parallel training on CPU, one rank of it: what the tests start with msrun.
+
+Every rank has its own batches; gradients are averaged over the ranks by AllReduce. Called with one
+JSON object: `msprobe` (the configuration; a `{rank}` in its dump_path becomes the rank), `steps`,
+and the names of what goes wrong: `fault` (rank, step, role: one weight of it is changed before the
+step) and `kill` (rank, step: the process kills itself inside that step's update).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore.communication import get_group_size, get_rank, init
+
+from mindrlhf_msprobe import MsprobeError, Probe
+
+
+class Policy(nn.Cell):
+    """A perceptron of two layers."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        weights = np.random.default_rng(seed)
+        self.hidden, self.head = nn.Dense(4, 6), nn.Dense(6, 3)
+        for parameter in self.get_parameters():
+            parameter.set_data(Tensor(weights.normal(size=parameter.shape).astype(np.float32)))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.head(ops.tanh(self.hidden(x)))
+
+
+def train(options: dict) -> None:
+    ms.set_device("CPU")
+    init()
+    rank, size = get_rank(), get_group_size()
+    settings = {"msprobe": True, "actor_train_dump": True, "reference_dump": True, "step_end": 9}
+    settings |= {"key_data_dump": True, **options["msprobe"]}
+    settings["dump_path"] = settings["dump_path"].format(rank=rank)
+    try:
+        probe = Probe.from_config(settings)
+    except MsprobeError as error:
+        sys.stdout.write(f"REFUSED: {error}\n")
+        probe = Probe()
+    networks = {"actor": Policy(1), "reference": Policy(2)}
+    actor, reference = networks["actor"], networks["reference"]
+    probe.watch(actor=actor, reference=reference)
+    optimizer = nn.SGD(actor.trainable_params(), 0.1)
+    average = ops.AllReduce()
+    fault, kill = options.get("fault"), options.get("kill")
+
+    def loss_of(x: Tensor, target: Tensor) -> Tensor:
+        if kill == [rank, probe.current_step]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ((actor(x) - target) ** 2).mean()
+
+    gradients_of = ms.value_and_grad(loss_of, None, actor.trainable_params())
+    for step in range(options["steps"]):
+        if fault and fault[:2] == [rank, step]:
+            weight = networks[fault[2]].hidden.weight
+            weight.set_data(weight + Tensor(np.eye(6, 4, dtype=np.float32) * 1e-3))
+        batch = np.random.default_rng(100 * step + rank).normal(size=(2, 4)).astype(np.float32)
+        with probe.phase("reference_compute_log_prob"):
+            target = reference(Tensor(batch))
+        probe.save_data(ref_log_prob=target)
+        with probe.phase("actor_update"):
+            loss, gradients = gradients_of(Tensor(batch), target)
+            optimizer(tuple(average(gradient) / size for gradient in gradients))
+        probe.save_data(loss=loss)
+        probe.step()
+    total = sum(float(p.asnumpy().astype(np.float64).sum()) for p in actor.get_parameters())
+    sys.stdout.write(f"WEIGHTS {rank}: {total!r}\n")
+    probe.close()
+
+
+if __name__ == "__main__":
+    train(json.loads(sys.argv[1]))

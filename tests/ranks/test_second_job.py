@@ -1,0 +1,134 @@
+"""A directory that a running job writes into: whoever else comes is told, and it is left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mindrlhf_msprobe import Probe, RunError, open_run
+
+JOB = """
+import sys
+from mindrlhf_msprobe import Probe
+probe = Probe.from_config({"msprobe": True, "key_data_dump": True, "dump_path": sys.argv[1],
+                           "existing": sys.argv[2]})
+print("recording", flush=True)
+for line in sys.stdin:
+    probe.save_data(loss=float(line))
+    probe.step()
+    print("stepped", flush=True)
+probe.close()
+"""
+
+
+class RunningJob:
+    """Another process that records key data, a step for each number it is given."""
+
+    def __init__(self, path, existing="refuse", **environment):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", JOB, str(path), existing],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout.readline() == "recording\n"
+
+    def step(self, loss):
+        self._process.stdin.write(f"{loss}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "stepped\n"
+
+    def end(self):
+        self._process.communicate(timeout=60)
+        assert self._process.returncode == 0
+
+    def kill(self):
+        self._process.send_signal(signal.SIGKILL)
+        self._process.communicate(timeout=60)
+
+
+def begin(path, existing, **settings):
+    return Probe.from_config(
+        {"msprobe": True, "dump_path": str(path), "existing": existing, **settings}
+    )
+
+
+@pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
+def test_a_second_job_is_refused_while_the_first_runs(tmp_path, existing):
+    """The message says who writes there and what to do; the first job loses nothing."""
+    path = tmp_path / "run"
+    job = RunningJob(path)
+    job.step(0.5)
+    with pytest.raises(RunError, match="is being written by a job that still runs") as refused:
+        begin(path, existing)
+    assert f"process {job.pid} on " in str(refused.value)
+    assert "another dump_path" in str(refused.value)
+    job.step(0.25)
+    job.end()
+    run = open_run(path)
+    assert (run.finished, run.problems) == (True, [])
+    assert [float(datum.value) for datum in run.key_data("loss")] == [0.5, 0.25]
+
+
+def test_rank_0_does_not_replace_what_a_rank_of_a_larger_job_is_writing(tmp_path):
+    """`overwrite` removes ranks beyond its own world, but none that is being recorded."""
+    path = tmp_path / "run"
+    job = RunningJob(path, RANK_ID="1", RANK_SIZE="2")
+    job.step(0.5)
+    with pytest.raises(RunError, match="as rank 1"):
+        begin(path, "overwrite")
+    job.step(0.25)
+    job.end()
+    assert [float(d.value) for d in open_run(path).key_data("loss", rank=1)] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("existing", ["resume", "overwrite"])
+def test_a_killed_job_holds_nothing_back(tmp_path, existing):
+    """After SIGKILL the next job may have the directory, as `existing` says."""
+    path = tmp_path / "run"
+    job = RunningJob(path)
+    job.step(0.5)
+    job.kill()
+    begin(path, existing).close()
+    steps = open_run(path).steps if existing == "resume" else []
+    assert steps == ([0] if existing == "resume" else [])
+    assert not list(path.glob(".*"))
+
+
+def test_ranks_of_another_job_are_refused(tmp_path, monkeypatch):
+    """Rank 1 of a job with another scheduler does not join rank 0's run."""
+    path = tmp_path / "run"
+    job = RunningJob(path, RANK_SIZE="2", MS_SCHED_HOST="a", MS_SCHED_PORT="1")
+    for name, value in (("RANK_ID", "1"), ("RANK_SIZE", "2"), ("MS_SCHED_HOST", "b")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MS_SCHED_PORT", "1")
+    with pytest.raises(RunError, match="another job") as refused:
+        begin(path, "refuse")
+    assert "'b:1'" in str(refused.value)
+    monkeypatch.setenv("MS_SCHED_HOST", "a")
+    begin(path, "refuse").close()
+    job.end()
+    run = open_run(path)
+    assert [manifest["world"]["rank"] for manifest in run.manifests] == [0, 1]
+
+
+def test_two_probes_of_one_process_do_not_let_the_lock_go(tmp_path):
+    """A probe that is refused does not open the directory for other processes."""
+    path = tmp_path / "run"
+    probe = begin(path, "refuse")
+    with pytest.raises(RunError, match="already holds a run"):
+        begin(path, "refuse")
+    second = subprocess.run(
+        [sys.executable, "-c", JOB, str(path), "overwrite"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    probe.close()
+    assert "is being written by a job that still runs" in second.stderr
