@@ -244,6 +244,7 @@ class PhaseCapture:
         self._graph = GraphCalls(
             self._slots,
             self._optimizers,
+            selection=counters.selection,
             calls=counters.calls,
             parameters=counters.parameters,
             opening=opening,

@@ -28,6 +28,9 @@ CONSTRUCT_FILE = "construct.json"
 TENSOR_DIR = "dump_tensor_data"
 KEY_DATA_DIR = "data"
 
+#: The phase whose steps lie in no phase's directory, as in dumps of msprobe's PrecisionDebugger.
+UNNAMED_PHASE = "dump"
+
 #: The longest file name the common file systems take, in bytes.
 MAX_NAME_BYTES = 255
 _MAX_KEY_BYTES = 180
@@ -58,7 +61,8 @@ def manifests(root: Path) -> list[Path]:
 
 def entry_dir(root: Path, phase: str, step: int, rank: int) -> Path:
     """Return the directory of one phase, step and rank."""
-    return root / phase / f"step{step}" / f"rank{rank}"
+    phase_dir = root if phase == UNNAMED_PHASE else root / phase
+    return phase_dir / f"step{step}" / f"rank{rank}"
 
 
 def key_data_step_dir(root: Path, key: str, step: int, rank: int) -> Path:

@@ -19,13 +19,11 @@ from mindrlhf_msprobe.phases import PHASES, phase_order
 from mindrlhf_msprobe.storage import foreign, layout
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
+from mindrlhf_msprobe.storage.layout import UNNAMED_PHASE
 from mindrlhf_msprobe.storage.manifest import FINISHED, load_manifest
 from mindrlhf_msprobe.storage.records import Entry, Record, entry_records, locate
 
 _Place = TypeVar("_Place")
-
-#: The phase of dumps that lie in no phase's directory (msprobe's PrecisionDebugger).
-UNNAMED_PHASE = "dump"
 
 
 @dataclass(frozen=True)
@@ -429,7 +427,9 @@ def _layer_directories(
         step = layout.step_number(step_dir.name)
         assert step is not None
         if phase_dir == root:
-            yield from _ranks_of(step_dir, _phase_name(root), step, unlisted)
+            # A run's own directory may be called as it likes; that of a phase holds no manifest.
+            phase = UNNAMED_PHASE if layout.manifests(root) else _phase_name(root)
+            yield from _ranks_of(step_dir, phase, step, unlisted)
         elif phase_dir.parent == root:
             yield from _ranks_of(step_dir, phase_dir.name, step, unlisted)
 
