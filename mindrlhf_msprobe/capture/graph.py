@@ -37,6 +37,7 @@ from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _ASKED = "msprobe_asked"
+_OPTIMIZER = "msprobe_optimizer"  # wrapped as what takes gradients, not as a cell among others
 _numbers = itertools.count(1)
 _sources = WrapperSources()
 
@@ -69,11 +70,15 @@ class GraphProbes:
     def watch(self, role: str, network: nn.Cell) -> None:
         """Put probes into a network that has not been compiled yet.
 
+        An optimizer inside it that is watched as one stays so.
+
         Raises:
             UsageError: it has been compiled already, by itself or inside another cell.
         """
         asked = [
-            (cell, self._asked(role, name, cell)) for name, cell in named_cells(network).items()
+            (cell, self._asked(role, name, cell))
+            for name, cell in named_cells(network).items()
+            if not vars(cell).get(_OPTIMIZER)
         ]
         missing = [(cell, what) for cell, what in asked if what and not has_probes(cell, what)]
         if missing and graph_mode():
@@ -104,10 +109,11 @@ class GraphProbes:
             UsageError: it has been compiled already.
         """
         asked = Asked(gradients=True)
-        if not has_probes(optimizer, asked):
+        if not vars(optimizer).get(_OPTIMIZER):
             if graph_mode():
                 _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
             self._wrap(optimizer, lambda _: optimizer_source(), asked)
+            vars(optimizer)[_OPTIMIZER] = True
         parameters = list(optimizer.parameters)
         self._optimizers.setdefault(role, []).append((vars(optimizer)[NUMBER], parameters))
 

@@ -115,10 +115,10 @@ class Recorder:
         roles = {phase.role for phase in phases}
         for role in sorted(roles & {*networks, *optimizers}):
             try:
-                if networks.get(role) is not None:
-                    self._probes().watch(role, networks[role])
                 if optimizers.get(role) is not None and "backward" in self._config.directions:
                     self._probes().watch_optimizer(role, optimizers[role])
+                if networks.get(role) is not None:
+                    self._probes().watch(role, networks[role])
             except UsageError:
                 raise
             except Exception as error:

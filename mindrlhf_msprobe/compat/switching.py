@@ -100,9 +100,9 @@ class PhaseSwitch:
         if isinstance(model, (list, tuple)) and _same_cells(known, network):
             network = known
         if not any(at == role and ref() is network for at, ref in self._watched):
+            self._watch_optimizers(role, network)
             self._probe.watch(**{role: network})
             self._watched.append((role, weakref.ref(network)))
-            self._watch_optimizers(role, network)
         self._networks[role] = network
         return network
 
@@ -111,17 +111,17 @@ class PhaseSwitch:
 
         The older interfaces are given networks only.
         """
-        from mindrlhf_msprobe.capture.graph import graph_mode
-
-        if not graph_mode():
-            return
         from mindspore import nn
 
+        from mindrlhf_msprobe.capture.graph import graph_mode
+
+        if not graph_mode() or not isinstance(network, nn.Cell):
+            return
         own = {id(parameter) for parameter in network.get_parameters()}
         # By its type: isinstance would ask a weak proxy for what may no longer exist.
         for found in gc.get_objects():
             if issubclass(type(found), nn.Optimizer) and any(
-                id(parameter) in own for parameter in found.parameters
+                id(parameter) in own for parameter in getattr(found, "parameters", ())
             ):
                 try:
                     self._probe.watch(optimizers={role: found})
