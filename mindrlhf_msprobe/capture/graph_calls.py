@@ -40,7 +40,7 @@ class CellSlot:
         return entry_name(self.name, self.class_name, direction, 0)[:-2]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Call:
     """One run of a cell; tensors and gradients by part and path.
 
@@ -48,6 +48,8 @@ class _Call:
         recorded: whether its forward entry is recorded.
         traced: whether its backward entry may be recorded.
         selected: whether it is, once that is known.
+        differentiated: whether any gradient of it has come.
+        group: the calls among which it ran, up to the gradients of all of them.
     """
 
     number: int
@@ -66,6 +68,8 @@ class _Call:
     backward_seq: int | None = None
     backward_end: int | None = None
     selected: bool | None = None
+    differentiated: bool = False
+    group: list[_Call] = field(default_factory=list)
 
     def entry(self, direction: str) -> str:
         return f"{self.slot.call_name(direction)}.{self.count}"
@@ -166,7 +170,7 @@ class GraphCalls:
         if site.part == "gradients":
             self._describe_parameter_gradient(found, site, array)
             return
-        if not self._forward or not self._takes(site.part):
+        if not self._forward or not self._selection.takes_part(site.part):
             return
         record = _record(found.entry("forward"), site.part, site.path)
         if site.part == "parameters":
@@ -186,16 +190,16 @@ class GraphCalls:
         if found is None or not found.traced or "Parameter" in SITES.gaps.get(found.cell, ""):
             return
         part = _BACKWARD_PARTS[site.part]
-        if not self._takes("input_args" if part == "input" else "output"):
-            return
         with self._lock:
-            if not self._is_selected(found):
-                return
+            if found.selected is None:
+                self._select(found.group)
+            found.differentiated = self._group_has_gradients = self.has_gradients = True
+        if not found.selected or not self._selection.takes_part(part):
+            return
         record = _record(found.entry("backward"), part, site.path)
         described = self._describe(array, site.outline, record)
         with self._lock:
             found.gradients[part, site.path] = described
-            self._group_has_gradients = self.has_gradients = True
 
     def closed(self, call: int, site: Site) -> None:
         """Hand on the entry of a call that has ended."""
@@ -281,12 +285,8 @@ class GraphCalls:
         if token is not None:
             call.values["token"] = token
         self._group.append(call)
+        call.group = self._group
         return call
-
-    def _takes(self, part: str) -> bool:
-        """Tell whether a part of entries is recorded: an input, or an output and parameters."""
-        is_input = part in ("input_args", "input_kwargs")
-        return self._selection.inputs if is_input else self._selection.outputs
 
     def _forward_values(self, call: _Call, output: Any = ()) -> dict[str, Any]:
         args, kwargs = call.inputs
@@ -341,10 +341,10 @@ class GraphCalls:
         self._earlier, self._group, self._group_has_gradients = self._group, [], False
 
     def _emit_backward(self, calls: list[_Call]) -> None:
-        with_gradients = [call for call in calls if call.gradients and call.selected]
+        with_gradients = [call for call in calls if call.differentiated and call.selected]
         for call in sorted(with_gradients, key=lambda call: call.backward_end or 0):
             parent = call.parent
-            while parent is not None and not parent.gradients:
+            while parent is not None and not (parent.differentiated and parent.selected):
                 parent = parent.parent
             args, kwargs = call.inputs
             values = {
@@ -364,23 +364,19 @@ class GraphCalls:
             self._calls.pop(call.number, None)
             self._forgotten = max(self._forgotten, call.number)
 
-    def _is_selected(self, call: _Call) -> bool:
-        """Tell whether a backward entry is recorded; the first gradient of a group decides for all.
+    def _select(self, calls: list[_Call]) -> None:
+        """Decide which backward entries of calls that ran one after another are recorded.
 
-        Their places in time are the reverse of forward.
+        Called once gradients come, so that what was never differentiated opens no scope.
         """
-        if call.selected is None:
-            undecided = [other for other in self._group if other.selected is None]
-            # What has not ended yet will end last, so its gradients come first.
-            moments = [("begin", other) for other in undecided if not other.values["end"]]
-            for moment, other in [*moments, *_reversed(undecided)]:
-                if moment == "begin":
-                    other.selected = self._selection.begin(other.entry("backward"))
-                else:
-                    self._selection.end(other.entry("backward"))
-        if call.selected is None:  # its group has ended
-            call.selected = self._selection.begin(call.entry("backward"))
-        return bool(call.selected)
+        undecided = [call for call in calls if call.selected is None]
+        # What has not ended yet will end last, so its gradients come first.
+        moments = [("begin", call) for call in undecided if not call.values["end"]]
+        for moment, call in [*moments, *_reversed(undecided)]:
+            if moment == "begin":
+                call.selected = self._selection.begin(call.entry("backward"))
+            else:
+                self._selection.end(call.entry("backward"))
 
     def _describe_parameter_gradient(self, call: _Call, site: Site, array: np.ndarray) -> None:
         index = site.path[-1] if len(site.path) > 1 else 0
@@ -392,6 +388,9 @@ class GraphCalls:
         count = self._counts.get(slot.call_name("parameters_grad"), 0)
         entry = f"{slot.call_name('parameters_grad')}.{count}"
         head = slot.call_name("forward").removesuffix(".forward")
+        with self._lock:
+            self._select(self._earlier)
+            self._select(self._group)
         if not self._selection.takes_parameter_gradient(head, entry):
             return
         record = child_path(entry, name)

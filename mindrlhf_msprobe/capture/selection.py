@@ -39,6 +39,10 @@ class Selection:
         if entry == self._last:
             self._inside = False
 
+    def takes_part(self, part: str) -> bool:
+        """Tell whether a part of entries is recorded, by its name in an entry's JSON."""
+        return self.inputs if part.startswith("input") else self.outputs
+
     def takes_parameter_gradient(self, head: str, entry: str) -> bool:
         """Tell whether the gradient of a cell's parameter is recorded, when it comes.
 
