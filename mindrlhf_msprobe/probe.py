@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import inspect
 import os
@@ -265,6 +266,17 @@ class Probe:
             if self._ended:
                 atexit.unregister(self._close_at_exit)
 
+    def record_more(self, **settings: Any) -> None:
+        """Change settings of a run that has begun: for tools that are set up one by one.
+
+        Args:
+            settings: of `ProbeConfig`, but those that say where and which ranks record.
+        """
+        self._config = dataclasses.replace(self._config, **settings)
+        self._phases = self._config.phase_table()
+        if self._recorder is not None:
+            self._recorder.record_more(self._config)
+
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""
         if self._recorder is not None:
@@ -427,6 +439,11 @@ class _NoPhase:
 _NO_PHASE = _NoPhase()
 
 _RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()
+
+
+def recording_probes() -> list[Probe]:
+    """Return the probes of this process whose runs have not ended."""
+    return [p for p in _RECORDING if p._recorder is not None and not p._ended]
 
 
 def _leave_to_parent_after_fork(probe: Probe) -> None:

@@ -79,18 +79,16 @@ def recorded(tmp_path: Path) -> Callable[[Probe], Run]:
 def older_tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give a test what the older tools keep for the whole process as a fresh process has it."""
     from mindrlhf_msprobe import MsProbe, PrecisionDebugger, SingleSave
+    from mindrlhf_msprobe.probe import recording_probes
 
     monkeypatch.setattr(SingleSave, "_made", {})
     monkeypatch.setattr(SingleSave, "_current", None)
     monkeypatch.setattr(PrecisionDebugger, "_instance", None)
-    for name in ("config", "_probe", "_switch"):
+    for name in ("config", "_shared"):
         monkeypatch.setattr(MsProbe, name, None)
     monkeypatch.setattr(MsProbe, "enabled", False)
     yield
-    debugger = PrecisionDebugger._instance
-    switches = [MsProbe._switch, debugger._switch if debugger else None]
-    probes = [saver._probe for saver in SingleSave._made.values()]
-    for probe in probes + [switch._probe for switch in switches if switch]:
+    for probe in recording_probes():
         probe.close()
 
 

@@ -63,7 +63,7 @@ class GraphProbes:
     """The probes of one recorded run."""
 
     def __init__(self, config: ProbeConfig) -> None:
-        self._config = config
+        self.config = config
         # role → optimizers' (number, its parameters in the order of their gradients)
         self._optimizers: dict[str, list[tuple[int, list[Any]]]] = {}
 
@@ -88,7 +88,7 @@ class GraphProbes:
 
     def _asked(self, role: str, name: str, cell: nn.Cell) -> Asked | None:
         """Return what is recorded of a cell; None for nothing."""
-        config = self._config
+        config = self.config
         if _is_inner_recurrent(cell):
             return None
         if not config.records_cell(name):

@@ -99,6 +99,16 @@ class Recorder:
         except Exception as error:
             self.fault(f"the initial weights of {role}", error)
 
+    def record_more(self, config: ProbeConfig) -> None:
+        """Go on with another configuration."""
+        self._config = config
+        if self._graph_probes is not None:
+            self._graph_probes.config = config
+        try:
+            self._writer.record_more(config.to_json(), config.task)
+        except Exception as error:
+            self.fault("the configuration", error)
+
     def wants(self, phase: Phase) -> bool:
         """Tell whether a phase that is switched on is recorded in this step."""
         first, _ = self._phases_run.get(phase.name, (self.step, self.step))

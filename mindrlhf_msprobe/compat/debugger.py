@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.layout import UNNAMED_PHASE
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.compat.switching import PhaseSwitch
+    from mindrlhf_msprobe.compat.shared import SharedProbe
 
 ROLE = "model"
+_NAME = "PrecisionDebugger"
+
+#: What a debugger sets in a run that it joins.
+_JOINING = (
+    *("task", "step_start", "step_end", "steps", "entries", "scope", "parts", "directions"),
+    *("phases", "fingerprint", "parameters", "strict"),
+)
 
 
 class PrecisionDebugger:
@@ -25,7 +34,8 @@ class PrecisionDebugger:
         debugger.step()
 
     A process has one; made again, it is the same one, whatever the arguments. `start`, `stop` and
-    `step` work on the class too. Files lie in `<dump_path>/step<N>/rank<N>`.
+    `step` work on the class too. Files lie in `<dump_path>/step<N>/rank<N>`. A SingleSave of the
+    same dump_path in this process records into the same run.
 
     Args:
         config_path: msprobe's config.json; None: its defaults, with level L0.
@@ -43,7 +53,7 @@ class PrecisionDebugger:
     """
 
     _instance: ClassVar[PrecisionDebugger | None] = None
-    _switch: PhaseSwitch | None
+    _shared: SharedProbe | None
     _given: dict[str, Any]
 
     def __new__(
@@ -72,13 +82,11 @@ class PrecisionDebugger:
                 )
             return known
         from mindrlhf_msprobe.compat.debugger_config import probe_settings
-        from mindrlhf_msprobe.compat.switching import PhaseSwitch
-        from mindrlhf_msprobe.probe import Probe
 
-        probe = Probe.from_config(probe_settings(given))
+        shared = _shared_probe(load_config(probe_settings(given)))
         debugger = super().__new__(cls)
         debugger._given = given
-        debugger._switch = PhaseSwitch(probe, "PrecisionDebugger") if probe.enabled else None
+        debugger._shared = shared
         PrecisionDebugger._instance = debugger
         return debugger
 
@@ -98,9 +106,9 @@ class PrecisionDebugger:
             UsageError: there is no debugger or no network, it is no cell, it has been compiled
                 already, or the token range is none.
         """
-        switch = cls._switch_for("start")
-        if switch is not None:
-            switch.start(UNNAMED_PHASE, ROLE, model, token_range)
+        shared = cls._shared_for("start")
+        if shared is not None:
+            shared.start(f"{_NAME}.start", UNNAMED_PHASE, ROLE, model, token_range)
 
     @classmethod
     def stop(cls) -> None:
@@ -109,9 +117,9 @@ class PrecisionDebugger:
         Raises:
             UsageError: there is no debugger.
         """
-        switch = cls._switch_for("stop")
-        if switch is not None:
-            switch.stop()
+        shared = cls._shared_for("stop")
+        if shared is not None and shared.open == UNNAMED_PHASE:
+            shared.stop()
 
     @classmethod
     def step(cls) -> None:
@@ -120,18 +128,37 @@ class PrecisionDebugger:
         Raises:
             UsageError: there is no debugger.
         """
-        switch = cls._switch_for("step")
-        if switch is not None:
-            switch.step()
+        shared = cls._shared_for("step")
+        if shared is not None:
+            shared.step(_NAME)
 
     @classmethod
-    def _switch_for(cls, call: str) -> PhaseSwitch | None:
+    def _shared_for(cls, call: str) -> SharedProbe | None:
         if PrecisionDebugger._instance is None:
             raise UsageError(
                 f"PrecisionDebugger.{call}() before PrecisionDebugger(config_path=…): nothing says "
                 f"what to record."
             )
-        return PrecisionDebugger._instance._switch
+        return PrecisionDebugger._instance._shared
+
+
+def _shared_probe(config: ProbeConfig) -> SharedProbe | None:
+    """Return a probe for a configuration; None on a rank that does not record.
+
+    The run of a SingleSave in this process is joined; one that records layer data already is not.
+    """
+    from mindrlhf_msprobe.capture.recorder import current_rank
+    from mindrlhf_msprobe.compat.shared import SharedProbe, probe_at
+    from mindrlhf_msprobe.probe import Probe
+
+    if not config.records_rank(current_rank(os.environ)):
+        return None
+    probe = probe_at(config.dump_path)
+    if probe is None or any(map(probe.config.records_phase, probe.config.phase_table().values())):
+        probe = Probe(config)
+    else:
+        probe.record_more(**{name: getattr(config, name) for name in _JOINING})
+    return SharedProbe.of(probe, _NAME)
 
 
 def _arguments(given: dict[str, Any]) -> str:

@@ -12,7 +12,9 @@ from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import MISSING, Probe
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.compat.switching import PhaseSwitch
+    from mindrlhf_msprobe.compat.shared import SharedProbe
+
+_START = "MsProbe.debugger_start"
 
 
 class MsProbe:
@@ -33,8 +35,7 @@ class MsProbe:
 
     enabled: ClassVar[bool] = False
     config: ClassVar[ProbeConfig | None] = None
-    _probe: ClassVar[Probe | None] = None
-    _switch: ClassVar[PhaseSwitch | None] = None
+    _shared: ClassVar[SharedProbe | None] = None
 
     @classmethod
     def config_init(cls, msprobe_config: Any) -> None:
@@ -53,23 +54,23 @@ class MsProbe:
         config = load_config(_without_role(msprobe_config))
         if not config.msprobe or (cls.enabled and config == cls.config):
             return
-        if cls._probe is not None:
+        if cls._shared is not None:
             logger.warning("MsProbe.config_init() with another configuration: the run ends here.")
-            cls._probe.close()
-            cls.enabled, cls.config, cls._probe, cls._switch = False, None, None, None
+            cls._shared.probe.close()
+            cls.enabled, cls.config, cls._shared = False, None, None
         probe = Probe(config)
-        cls.config, cls._probe, cls.enabled = config, probe, probe.enabled
+        cls.config, cls.enabled = config, probe.enabled
         if probe.enabled:
-            from mindrlhf_msprobe.compat.switching import PhaseSwitch
+            from mindrlhf_msprobe.compat.shared import SharedProbe
 
-            cls._switch = PhaseSwitch(probe, "MsProbe.debugger_start")
+            cls._shared = SharedProbe.of(probe, "MsProbe")
             logger.info("msprobe enabled: recording into %s", config.dump_path)
 
     @classmethod
     def save_configs(cls, data: Any) -> None:
         """Write configurations.json; see `Probe.save_configs`."""
-        if cls.enabled and cls._probe is not None:
-            cls._probe.save_configs(data)
+        if cls._shared is not None:
+            cls._shared.probe.save_configs(data)
 
     @classmethod
     def save_data(cls, name: Any, data: Any = MISSING) -> None:
@@ -78,11 +79,12 @@ class MsProbe:
         Raises:
             UsageError: a name cannot name a directory; the other names of the call are saved.
         """
-        if cls.enabled and cls._probe is not None:
-            if data is MISSING:
-                cls._probe.save_data(name)
-            else:
-                cls._probe.save_data(name, data)
+        if cls._shared is None:
+            return
+        if data is MISSING:
+            cls._shared.probe.save_data(name)
+        else:
+            cls._shared.probe.save_data(name, data)
 
     @classmethod
     def save_string_list(cls, name: str, string_list: Iterable[str]) -> None:
@@ -91,14 +93,14 @@ class MsProbe:
         Raises:
             UsageError: a single text was given, or the name cannot name a directory.
         """
-        if not cls.enabled or cls._probe is None or not cls._probe.config.key_data_dump:
+        if cls._shared is None or not cls._shared.probe.config.key_data_dump:
             return
         alone = isinstance(string_list, (str, bytes, Mapping))
         if alone or not isinstance(string_list, Iterable):
             raise UsageError(
                 f"save_string_list({name!r}, {string_list!r}); expected a list of texts."
             )
-        cls._probe.save_data(name, list(string_list))
+        cls._shared.probe.save_data(name, list(string_list))
 
     @classmethod
     def debugger_start(cls, model: Any = None, tag: str | None = None) -> None:
@@ -114,33 +116,33 @@ class MsProbe:
             UsageError: there is no network, it is no cell, or, in graph mode, it has been compiled
                 already.
         """
-        if not cls.enabled or cls._switch is None or cls.config is None:
+        if cls._shared is None or cls.config is None:
             return
         table = cls.config.phase_table()
         phase = table.get(tag) if isinstance(tag, str) else None
         if phase is None:
-            cls._switch.warn_once(
-                f"tag {tag!r}",
-                "MsProbe.debugger_start(tag=%r): not a phase, so it is not recorded.%s Phases: %s. "
-                "A phase of your own is declared in msprobe_config.phases.",
+            cls._shared.warn_once(
+                "%s(tag=%r): not a phase, so it is not recorded.%s Phases: %s. A phase of your own "
+                "is declared in msprobe_config.phases.",
+                _START,
                 tag,
                 nearest(str(tag), table),
                 ", ".join(table),
             )
         elif cls.config.records_phase(phase):
-            cls._switch.start(phase.name, phase.role, model)
+            cls._shared.start(_START, phase.name, phase.role, model)
 
     @classmethod
     def debugger_stop(cls, tag: str | None = None) -> None:
         """End the phase `tag`, or whichever is open; does nothing if it is not open."""
-        if cls._switch is not None and (tag is None or tag == cls._switch.open):
-            cls._switch.stop()
+        if cls._shared is not None and (tag is None or tag == cls._shared.open):
+            cls._shared.stop()
 
     @classmethod
     def step(cls) -> None:
         """End the training step: when this returns, all it recorded is readable on disk."""
-        if cls._switch is not None:
-            cls._switch.step()
+        if cls._shared is not None:
+            cls._shared.step("MsProbe")
 
 
 def _without_role(section: Any) -> Any:

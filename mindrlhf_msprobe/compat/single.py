@@ -16,6 +16,7 @@ from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.compat.shared import SharedProbe
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.probe import Probe
 
@@ -44,7 +45,8 @@ class SingleSave:
 
     Args:
         dump_path: where the run is recorded. A directory that holds a run already is continued
-            behind its last whole step, with a warning.
+            behind its last whole step, with a warning; one into which this process records
+            already, by a PrecisionDebugger, say, is the same run.
         fmk: taken for the sake of old scripts; tensors are MindSpore's either way.
 
     Raises:
@@ -53,7 +55,7 @@ class SingleSave:
     """
 
     dump_path: str
-    _probe: Probe
+    _shared: SharedProbe
     _current: ClassVar[SingleSave | None] = None
     _made: ClassVar[dict[str, SingleSave]] = {}
 
@@ -66,12 +68,19 @@ class SingleSave:
             )
         if not isinstance(dump_path, (str, os.PathLike)) or not os.fspath(dump_path):
             raise UsageError(f"SingleSave(dump_path={dump_path!r}); expected a directory's path.")
-        place = os.path.realpath(os.path.expanduser(dump_path))
+        from mindrlhf_msprobe.compat.shared import SharedProbe, place_of, probe_at
+
+        place = place_of(dump_path)
         saver = cls._made.get(place)
         if saver is None:
+            probe = probe_at(place)
+            if probe is None:
+                probe = _continued(place)
+            else:
+                probe.record_more(key_data_dump=True, configurations_dump=True)
             saver = super().__new__(cls)
             saver.dump_path = os.fspath(dump_path)
-            saver._probe = _continued(place)
+            saver._shared = SharedProbe.of(probe, "SingleSave")
             cls._made[place] = saver
         cls._current = saver
         return saver
@@ -87,7 +96,7 @@ class SingleSave:
             UsageError: no SingleSave was made, or a name cannot name a directory; the other names
                 of the call are saved.
         """
-        probe = cls._probe_for("save")
+        probe = cls._for("save").probe
         if not isinstance(data, Mapping):
             logger.warning(
                 "SingleSave.save() got %s; expected a dict of name to data. Nothing was saved.",
@@ -107,7 +116,7 @@ class SingleSave:
         Raises:
             UsageError: no SingleSave was made, or data are no mapping.
         """
-        cls._probe_for("save_config").save_configs(data)
+        cls._for("save_config").probe.save_configs(data)
 
     @classmethod
     def step(cls) -> None:
@@ -116,15 +125,15 @@ class SingleSave:
         Raises:
             UsageError: no SingleSave was made.
         """
-        cls._probe_for("step").step()
+        cls._for("step").step("SingleSave")
 
     @classmethod
-    def _probe_for(cls, call: str) -> Probe:
+    def _for(cls, call: str) -> SharedProbe:
         if cls._current is None:
             raise UsageError(
                 f"SingleSave.{call}() before SingleSave(dump_path): nothing says where to save."
             )
-        return cls._current._probe
+        return cls._current._shared
 
 
 def _continued(place: str) -> Probe:

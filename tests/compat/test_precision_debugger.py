@@ -20,6 +20,7 @@ from mindrlhf_msprobe import (  # noqa: E402
     ConfigError,
     PrecisionDebugger,
     RunError,
+    SingleSave,
     UsageError,
     compare_distributed,
     open_run,
@@ -355,6 +356,30 @@ def test_runs_are_not_mixed(tmp_path):
     with pytest.raises(RunError, match="already holds a run"):
         PrecisionDebugger(config(tmp_path))
     PrecisionDebugger(config(tmp_path, existing="overwrite"))
+
+
+@pytest.mark.parametrize("saver_first", [True, False])
+def test_a_debugger_and_a_single_save_share_a_directory(tmp_path, saver_first):
+    """As in MindSpeed-RL: one run, whichever is made first and whichever ends the step first."""
+    path = tmp_path / "run"
+    if saver_first:
+        SingleSave(path)
+    debugger = PrecisionDebugger(level="L0", dump_path=str(path), step=[1])
+    SingleSave(str(path))
+    network = Scale()
+    for step in range(3):
+        debugger.start(network)
+        SingleSave.save({"y": network(tensor(2))})
+        debugger.stop()
+        for tool in (SingleSave, debugger) if step % 2 else (debugger, SingleSave):
+            tool.step()
+    run = open_run(path)
+    assert [d.step for d in run.key_data("y")] == [0, 1, 2]
+    assert [e.step for e in run.entries("dump")] == [1]
+    assert len(run.manifests[0]["attempts"]) == 1
+    config = run.config()
+    assert config is not None
+    assert (config.steps, config.key_data_dump) == ((1,), True)
 
 
 def test_misuse_is_refused(tmp_path):
