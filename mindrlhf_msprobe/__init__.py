@@ -19,6 +19,12 @@ _HOMES = {
     "Run": "mindrlhf_msprobe.storage.reader",
     "compare_runs": "mindrlhf_msprobe.comparison",
     "Tolerance": "mindrlhf_msprobe.comparison",
+    "MsProbe": "mindrlhf_msprobe.compat.ms_probe",
+    "PrecisionDebugger": "mindrlhf_msprobe.compat.debugger",
+    "SingleComparator": "mindrlhf_msprobe.compat.single",
+    "SingleSave": "mindrlhf_msprobe.compat.single",
+    "compare_distributed": "mindrlhf_msprobe.compat.single",
+    "seed_all": "mindrlhf_msprobe.compat.seeds",
     "MsprobeError": "mindrlhf_msprobe.errors",
     "ConfigError": "mindrlhf_msprobe.errors",
     "UsageError": "mindrlhf_msprobe.errors",
@@ -27,21 +33,31 @@ _HOMES = {
 
 __all__ = [
     "ConfigError",
+    "MsProbe",
     "MsprobeError",
+    "PrecisionDebugger",
     "Probe",
     "ProbeConfig",
     "Run",
     "RunError",
+    "SingleComparator",
+    "SingleSave",
     "Tolerance",
     "UsageError",
     "__version__",
+    "compare_distributed",
     "compare_runs",
     "load_config",
     "open_run",
+    "seed_all",
 ]
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+    from mindrlhf_msprobe.compat.debugger import PrecisionDebugger
+    from mindrlhf_msprobe.compat.ms_probe import MsProbe
+    from mindrlhf_msprobe.compat.seeds import seed_all
+    from mindrlhf_msprobe.compat.single import SingleComparator, SingleSave, compare_distributed
     from mindrlhf_msprobe.config import ProbeConfig, load_config
     from mindrlhf_msprobe.errors import ConfigError, MsprobeError, RunError, UsageError
     from mindrlhf_msprobe.probe import Probe

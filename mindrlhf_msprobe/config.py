@@ -21,10 +21,14 @@ from mindrlhf_msprobe.yaml_file import read_yaml
 
 SECTION = "msprobe_config"
 
+#: A step_end that means: no end.
+NO_END = 2**31 - 1
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A phase names a directory beside data/, and neither a step's nor a rank's.
 _RESERVED_PHASE = re.compile(r"data|(step|rank|proc)\d*")
 _RESERVED_ROLE = "optimizers"  # a keyword of Probe.watch
+_ENTRY = re.compile(r"Cell\..+\.(forward|backward)\.[0-9]+")
 _SKIPPED = object()
 
 
@@ -58,6 +62,10 @@ class ProbeConfig:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     directions: Sequence[str] = ("forward", "backward")
+    parts: Sequence[str] = ("input", "output")
+    entries: Sequence[str] = ()
+    scope: Sequence[str] = ()
+    steps: Sequence[int] = ()
     existing: str = "refuse"
     strict: bool = False
     initial_step: int = 0
@@ -81,8 +89,9 @@ class ProbeConfig:
         return phase.switch is None or bool(getattr(self, phase.switch))
 
     def records_step(self, step: int) -> bool:
-        """Tell whether `step` lies in the step window of layer data."""
-        return self.step_start <= step <= self.step_end
+        """Tell whether `step` lies in the step window of layer data, and is one of `steps`."""
+        in_window = self.step_start <= step <= self.step_end
+        return in_window and (not self.steps or step in self.steps)
 
     def records_token(self, token: int) -> bool:
         """Tell whether `token` lies in the token range of the generate phase."""
@@ -97,6 +106,10 @@ class ProbeConfig:
         if self.include and not any(re.search(pattern, name) for pattern in self.include):
             return False
         return not any(re.search(pattern, name) for pattern in self.exclude)
+
+    def records_entry(self, name: str) -> bool:
+        """Tell whether the entry called `name` passes `entries`."""
+        return not self.entries or any(text in name for text in self.entries)
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as plain JSON values."""
@@ -235,10 +248,13 @@ def _items(name: str, value: Any, expected: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _ranks(name: str, value: Any) -> tuple[int, ...]:
-    check = _whole_number(0)
-    ranks = _items(name, value, "a list of ranks, [] for all")
-    return tuple(check(f"{name}[{i}]", rank) for i, rank in enumerate(ranks))
+def _numbers(of: str) -> Callable[[str, Any], tuple[int, ...]]:
+    def check(name: str, value: Any) -> tuple[int, ...]:
+        number = _whole_number(0)
+        numbers = _items(name, value, f"a list of {of}, [] for all")
+        return tuple(number(f"{name}[{i}]", item) for i, item in enumerate(numbers))
+
+    return check
 
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
@@ -257,10 +273,33 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
     return patterns
 
 
-def _directions(name: str, value: Any) -> tuple[str, ...]:
-    check = _choice("forward", "backward")
-    directions = _items(name, value, "a list of forward, backward")
-    return tuple(check(f"{name}[{i}]", direction) for i, direction in enumerate(directions))
+def _some_of(*choices: str) -> Callable[[str, Any], tuple[str, ...]]:
+    def check(name: str, value: Any) -> tuple[str, ...]:
+        one = _choice(*choices)
+        items = _items(name, value, f"a list of {', '.join(choices)}")
+        return tuple(one(f"{name}[{i}]", item) for i, item in enumerate(items))
+
+    return check
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    texts = _items(name, value, "a list of texts that occur in the names of entries")
+    for i, text in enumerate(texts):
+        if not isinstance(text, str) or not text:
+            raise _fail(f"{name}[{i}]", text, "a text that occurs in the names of entries")
+    return texts
+
+
+def _scope(name: str, value: Any) -> tuple[str, ...]:
+    expected = "[], or the names of two entries, the first and the last to be recorded"
+    ends = _items(name, value, expected)
+    if len(ends) not in (0, 2):
+        raise _fail(name, value, expected)
+    for i, end in enumerate(ends):
+        if not isinstance(end, str) or not _ENTRY.fullmatch(end):
+            example = "Cell.layers.0.Dense.forward.0"
+            raise _fail(f"{name}[{i}]", end, f"the name of an entry, such as {example}")
+    return ends
 
 
 def _own_phases(name: str, value: Any) -> dict[str, str]:
@@ -295,10 +334,14 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "task": _choice("statistics", "tensor"),
     "fingerprint": _bool,
     "parameters": _bool,
-    "ranks": _ranks,
+    "ranks": _numbers("ranks"),
     "include": _patterns,
     "exclude": _patterns,
-    "directions": _directions,
+    "directions": _some_of("forward", "backward"),
+    "parts": _some_of("input", "output"),
+    "entries": _texts,
+    "scope": _scope,
+    "steps": _numbers("steps"),
     "existing": _choice("refuse", "resume", "overwrite"),
     "strict": _bool,
     "initial_step": _whole_number(0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import inspect
 import os
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recorder import Recorder
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_MISSING: Any = object()
+MISSING: Any = object()  # data that were not given; None is data
 _RUN_LATER = (
     inspect.isgeneratorfunction,
     inspect.iscoroutinefunction,
@@ -135,16 +136,20 @@ class Probe:
         }
         self._recorder.watch({role: self._networks[role] for role in networks}, checked)
 
-    def phase(self, name: str, model: Any = None) -> PhaseContext | _NoPhase:
+    def phase(
+        self, name: str, model: Any = None, *, token_range: tuple[int, int] | None = None
+    ) -> PhaseContext | _NoPhase:
         """Return a context manager, also usable as a decorator, around one phase of the step.
 
         Args:
             name: the phase, e.g. `actor_update`.
             model: the network that runs in it, instead of the one watched for the phase's role.
+            token_range: counts tokens in any phase, and records those from the first number to the
+                second, inclusive, instead of what the configuration says.
 
         Raises:
-            UsageError: the phase is not known; on entry, no network was watched for its role, or
-                another phase is still open.
+            UsageError: the phase or the token range is none; on entry, no network was watched for
+                its role, or another phase is still open.
         """
         if self._recorder is None:
             return _NO_PHASE
@@ -157,9 +162,11 @@ class Probe:
             )
         if model is not None:
             model = _checked(f"phase({name!r}, model=…)", model)
-        return PhaseContext(self, self._recorder, phase, model)
+        if token_range is not None:
+            token_range = _checked_tokens(f"phase({name!r}, token_range=…)", token_range)
+        return PhaseContext(self, self._recorder, phase, model, token_range)
 
-    def save_data(self, name: Any = None, data: Any = _MISSING, /, **named: Any) -> None:
+    def save_data(self, name: Any = None, data: Any = MISSING, /, **named: Any) -> None:
         """Save key data by name.
 
         `save_data("loss", loss)`, `save_data({"loss": loss})` or `save_data(loss=loss)`. Takes
@@ -259,6 +266,17 @@ class Probe:
             if self._ended:
                 atexit.unregister(self._close_at_exit)
 
+    def record_more(self, **settings: Any) -> None:
+        """Change settings of a run that has begun: for tools that are set up one by one.
+
+        Args:
+            settings: of `ProbeConfig`, but those that say where and which ranks record.
+        """
+        self._config = dataclasses.replace(self._config, **settings)
+        self._phases = self._config.phase_table()
+        if self._recorder is not None:
+            self._recorder.record_more(self._config)
+
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""
         if self._recorder is not None:
@@ -321,11 +339,19 @@ class PhaseContext:
     Exceptions inside pass through; the phase is closed all the same.
     """
 
-    def __init__(self, probe: Probe, recorder: Recorder, phase: Phase, model: Any) -> None:
+    def __init__(
+        self,
+        probe: Probe,
+        recorder: Recorder,
+        phase: Phase,
+        model: Any,
+        token_range: tuple[int, int] | None = None,
+    ) -> None:
         self._probe = probe
         self._recorder = recorder
         self._phase = phase
         self._model = model
+        self._token_range = token_range
         self._capture: Any = None
 
     @property
@@ -338,7 +364,9 @@ class PhaseContext:
         if network is not None:
             try:
                 with self._recorder.ledger.charge(self._phase.name):
-                    self._capture = self._recorder.open_phase(self._phase, network)
+                    self._capture = self._recorder.open_phase(
+                        self._phase, network, self._token_range
+                    )
             except BaseException:
                 self._probe._leave_phase(self)
                 raise
@@ -384,10 +412,11 @@ class PhaseContext:
                 f"after it returned; use `with probe.phase(…)` inside it."
             )
         probe, phase, model = self._probe, self._phase, self._model
+        tokens = self._token_range
 
         @functools.wraps(function)
         def in_phase(*args: Any, **kwargs: Any) -> Any:
-            with probe.phase(phase.name, model=model):
+            with probe.phase(phase.name, model=model, token_range=tokens):
                 return function(*args, **kwargs)
 
         return in_phase  # type: ignore[return-value]
@@ -410,6 +439,11 @@ class _NoPhase:
 _NO_PHASE = _NoPhase()
 
 _RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()
+
+
+def recording_probes() -> list[Probe]:
+    """Return the probes of this process whose runs have not ended."""
+    return [p for p in _RECORDING if p._recorder is not None and not p._ended]
 
 
 def _leave_to_parent_after_fork(probe: Probe) -> None:
@@ -439,10 +473,21 @@ def _checked(call: str, network: Any) -> Any:
     return check_cell(call, network)
 
 
+def _checked_tokens(call: str, token_range: Any) -> tuple[int, int]:
+    pair = tuple(token_range) if isinstance(token_range, (list, tuple)) else ()
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
+    if len(pair) != 2 or not whole or not 0 <= pair[0] <= pair[1]:
+        raise UsageError(
+            f"{call} is {token_range!r}; expected two whole numbers, the first token and the last "
+            f"one, 0 or larger."
+        )
+    return pair
+
+
 def _key_data_items(name: Any, data: Any, named: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """Return the keys and values of one of the three forms of `save_data`."""
     items = list(named.items())
-    if data is not _MISSING:
+    if data is not MISSING:
         return [(name, data), *items]
     if isinstance(name, Mapping):
         return [*name.items(), *items]

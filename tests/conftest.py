@@ -76,6 +76,23 @@ def recorded(tmp_path: Path) -> Callable[[Probe], Run]:
 
 
 @pytest.fixture
+def older_tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give a test what the older tools keep for the whole process as a fresh process has it."""
+    from mindrlhf_msprobe import MsProbe, PrecisionDebugger, SingleSave
+    from mindrlhf_msprobe.probe import recording_probes
+
+    monkeypatch.setattr(SingleSave, "_made", {})
+    monkeypatch.setattr(SingleSave, "_current", None)
+    monkeypatch.setattr(PrecisionDebugger, "_instance", None)
+    for name in ("config", "_shared"):
+        monkeypatch.setattr(MsProbe, name, None)
+    monkeypatch.setattr(MsProbe, "enabled", False)
+    yield
+    for probe in recording_probes():
+        probe.close()
+
+
+@pytest.fixture
 def warnings_of(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Return a function that returns the warnings this package has logged so far."""
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.keydata import describe_key_data
+from mindrlhf_msprobe.capture.selection import Selection
 from mindrlhf_msprobe.capture.summary import fingerprint_of, is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.config import ProbeConfig
@@ -105,6 +106,7 @@ class Recording:
     def _forget_step(self) -> None:
         self._calls: dict[tuple[str | None, str], int] = {}
         self._parameters: dict[str, str] = {}
+        self._selections: dict[str | None, Selection] = {}
         self._openings: dict[str, int] = {}
         self._micro_steps: dict[str, int] = {}
 
@@ -149,16 +151,20 @@ class Recording:
         )
         line: dict[str, Any] = {}
         describe = self._describer().describe
+        selection = self._selections.setdefault(self._phase, Selection(self.config))
+        recorded = recorded and selection.begin(name)
         if recorded:
             parent = next((n for n, known in reversed(self._running) if known), None)
             line = {"entry": name, "seq": next(self._sequence), "end": None, "parent": parent}
             line["opening"] = self._openings[self._phase]
             if phase.counts_tokens:
                 line["token"] = self._token
-            line["input_args"] = [describe(v, f"{name}.input.{i}") for i, v in enumerate(inputs)]
-            line["input_kwargs"] = describe(kwargs, f"{name}.input")
+            if selection.inputs:
+                described = [describe(v, f"{name}.input.{i}") for i, v in enumerate(inputs)]
+                line["input_args"] = described
+                line["input_kwargs"] = describe(kwargs, f"{name}.input")
             changed = self._changed_parameters(cell, parameters or {})
-            if changed:
+            if changed and selection.outputs:
                 line["parameters"] = describe(changed, f"{name}.parameters")
         self._running.append((name, recorded))
         try:
@@ -167,9 +173,11 @@ class Recording:
             self._running.pop()
         if recorded:
             results = list(output) if isinstance(output, (list, tuple)) else [output]
-            line["output"] = describe(results, f"{name}.output")
+            if selection.outputs:
+                line["output"] = describe(results, f"{name}.output")
             line["end"] = next(self._sequence)
             self.writer.append_entry(self._phase, self.step, line, frames)
+        selection.end(name)
         return output
 
     def data(self, key: str, value: Any) -> None:

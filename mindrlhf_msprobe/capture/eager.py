@@ -34,6 +34,7 @@ from mindrlhf_msprobe.capture.recompute import (
     is_helper,
     repeating_cells,
 )
+from mindrlhf_msprobe.capture.selection import Selection
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.ledger import Charge
 from mindrlhf_msprobe.storage.records import entry_name
@@ -86,12 +87,14 @@ class StepCounters:
     """What is counted per phase and step, over all openings of the phase.
 
     Attributes:
+        selection: which entries are recorded.
         calls: how often each entry's cell ran.
         parameters: the fingerprint of each cell's parameters when they were last recorded.
         gradients: how many gradients of each parameter were seen.
         openings: how often the phase was opened.
     """
 
+    selection: Selection
     calls: dict[str, int] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     gradients: dict[str, int] = field(default_factory=dict)
@@ -115,7 +118,8 @@ class _Frame:
         cell: its id.
         runs: MindSpore's Python frame that runs it.
         entry: its forward entry; of a repeated run, that of the first.
-        recorded: whether this run is recorded.
+        recorded: whether its forward entry is recorded.
+        traced: whether its backward entry may be recorded.
         values, stack: what is recorded of it so far.
         gradients: its backward entry, where gradients flow.
     """
@@ -124,6 +128,7 @@ class _Frame:
     runs: FrameType | None
     entry: str = ""
     recorded: bool = False
+    traced: bool = False
     values: dict[str, Any] = field(default_factory=dict)
     stack: tuple[str, ...] = ()
     gradients: CallGradients | None = None
@@ -190,6 +195,7 @@ class EagerCapture:
     ) -> None:
         self._root = root
         self._counters = counters
+        self._selection = counters.selection
         self._sequence = sequence
         self._entries = entries
         self._describer = entries.describer
@@ -326,14 +332,17 @@ class EagerCapture:
             self._counters.calls[slot.call_name] = call + 1
         in_range = self._records_token is None or self._records_token(token or 0)
         entry = f"{slot.call_name}.{call}"
-        frame = _Frame(id(cell), runs, entry, slot.recorded and in_range)
+        frame = _Frame(id(cell), runs, entry)
+        if slot.recorded and in_range:
+            frame.recorded = self._selection.begin(entry)
+            frame.traced = self._selection.may_begin(backward_name(entry))
         parent = next((f.entry for f in reversed(frames) if f.recorded), None)
+        traced_parent = next((f.entry for f in reversed(frames) if f.traced), None)
         frames.append(frame)
-        if not frame.recorded:
-            return None
-        self._repetitions.first(repeating, id(cell), Call(entry, parent))
-        frame.gradients = self._call_gradients(entry, parent)
-        if not self._forward:
+        if frame.traced:
+            self._repetitions.first(repeating, id(cell), Call(entry, traced_parent))
+            frame.gradients = self._call_gradients(entry, traced_parent)
+        if not frame.recorded or not self._forward:
             return frame
         frame.values.update(entry=entry, seq=next(self._sequence), end=None, parent=parent)
         frame.values["opening"] = self._opening
@@ -342,9 +351,10 @@ class EagerCapture:
         frame.stack = stack
         describe = self._describer.describe
         inputs = f"{entry}.input"
-        frame.values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
-        frame.values["input_kwargs"] = describe(kwargs, inputs)
-        if self._with_parameters:
+        if self._selection.inputs:
+            frame.values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
+            frame.values["input_kwargs"] = describe(kwargs, inputs)
+        if self._with_parameters and self._selection.outputs:
             parameters = self._parameters(cell, slot.call_name, f"{entry}.parameters")
             if parameters:
                 frame.values["parameters"] = parameters
@@ -374,6 +384,7 @@ class EagerCapture:
             sequence=self._sequence,
             guard=self._guard,
             backlog=self._backlog,
+            selection=self._selection,
             capture=self._mark,
         )
         with self._lock:
@@ -393,6 +404,7 @@ class EagerCapture:
                 sequence=self._sequence,
                 guard=self._guard,
                 backlog=self._backlog,
+                selection=self._selection,
             )
         self._parameter_gradients.watch(
             {
@@ -439,18 +451,24 @@ class EagerCapture:
         plain = isinstance(output, (list, tuple)) and not hasattr(output, "_fields")
         results = list(output) if plain else [output]
         if frame.recorded and self._forward:
-            frame.values["output"] = self._describer.describe(results, f"{frame.entry}.output")
+            if self._selection.outputs:
+                described = self._describer.describe(results, f"{frame.entry}.output")
+                frame.values["output"] = described
             frame.values["end"] = next(self._sequence)
             if not self._closed:
                 self._entries.sink(frame.values, frame.stack)
+        self._selection.end(frame.entry)
         if frame.gradients is not None:
             frame.gradients.leave(results)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
         if frame.gradients is not None:
             frame.gradients.abandon()
+        self._selection.end(frame.entry)
         if frame.recorded and self._forward:
-            self._entries.sink({**frame.values, "output": []}, frame.stack)
+            if self._selection.outputs:
+                frame.values["output"] = []
+            self._entries.sink(frame.values, frame.stack)
 
 
 def _running_frame() -> FrameType | None:

@@ -29,6 +29,7 @@ from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.entries import Entries
 from mindrlhf_msprobe.capture.hooks import ParameterHooks
 from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
+from mindrlhf_msprobe.capture.selection import Selection
 from mindrlhf_msprobe.capture.summary import is_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, PARAMETERS_GRAD, Leaf, child_path
@@ -140,6 +141,7 @@ class CallGradients:
         sequence: the process's clock.
         guard: a context that keeps faults from the training.
         backlog: decides when a gradient is looked at.
+        selection: decides whether the entry is recorded, once its first gradient comes.
         capture: stands for the opening of a phase that it belongs to.
     """
 
@@ -152,6 +154,7 @@ class CallGradients:
         sequence: Iterator[int],
         guard: Guard,
         backlog: Backlog,
+        selection: Selection,
         capture: object,
     ) -> None:
         self._entry = entry
@@ -161,8 +164,11 @@ class CallGradients:
         self._sequence = sequence
         self._guard = guard
         self._backlog = backlog
+        self._selection = selection
         self._inputs: dict[int, _Place] = {}
-        self._due = 0
+        self._due = 0  # gradients that are still to be written
+        self._coming = 0  # and those that have not come yet
+        self._recorded = True  # known when its first gradient comes
         self._done = False
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -172,6 +178,8 @@ class CallGradients:
             The arguments to run it with, where they are not the very same: an argument of the
             differentiated function itself is replaced by its successor.
         """
+        if not self._selection.outputs:
+            return None
         places: dict[int, _Place] = {}
         self._values["output"] = self._places(list(args), "output", places)
         if kwargs:
@@ -182,6 +190,7 @@ class CallGradients:
             assert tensor is not None
             tapped = _tapped(tensor, self._shown(self._leaves, place))
             self._due += 1
+            self._coming += 1
             if tensor._has_auto_grad():
                 tensor.assign_value(tapped)
                 self._inputs[key] = place
@@ -217,8 +226,13 @@ class CallGradients:
     def finish(self) -> None:
         """Hand over what was seen, if anything was; what was not has no gradient."""
         done, self._done = self._done, True
-        if not done and self._values["seq"] is not None:
-            self._values.setdefault("input", [])
+        if self._coming:
+            self._selection.end(self._entry)
+        if not done and self._recorded and self._values["seq"] is not None:
+            if self._selection.inputs:
+                self._values.setdefault("input", [])
+            else:
+                self._values.pop("input", None)
             self._entries.sink(self._values, ())
 
     def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
@@ -236,6 +250,7 @@ class CallGradients:
 
     def _tap_output(self, tensor: Tensor, place: _Place) -> None:
         self._due += 1
+        self._coming += 1
         tensor.assign_value(_tapped(tensor, self._shown(self._arrives, place)))
 
     def _shown(self, take: Callable[[_Place, Tensor], None], place: _Place) -> Show:
@@ -247,16 +262,24 @@ class CallGradients:
             if self._done:
                 return
             if take != self._passes_by:  # what passes by the cell is no part of its time
+                self._coming -= 1
                 if self._values["seq"] is None:
+                    self._recorded = self._selection.begin(self._entry)
                     self._values["seq"] = next(self._sequence)
                 self._values["end"] = next(self._sequence)
-            with self._guard("a gradient"):
-                self._backlog.add(gradient, look)
+                if not self._coming:
+                    self._selection.end(self._entry)
+            if self._recorded:
+                with self._guard("a gradient"):
+                    self._backlog.add(gradient, look)
 
         return show
 
     def _arrives(self, place: _Place, gradient: Tensor) -> None:
-        self._write(place, self._entries.taken(gradient))
+        if self._selection.inputs:
+            self._write(place, self._entries.taken(gradient))
+        else:
+            self._wrote_one()
 
     def _passes_by(self, place: _Place, gradient: Tensor) -> None:
         place.after = self._entries.keep(gradient)
@@ -274,6 +297,9 @@ class CallGradients:
         for leaf in place.leaves:
             leaf.clear()
             leaf.update(described)
+        self._wrote_one()
+
+    def _wrote_one(self) -> None:
         self._due -= 1
         if self._due <= 0:
             self.finish()
@@ -296,6 +322,7 @@ class ParameterGradients:
     Args:
         counts: gradients seen of each parameter in this phase and step.
         hooks: hooks the parameters.
+        selection: decides whether a gradient is recorded, when it comes.
     """
 
     def __init__(
@@ -308,8 +335,10 @@ class ParameterGradients:
         sequence: Iterator[int],
         guard: Guard,
         backlog: Backlog,
+        selection: Selection,
     ) -> None:
         self._opening = opening
+        self._selection = selection
         self._backlog = backlog
         self._counts = counts
         self._entries = entries
@@ -344,6 +373,8 @@ class ParameterGradients:
                 number = self._counts.get(key, 0)
                 self._counts[key] = number + 1
                 entry = f"{head}.{PARAMETERS_GRAD}.{number}"
+                if not self._selection.takes_parameter_gradient(head, entry):
+                    return
                 moment = next(self._sequence), next(self._sequence)
                 self._backlog.add(gradient, lambda: look(entry, moment, gradient))
 

@@ -37,6 +37,7 @@ from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _ASKED = "msprobe_asked"
+_OPTIMIZER = "msprobe_optimizer"  # wrapped as what takes gradients, not as a cell among others
 _numbers = itertools.count(1)
 _sources = WrapperSources()
 
@@ -62,18 +63,22 @@ class GraphProbes:
     """The probes of one recorded run."""
 
     def __init__(self, config: ProbeConfig) -> None:
-        self._config = config
+        self.config = config
         # role → optimizers' (number, its parameters in the order of their gradients)
         self._optimizers: dict[str, list[tuple[int, list[Any]]]] = {}
 
     def watch(self, role: str, network: nn.Cell) -> None:
         """Put probes into a network that has not been compiled yet.
 
+        An optimizer inside it that is watched as one stays so.
+
         Raises:
             UsageError: it has been compiled already, by itself or inside another cell.
         """
         asked = [
-            (cell, self._asked(role, name, cell)) for name, cell in named_cells(network).items()
+            (cell, self._asked(role, name, cell))
+            for name, cell in named_cells(network).items()
+            if not vars(cell).get(_OPTIMIZER)
         ]
         missing = [(cell, what) for cell, what in asked if what and not has_probes(cell, what)]
         if missing and graph_mode():
@@ -83,7 +88,7 @@ class GraphProbes:
 
     def _asked(self, role: str, name: str, cell: nn.Cell) -> Asked | None:
         """Return what is recorded of a cell; None for nothing."""
-        config = self._config
+        config = self.config
         if _is_inner_recurrent(cell):
             return None
         if not config.records_cell(name):
@@ -104,10 +109,11 @@ class GraphProbes:
             UsageError: it has been compiled already.
         """
         asked = Asked(gradients=True)
-        if not has_probes(optimizer, asked):
+        if not vars(optimizer).get(_OPTIMIZER):
             if graph_mode():
                 _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
             self._wrap(optimizer, lambda _: optimizer_source(), asked)
+            vars(optimizer)[_OPTIMIZER] = True
         parameters = list(optimizer.parameters)
         self._optimizers.setdefault(role, []).append((vars(optimizer)[NUMBER], parameters))
 
@@ -244,6 +250,7 @@ class PhaseCapture:
         self._graph = GraphCalls(
             self._slots,
             self._optimizers,
+            selection=counters.selection,
             calls=counters.calls,
             parameters=counters.parameters,
             opening=opening,

@@ -13,6 +13,7 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.graph_outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph_probes import SITES, Site
+from mindrlhf_msprobe.capture.selection import Selection
 from mindrlhf_msprobe.capture.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.storage.records import Leaf, child_path, entry_name
@@ -39,9 +40,17 @@ class CellSlot:
         return entry_name(self.name, self.class_name, direction, 0)[:-2]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Call:
-    """One run of a cell; tensors and gradients by part and path."""
+    """One run of a cell; tensors and gradients by part and path.
+
+    Attributes:
+        recorded: whether its forward entry is recorded.
+        traced: whether its backward entry may be recorded.
+        selected: whether it is, once that is known.
+        differentiated: whether any gradient of it has come.
+        group: the calls among which it ran, up to the gradients of all of them.
+    """
 
     number: int
     cell: int
@@ -49,6 +58,7 @@ class _Call:
     count: int
     parent: _Call | None
     recorded: bool
+    traced: bool
     values: dict[str, Any]
     inputs: Any
     output: Any = None
@@ -57,6 +67,9 @@ class _Call:
     outer: str | None = None
     backward_seq: int | None = None
     backward_end: int | None = None
+    selected: bool | None = None
+    differentiated: bool = False
+    group: list[_Call] = field(default_factory=list)
 
     def entry(self, direction: str) -> str:
         return f"{self.slot.call_name(direction)}.{self.count}"
@@ -73,7 +86,8 @@ class GraphCalls:
         slots: cell number → the cell's slot.
         optimizers: cell number of an optimizer → the (slot, parameter name) of each gradient that
             enters it, None for one of no cell of this network.
-        calls: how often each entry's cell ran in this phase and step; shared with PyNative.
+        selection: which entries are recorded; shared with PyNative.
+        calls: how often each entry's cell ran in this phase and step; shared likewise.
         parameters: the fingerprints of parameters when they were last recorded; shared likewise.
         opening: how often the phase had been opened before.
         token_of: told whether a call is an outermost one, and its cell; returns its token.
@@ -88,6 +102,7 @@ class GraphCalls:
         slots: Mapping[int, CellSlot],
         optimizers: Mapping[int, list[tuple[CellSlot, str] | None]],
         *,
+        selection: Selection,
         calls: dict[str, int],
         parameters: dict[str, str],
         opening: int,
@@ -102,6 +117,7 @@ class GraphCalls:
     ) -> None:
         self._slots = slots
         self._optimizers = optimizers
+        self._selection = selection
         self._counts = calls
         self._parameters = parameters
         self._opening = opening
@@ -137,7 +153,7 @@ class GraphCalls:
                     return 0  # the network ran in PyNative, where parameters have hooks
                 self._end_group()
                 slot = CellSlot("", "", True)
-                self._calls[number] = _Call(number, site.cell, slot, 0, None, True, {}, ())
+                self._calls[number] = _Call(number, site.cell, slot, 0, None, True, False, {}, ())
                 return number
             if site.cell not in self._slots:
                 return 0
@@ -154,7 +170,7 @@ class GraphCalls:
         if site.part == "gradients":
             self._describe_parameter_gradient(found, site, array)
             return
-        if not self._forward:
+        if not self._forward or not self._selection.takes_part(site.part):
             return
         record = _record(found.entry("forward"), site.part, site.path)
         if site.part == "parameters":
@@ -171,14 +187,19 @@ class GraphCalls:
         found = self._calls.get(call)
         if found is None and call <= self._forgotten:
             self.fault("a gradient", LookupError(f"it came more than {_MOST_CALLS} calls late"))
-        if found is None or not found.recorded or "Parameter" in SITES.gaps.get(found.cell, ""):
+        if found is None or not found.traced or "Parameter" in SITES.gaps.get(found.cell, ""):
             return
         part = _BACKWARD_PARTS[site.part]
+        with self._lock:
+            if found.selected is None:
+                self._select(found.group)
+            found.differentiated = self._group_has_gradients = self.has_gradients = True
+        if not found.selected or not self._selection.takes_part(part):
+            return
         record = _record(found.entry("backward"), part, site.path)
         described = self._describe(array, site.outline, record)
         with self._lock:
             found.gradients[part, site.path] = described
-            self._group_has_gradients = self.has_gradients = True
 
     def closed(self, call: int, site: Site) -> None:
         """Hand on the entry of a call that has ended."""
@@ -194,16 +215,16 @@ class GraphCalls:
                 self._give_up(self._running.pop())
             if self._running:
                 self._running.pop()
-            if not found.recorded:
+            self._selection.end(found.entry("forward"))
+            if not (found.recorded or found.traced):
                 del self._calls[call]
                 return
             output = site.outline
             found.output = output if isinstance(output, (tuple, list)) else [output]
-            found.values["output"] = self._filled(found, "output", found.output)
             found.values["end"] = next(self._sequence)
-            values = self._forward_values(found)
+            values = self._forward_values(found, found.output) if found.recorded else {}
             found.tensors.clear()
-        if self._forward:
+        if self._forward and found.recorded:
             self._sink(values, ())
 
     def fault(self, what: str, error: BaseException) -> None:
@@ -241,15 +262,18 @@ class GraphCalls:
         call_name = slot.call_name("forward")
         if above is not None and above.rpartition(".")[0] == call_name:
             self.cells_seen += 1
-            return _Call(number, site.cell, slot, 0, None, False, {}, ())
+            return _Call(number, site.cell, slot, 0, None, False, False, {}, ())
         token, in_range = self._token_of(outermost, site.cell)
         count = self._counts.get(call_name, 0)
         self._counts[call_name] = count + 1
         self.cells_seen += slot.recorded
         parent = self._running[-1] if self._running else None
-        recorded = slot.recorded and in_range
-        call = _Call(number, site.cell, slot, count, parent, recorded, {}, site.outline)
-        if not recorded:
+        recorded = traced = slot.recorded and in_range
+        call = _Call(number, site.cell, slot, count, parent, recorded, traced, {}, site.outline)
+        if recorded:
+            call.recorded = self._selection.begin(call.entry("forward"))
+            call.traced = self._selection.may_begin(call.entry("backward"))
+        if not (call.recorded or call.traced):
             return call
         while parent is not None and not parent.recorded:
             parent = parent.parent
@@ -261,26 +285,27 @@ class GraphCalls:
         if token is not None:
             call.values["token"] = token
         self._group.append(call)
+        call.group = self._group
         return call
 
-    def _forward_values(self, call: _Call) -> dict[str, Any]:
+    def _forward_values(self, call: _Call, output: Any = ()) -> dict[str, Any]:
         args, kwargs = call.inputs
-        output = call.values.pop("output", [])
-        values = {
-            **call.values,
-            "input_args": self._filled(call, "input_args", args),
-            "input_kwargs": self._filled(call, "input_kwargs", kwargs),
-        }
+        values = dict(call.values)
+        if self._selection.inputs:
+            values["input_args"] = self._filled(call, "input_args", args)
+            values["input_kwargs"] = self._filled(call, "input_kwargs", kwargs)
         parameters = {
             path[0]: leaf for (part, path), leaf in call.tensors.items() if part == "parameters"
         }
         if parameters:
             values["parameters"] = parameters
-        values["output"] = output
+        if self._selection.outputs:
+            values["output"] = self._filled(call, "output", output)
         return values
 
     def _give_up(self, call: _Call) -> None:
         """Hand on a call that did not return."""
+        self._selection.end(call.entry("forward"))
         if call.recorded and self._forward:
             self._sink(self._forward_values(call), ())
 
@@ -306,10 +331,8 @@ class GraphCalls:
 
     def _end_group(self) -> None:
         """Give the backward pass of what ran so far its places in time: the reverse of forward."""
-        moments = [(call.values["seq"], call, False) for call in self._group]
-        moments += [(call.values["end"], call, True) for call in self._group if call.values["end"]]
-        for _, call, is_end in sorted(moments, key=lambda moment: moment[0], reverse=True):
-            if is_end:
+        for moment, call in _reversed(self._group):
+            if moment == "begin":
                 call.backward_seq = next(self._sequence)
             else:
                 call.backward_end = next(self._sequence)
@@ -318,10 +341,10 @@ class GraphCalls:
         self._earlier, self._group, self._group_has_gradients = self._group, [], False
 
     def _emit_backward(self, calls: list[_Call]) -> None:
-        with_gradients = [call for call in calls if call.gradients]
+        with_gradients = [call for call in calls if call.differentiated and call.selected]
         for call in sorted(with_gradients, key=lambda call: call.backward_end or 0):
             parent = call.parent
-            while parent is not None and not parent.gradients:
+            while parent is not None and not (parent.differentiated and parent.selected):
                 parent = parent.parent
             args, kwargs = call.inputs
             values = {
@@ -330,14 +353,30 @@ class GraphCalls:
                 "seq": call.backward_seq if call.backward_seq is not None else call.backward_end,
                 "end": call.backward_end,
                 "parent": parent.entry("backward") if parent else _backward_of(call),
-                "input": _gradients(call, "input", call.output or []),
-                "output": _gradients(call, "output", args),
-                "output_kwargs": _gradients(call, "output_kwargs", kwargs),
             }
+            if self._selection.inputs:
+                values["input"] = _gradients(call, "input", call.output or [])
+            if self._selection.outputs:
+                values["output"] = _gradients(call, "output", args)
+                values["output_kwargs"] = _gradients(call, "output_kwargs", kwargs)
             self._sink(values, ())
         for call in calls:
             self._calls.pop(call.number, None)
             self._forgotten = max(self._forgotten, call.number)
+
+    def _select(self, calls: list[_Call]) -> None:
+        """Decide which backward entries of calls that ran one after another are recorded.
+
+        Called once gradients come, so that what was never differentiated opens no scope.
+        """
+        undecided = [call for call in calls if call.selected is None]
+        # What has not ended yet will end last, so its gradients come first.
+        moments = [("begin", call) for call in undecided if not call.values["end"]]
+        for moment, call in [*moments, *_reversed(undecided)]:
+            if moment == "begin":
+                call.selected = self._selection.begin(call.entry("backward"))
+            else:
+                self._selection.end(call.entry("backward"))
 
     def _describe_parameter_gradient(self, call: _Call, site: Site, array: np.ndarray) -> None:
         index = site.path[-1] if len(site.path) > 1 else 0
@@ -347,7 +386,14 @@ class GraphCalls:
             return
         slot, name = target
         count = self._counts.get(slot.call_name("parameters_grad"), 0)
-        record = child_path(f"{slot.call_name('parameters_grad')}.{count}", name)
+        entry = f"{slot.call_name('parameters_grad')}.{count}"
+        head = slot.call_name("forward").removesuffix(".forward")
+        with self._lock:
+            self._select(self._earlier)
+            self._select(self._group)
+        if not self._selection.takes_parameter_gradient(head, entry):
+            return
+        record = child_path(entry, name)
         call.tensors[slot.name, (index,)] = self._describe(array, site.outline, record)
 
     def _emit_parameter_gradients(self, call: _Call) -> None:
@@ -369,6 +415,14 @@ class GraphCalls:
                 **gradients,
             }
             self._sink(values, ())
+
+
+def _reversed(calls: list[_Call]) -> list[tuple[str, _Call]]:
+    """Return when the backward entries of calls begin and end: the reverse of forward."""
+    moments = [(call.values["seq"], "end", call) for call in calls]
+    moments += [(call.values["end"], "begin", call) for call in calls if call.values["end"]]
+    moments.sort(key=lambda moment: moment[0], reverse=True)
+    return [(moment, call) for _, moment, call in moments]
 
 
 def _backward_of(call: _Call | None) -> str | None:

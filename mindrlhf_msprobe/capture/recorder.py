@@ -6,7 +6,7 @@ import itertools
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,16 @@ class Recorder:
         except Exception as error:
             self.fault(f"the initial weights of {role}", error)
 
+    def record_more(self, config: ProbeConfig) -> None:
+        """Go on with another configuration."""
+        self._config = config
+        if self._graph_probes is not None:
+            self._graph_probes.config = config
+        try:
+            self._writer.record_more(config.to_json(), config.task)
+        except Exception as error:
+            self.fault("the configuration", error)
+
     def wants(self, phase: Phase) -> bool:
         """Tell whether a phase that is switched on is recorded in this step."""
         first, _ = self._phases_run.get(phase.name, (self.step, self.step))
@@ -115,10 +125,10 @@ class Recorder:
         roles = {phase.role for phase in phases}
         for role in sorted(roles & {*networks, *optimizers}):
             try:
-                if networks.get(role) is not None:
-                    self._probes().watch(role, networks[role])
                 if optimizers.get(role) is not None and "backward" in self._config.directions:
                     self._probes().watch_optimizer(role, optimizers[role])
+                if networks.get(role) is not None:
+                    self._probes().watch(role, networks[role])
             except UsageError:
                 raise
             except Exception as error:
@@ -131,14 +141,20 @@ class Recorder:
             self._graph_probes = GraphProbes(self._config)
         return self._graph_probes
 
-    def open_phase(self, phase: Phase, network: Any) -> PhaseCapture | None:
+    def open_phase(
+        self, phase: Phase, network: Any, token_range: tuple[int, int] | None = None
+    ) -> PhaseCapture | None:
         """Begin to record a phase; None if that failed, which is counted, not raised."""
         try:
             from mindrlhf_msprobe.capture.eager import StepCounters
             from mindrlhf_msprobe.capture.graph import PhaseCapture
             from mindrlhf_msprobe.capture.hooks import ParameterHooks
+            from mindrlhf_msprobe.capture.selection import Selection
 
-            counters = self._counters.setdefault(phase.name, StepCounters())
+            counters = self._counters.get(phase.name)
+            if counters is None:
+                counters = StepCounters(Selection(self._config))
+                self._counters[phase.name] = counters
             if self._parameter_hooks is None:
                 self._parameter_hooks = ParameterHooks()
             capture = PhaseCapture(
@@ -149,7 +165,7 @@ class Recorder:
                 sequence=self._sequence,
                 entries=self._entries(phase.name, counters),
                 is_recorded=self._config.records_cell,
-                records_token=self._config.records_token if phase.counts_tokens else None,
+                records_token=self._token_filter(phase, token_range),
                 with_parameters=self._config.parameters,
                 directions=self._config.directions,
                 parameter_hooks=self._parameter_hooks,
@@ -161,6 +177,14 @@ class Recorder:
             self.fault(f"phase {phase.name}", error)
             return None
         return capture
+
+    def _token_filter(
+        self, phase: Phase, token_range: tuple[int, int] | None
+    ) -> Callable[[int], bool] | None:
+        if token_range is not None:
+            first, last = token_range
+            return lambda token: first <= token <= last
+        return self._config.records_token if phase.counts_tokens else None
 
     def close_phase(self, phase: Phase, capture: PhaseCapture) -> None:
         """End to record a phase; says once if no cell ran inside it."""

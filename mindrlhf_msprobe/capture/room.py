@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.estimate import free_bytes
@@ -28,10 +28,14 @@ def tell_room(config: ProbeConfig, root: Path, step: int, written: Mapping[str, 
     """
     size = sum(written.values())
     ranks = len(config.ranks) or world_of()["size"]
-    left = max(0, config.step_end - step)
+    later = [number for number in config.steps if number > step]
+    left = len(later) if config.steps else max(0, config.step_end - step)
     needed, free = size * ranks * left, free_bytes(root)
     parts = ", ".join(f"{name} {count / _MEGABYTE:.1f}" for name, count in written.items() if count)
     said = f"step {step} took {size / _MEGABYTE:.1f} MB of this rank ({parts})"
+    if config.step_end == NO_END:  # nobody knows how many are left
+        logger.info("%s; %.0f MB are free at %s", said, free / _MEGABYTE, root)
+        return
     rest = f"the steps up to step_end {config.step_end} of {ranks} rank(s) need "
     rest += f"{needed / _MEGABYTE:.0f} MB more, {free / _MEGABYTE:.0f} MB are free at {root}"
     if needed > free:

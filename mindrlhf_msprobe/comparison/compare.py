@@ -43,6 +43,7 @@ def compare_runs(
     tokenizer: _PathLike | None = None,
     phases: tuple[str, str] | None = None,
     ranks: tuple[int, int] | None = None,
+    key_data_only: bool = False,
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
@@ -63,6 +64,7 @@ def compare_runs(
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
         phases: which phase of A stands against which of B.
         ranks: which rank of A stands against which of B.
+        key_data_only: leave out layer data.
         engine: `local`, or `ray` for a Ray cluster.
         address: of a running Ray cluster; None starts one on this machine.
         workers: how many processes compare at once, at most: never more than there is work for,
@@ -93,6 +95,10 @@ def compare_runs(
     _check_two("ranks", ranks, int)
     within_one = b is None or _same(a, b)
     job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one)
+    if key_data_only:
+        for view in (*job.sides, *job.noise):
+            view.key_data_only = True
+        notes.append("key data only: layer data were left out")
     if tokenizer is not None:
         job = replace(job, tokenizer=Path(tokenizer).absolute())
         load_decoder(Path(tokenizer).absolute())  # raises before anything is compared

@@ -51,12 +51,16 @@ def why_not_compiled(
 
 
 def why_no_entry(
-    config: ProbeConfig | None, coverage: Mapping[str, Any], entry: Entry
+    config: ProbeConfig | None,
+    coverage: Mapping[str, Any],
+    entry: Entry,
+    other: ProbeConfig | None = None,
 ) -> str | None:
     """Return why a run does not hold `entry`, or None if it should.
 
     Args:
         coverage: what the run says it could not record in its mode.
+        other: the configuration of the run that holds it.
     """
     if (compiled := why_not_compiled(config, coverage, entry)) is not None:
         return compiled
@@ -71,6 +75,8 @@ def why_no_entry(
         return f"{phase.name} not recorded ({phase.switch}: false)"
     if (before := _why_not_step(config, entry.step)) is not None:
         return before
+    if config.steps and entry.step not in config.steps:
+        return f"step {entry.step} is none of those recorded (steps: {list(config.steps)})"
     if not config.records_step(entry.step):
         return (
             f"step {entry.step} lies outside step_start {config.step_start} … step_end "
@@ -83,6 +89,10 @@ def why_no_entry(
         )
     if not config.records_cell(entry.cell):
         return "cells left out by include/exclude"
+    if not _records_entry(config, entry):
+        return f"entries left out by entries: {list(config.entries)}"
+    if config.scope and (other is None or other.scope != config.scope):
+        return f"entries may lie outside scope {config.scope[0]} … {config.scope[1]}"
     direction = "forward" if entry.direction == "forward" else "backward"
     if direction not in config.directions:
         return f"{direction} not recorded (directions: {list(config.directions)})"
@@ -96,11 +106,29 @@ def why_not_by_msprobe(entry: Entry | None, record: Record) -> str | None:
     return None
 
 
-def why_no_parameters(config: ProbeConfig | None) -> str | None:
-    """Return why a run holds no parameters, or None if it should."""
-    if config is not None and not config.parameters:
+def why_no_part(config: ProbeConfig | None, io: str) -> str | None:
+    """Return why a run's entries hold nothing of a part, or None if they should.
+
+    Args:
+        io: what the part is called in the names of its records.
+    """
+    if config is None:
+        return None
+    if io == "parameters" and not config.parameters:
         return "parameters not recorded (parameters: false)"
+    part = {"input": "input", "output": "output", "parameters": "output"}.get(io)
+    if part is not None and part not in config.parts:
+        return f"{io} not recorded (parts: {list(config.parts)})"
     return None
+
+
+def _records_entry(config: ProbeConfig, entry: Entry) -> bool:
+    """Tell whether an entry passes `entries`; a cell's parameter gradients follow its backward."""
+    if entry.direction == PARAMETERS_GRAD:
+        head, _, number = entry.name.rpartition(f".{PARAMETERS_GRAD}.")
+        if config.records_entry(f"{head}.backward.{number}"):
+            return True
+    return config.records_entry(entry.name)
 
 
 def _why_not_step(config: ProbeConfig, step: int) -> str | None:

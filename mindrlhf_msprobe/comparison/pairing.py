@@ -11,7 +11,7 @@ from mindrlhf_msprobe.comparison.alignment import Alignment, align, nearest_arou
 from mindrlhf_msprobe.comparison.coverage import (
     why_no_entry,
     why_no_key_data,
-    why_no_parameters,
+    why_no_part,
     why_not_by_msprobe,
     why_not_compiled,
     without_recorded,
@@ -235,7 +235,6 @@ class _Planner:
                 silent = Record(entry.name, "input", "", Leaf("NoneType"))
                 side = 1 if entries[0] is None else 0
                 wanted[side]["input", ""] = silent
-        no_parameters = [why_no_parameters(config) for config in self._configs]
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)
             missing = 0 if a is None else 1
@@ -244,8 +243,8 @@ class _Planner:
                 gap = gaps[missing]
                 unreadable = self._unreadable[missing].get(entry.phase)
                 found = a or b
-                if gap is None and found is not None and found.io == "parameters":
-                    gap = no_parameters[missing]
+                if gap is None and found is not None:
+                    gap = why_no_part(self._configs[missing], found.io)
                 if gap is None and found is not None and self._foreign[missing]:
                     gap = why_not_by_msprobe(entry, found)
             yield Pair(event, a, b, entry, gap, unreadable)
@@ -255,7 +254,8 @@ class _Planner:
             return "cells outside the network that both runs have"
         if entry.cell == ROOT and self._rootless[i]:
             return "msprobe records no outermost cell"
-        return why_no_entry(self._configs[i], self._coverage[i], self._own[i].of(entry))
+        config, other = self._configs[i], self._configs[1 - i]
+        return why_no_entry(config, self._coverage[i], self._own[i].of(entry), other)
 
     def _carry_parameters(
         self, entries: Sequence[Entry | None], wanted: Sequence[_Records]

@@ -24,6 +24,7 @@ class View:
             data, under their own names.
         steps, ranks: the comparison's number → the run's own; what is not named keeps its own
             unless `only_ranks` is set.
+        key_data_only: whether layer data are left out.
     """
 
     run: Run
@@ -31,6 +32,7 @@ class View:
     steps: Mapping[int, int] = field(default_factory=dict)
     ranks: Mapping[int, int] = field(default_factory=dict)
     only_ranks: bool = False
+    key_data_only: bool = False
 
     def places(self) -> set[tuple[int, int]]:
         """Return every (step, rank) of the comparison of which the run recorded something."""
@@ -50,7 +52,10 @@ class View:
             rank if own.rank is None else own.rank,
         )
         shown = {name: phase for phase, name in self.phases.items()}
-        entries = self.run.entries(step=at[0], rank=at[1]) if not self.phases else []
+        if self.key_data_only:
+            entries = []
+        else:
+            entries = self.run.entries(step=at[0], rank=at[1]) if not self.phases else []
         for phase in shown:
             entries += [
                 replace(entry, phase=shown[phase])

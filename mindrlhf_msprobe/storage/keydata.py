@@ -105,6 +105,7 @@ def read_key_datum(
         structure = content["data"]
         seq = content.get("seq") if isinstance(content.get("seq"), int) else None
         found = dict(leaves(structure))
+        ours = ours and "seq" in content  # SingleSave may have continued what msprobe saved
     except FileNotFoundError:
         if ours and not completed:
             return None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.phases import UNNAMED_PHASE
 
 RUN_FILE = "run.json"
 CONFIGURATIONS_FILE = "configurations.json"
@@ -27,6 +28,7 @@ STACK_FILE = "stack.json"
 CONSTRUCT_FILE = "construct.json"
 TENSOR_DIR = "dump_tensor_data"
 KEY_DATA_DIR = "data"
+
 
 #: The longest file name the common file systems take, in bytes.
 MAX_NAME_BYTES = 255
@@ -69,7 +71,8 @@ def manifests(root: Path) -> list[Path]:
 
 def entry_dir(root: Path, phase: str, step: int, rank: int) -> Path:
     """Return the directory of one phase, step and rank."""
-    return root / phase / f"step{step}" / f"rank{rank}"
+    phase_dir = root if phase == UNNAMED_PHASE else root / phase
+    return phase_dir / f"step{step}" / f"rank{rank}"
 
 
 def key_data_step_dir(root: Path, key: str, step: int, rank: int) -> Path:

@@ -452,7 +452,9 @@ def _layer_directories(
         step = layout.step_number(step_dir.name)
         assert step is not None
         if phase_dir == root:
-            yield from _ranks_of(step_dir, _phase_name(root), step, unlisted)
+            # A run's own directory may be called as it likes; that of a phase holds no manifest.
+            phase = UNNAMED_PHASE if layout.manifests(root) else _phase_name(root)
+            yield from _ranks_of(step_dir, phase, step, unlisted)
         elif phase_dir.parent == root:
             yield from _ranks_of(step_dir, phase_dir.name, step, unlisted)
 

@@ -101,6 +101,16 @@ class RunWriter:
         """
         self._manifest.begin(step)
 
+    def record_more(self, config: Mapping[str, Any], task: str) -> None:
+        """Write another configuration into the manifest; phases that open are of another task."""
+        self._task = task
+
+        def write() -> None:
+            self._manifest.content["config"] = dict(config)
+            self._manifest.save()
+
+        self._background.finish(layout.manifest_name(self.rank), write)
+
     def append_entry(
         self, phase: str, step: int, entry: dict[str, Any], frames: tuple[str, ...]
     ) -> None:

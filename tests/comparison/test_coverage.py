@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome
+
+SCOPE = ["Cell.layers.0.Block.forward.0", "Cell.layers.1.mlp.Dense.forward.0"]
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +31,10 @@ def full(tmp_path_factory):
         ({"include": [r"\.mlp$"]}, "include/exclude"),
         ({"exclude": ["attention"]}, "include/exclude"),
         ({"parameters": False}, "parameters: false"),
+        ({"parts": ["input"]}, "parts: ['input']"),
+        ({"parts": ["output"]}, "parts: ['output']"),
+        ({"entries": ["mlp.Dense.forward.0"]}, "entries: ['mlp.Dense.forward.0']"),
+        ({"scope": SCOPE}, f"scope {SCOPE[0]} … {SCOPE[1]}"),
         ({"key_data_dump": False}, "key_data_dump: false"),
     ],
 )
@@ -53,6 +60,37 @@ def test_a_difference_beside_a_gap_is_still_found(full, tmp_path):
     place = compare_runs(full, less).verdict.first_divergence
     assert place is not None
     assert (place.entry, place.cause) == ("Cell.layers.1.mlp.Dense.forward.0", Cause.COMPUTATION)
+
+
+def test_single_steps_that_were_not_chosen_are_coverage(full, tmp_path):
+    """A step of the window that is none of `steps` is listed apart."""
+    less = shutil.copytree(full, tmp_path / "less")
+    for directory in less.glob("[!d]*/step1"):
+        shutil.rmtree(directory)
+    manifest = json.loads((less / "run.json").read_bytes())
+    manifest["config"]["steps"] = [0]
+    (less / "run.json").write_text(json.dumps(manifest))
+    verdict = compare_runs(full, less).verdict
+    assert verdict.status is Outcome.IDENTICAL
+    assert {gap.reason for gap in verdict.coverage} == {
+        "step 1 is none of those recorded (steps: [0])"
+    }
+
+
+def test_an_entry_that_lacks_inside_the_scope_of_both_runs_is_missing(tmp_path):
+    """A scope that both runs had excuses nothing that one of them lacks."""
+    a = record_training(tmp_path / "a", steps=1, scope=SCOPE)
+    b = record_training(tmp_path / "b", steps=1, scope=SCOPE, entries=["attention"])
+    other = record_training(tmp_path / "c", steps=1, scope=[SCOPE[0]] * 2)
+    for run in (b, other):
+        gaps = compare_runs(a, run).verdict
+        assert gaps.status is Outcome.IDENTICAL
+        assert gaps.coverage
+    journal = b / "actor_update/step0/rank0/records.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[1:]))
+    place = compare_runs(b, a).verdict.first_divergence
+    assert place is not None
+    assert place.cause is Cause.MISSING
 
 
 def test_a_rank_that_was_not_chosen_is_coverage(tmp_path):

@@ -1,0 +1,217 @@
+"""msprobe's config.json → the settings of a probe, as far as level L0 goes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.compat.debugger import ROLE
+from mindrlhf_msprobe.config import NO_END
+from mindrlhf_msprobe.errors import ConfigError, nearest
+from mindrlhf_msprobe.phases import UNNAMED_PHASE
+
+TASKS = ("statistics", "tensor")
+_OTHER_TASKS = (
+    *("acc_check", "run_ut", "structure", "diff_check", "exception_dump", "nan_check"),
+    *("overflow_check", "free_benchmark", "grad_probe"),
+)
+LEVEL = "L0"
+_OTHER_LEVELS = ("L1", "L2", "mix", "debug")
+_DATA_MODES = ("all", "forward", "backward", "input", "output")
+_SUMMARY_MODES = ("statistics", "md5")
+
+#: Of msprobe's settings those that change nothing here: what they steer is not done at level L0,
+#: or is done either way.
+_IGNORED = (
+    *("extra_info", "async_dump", "precision", "risk_level", "custom_op_namespaces"),
+    *("enable_dataloader", "seed", "is_deterministic", "acl_config"),
+)
+_IGNORED_IN_TASK = ("device", "precision", "file_format", "diff_nums")
+#: Those that would record something else than what is recorded here, unless they are empty.
+_NOT_OFFERED = ("load", "dump_enable")
+_NOT_OFFERED_IN_TASK = ("tensor_list", "slice", "request_id", "backward_input", "bench_path")
+#: Those of the probe itself, for what msprobe has no setting for.
+_OWN = ("existing", "strict", "fingerprint", "parameters", "buffer_mb", "initial_step")
+
+_LARGEST = 1_000_000  # step or rank
+_RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
+
+
+def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a probe that records what the arguments of PrecisionDebugger say.
+
+    Raises:
+        ConfigError: a setting is wrong, or is one of msprobe's that is not offered.
+    """
+    path = given.get("config_path")
+    content = {} if path is None else _read(path)
+    where = "PrecisionDebugger" if path is None else str(path)
+    settings = {**content, **{k: v for k, v in given.items() if k != "config_path"}}
+    _check_keys(where, settings)
+    task = _task(where, settings.get("task"))
+    _check_level(where, settings.get("level"))
+    section = settings.get(task) or {}
+    if not isinstance(section, Mapping):
+        raise _wrong(where, task, section, "an object with scope, list and data_mode")
+    own = {name: settings[name] for name in _OWN if name in settings}
+    return {
+        "msprobe": True,
+        "dump_path": _dump_path(where, settings.get("dump_path")),
+        "task": task,
+        "ranks": _numbers(where, "rank", settings.get("rank")),
+        **_steps(_numbers(where, "step", settings.get("step"))),
+        **_section(f"{where}: {task}", section),
+        **own,
+        "phases": {UNNAMED_PHASE: ROLE},
+    }
+
+
+def _read(path: Any) -> dict[str, Any]:
+    if not isinstance(path, (str, Path)):
+        raise ConfigError(f"config_path is {path!r}; expected the path of msprobe's config.json.")
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: there is no such file. Give the path of msprobe's config.json."
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a JSON object, found a {type(content).__name__}.")
+    return content
+
+
+def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
+    known = (
+        *("task", "dump_path", "rank", "step", "level"),
+        *(*_IGNORED, *_NOT_OFFERED, *TASKS, *_OTHER_TASKS, *_OWN),
+    )
+    for name, value in settings.items():
+        if name not in known:
+            raise ConfigError(
+                f"{where}: unknown key {name!r} (value {value!r}).{nearest(name, known)}"
+            )
+        if name == "dump_enable" and value is True:
+            continue
+        if name in _NOT_OFFERED and value is not None and value != []:
+            raise ConfigError(f"{where}: {name} is {value!r}, which is not offered; remove it.")
+
+
+def _task(where: str, task: Any) -> str:
+    if task is None or task == "":
+        return TASKS[0]
+    if task in _OTHER_TASKS:
+        raise ConfigError(
+            f"{where}: task is {task!r}, which is not offered; expected {' or '.join(TASKS)}. Use "
+            f"msprobe itself for it."
+        )
+    if not isinstance(task, str) or task not in TASKS:
+        raise _wrong(where, "task", task, " or ".join(TASKS), TASKS)
+    return task
+
+
+def _check_level(where: str, level: Any) -> None:
+    if level in _OTHER_LEVELS:
+        raise ConfigError(
+            f"{where}: level is {level!r}, which is not offered; expected {LEVEL!r}, the inputs "
+            f"and outputs of cells. Use msprobe itself for {level}."
+        )
+    if level not in (None, "", LEVEL):
+        raise _wrong(where, "level", level, repr(LEVEL))
+
+
+def _dump_path(where: str, path: Any) -> str:
+    if path is None:
+        return "./dump_path"  # as in the config.json that comes with msprobe
+    if not isinstance(path, (str, Path)) or not str(path).strip():
+        raise _wrong(where, "dump_path", path, "the path of a directory")
+    return str(path)
+
+
+def _steps(steps: list[int]) -> dict[str, Any]:
+    if not steps:
+        return {"step_start": 0, "step_end": NO_END}
+    return {"step_start": steps[0], "step_end": steps[-1], "steps": steps}
+
+
+def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    known = (
+        *("scope", "list", "data_mode", "summary_mode"),
+        *(*_IGNORED_IN_TASK, *_NOT_OFFERED_IN_TASK),
+    )
+    for name, value in section.items():
+        if name not in known:
+            raise ConfigError(
+                f"{where}: unknown key {name!r} (value {value!r}).{nearest(name, known)}"
+            )
+        if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
+            raise ConfigError(f"{where}.{name} is {value!r}, which is not offered; remove it.")
+    mode = section.get("summary_mode")
+    if mode not in (None, "", *_SUMMARY_MODES):
+        raise _wrong(where, "summary_mode", mode, " or ".join(_SUMMARY_MODES), _SUMMARY_MODES)
+    return {
+        "entries": _texts(where, "list", section.get("list")),
+        "scope": _texts(where, "scope", section.get("scope")),
+        **_data_mode(where, section.get("data_mode")),
+    }
+
+
+def _texts(where: str, name: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(where, name, value, "a list of texts")
+    return value
+
+
+def _data_mode(where: str, value: Any) -> dict[str, Any]:
+    modes = _texts(where, "data_mode", value)
+    for mode in modes:
+        if mode not in _DATA_MODES:
+            raise _wrong(where, "data_mode", value, f"a list of {', '.join(_DATA_MODES)}")
+    if "all" in modes and len(modes) > 1:
+        raise _wrong(where, "data_mode", value, '["all"], or a list of the others')
+    directions = [mode for mode in ("forward", "backward") if mode in modes]
+    parts = [mode for mode in ("input", "output") if mode in modes]
+    return {
+        "directions": directions or ["forward", "backward"],
+        "parts": parts or ["input", "output"],
+    }
+
+
+def _numbers(where: str, name: str, value: Any) -> list[int]:
+    """Return the numbers that a list of numbers and of ranges such as "3-5" names."""
+    expected = 'a list of whole numbers and ranges such as "3-5", [] for all'
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _wrong(where, name, value, expected)
+    found: set[int] = set()
+    for item in value:
+        first, last = _bounds(item)
+        if first is None or last is None or not 0 <= first <= last <= _LARGEST:
+            raise _wrong(where, name, value, f"{expected}; {item!r} is none")
+        found |= set(range(first, last + 1))
+    return sorted(found)
+
+
+def _bounds(item: Any) -> tuple[int | None, int | None]:
+    if isinstance(item, int) and not isinstance(item, bool):
+        return item, item
+    match = _RANGE.fullmatch(item) if isinstance(item, str) else None
+    if match is None:
+        return None, None
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _wrong(
+    where: str, name: str, value: Any, expected: str, known: Iterable[str] = ()
+) -> ConfigError:
+    hint = nearest(value, known) if isinstance(value, str) else ""
+    return ConfigError(
+        f"{where}: {name} is {value!r} ({type(value).__name__}); expected {expected}.{hint}"
+    )

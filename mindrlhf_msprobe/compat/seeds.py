@@ -1,0 +1,76 @@
+"""seed_all: the seeds of a training, its determinism, and dropout, as msprobe sets them."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+from mindrlhf_msprobe.errors import UsageError
+
+_LARGEST = 2**32 - 1  # that numpy takes
+_REMOVED = "_msprobe_without_dropout"
+
+
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = True) -> None:
+    """Set the seeds of Python, numpy and MindSpore. Call it before the networks are built.
+
+    Args:
+        seed: 0 … 2**32 - 1.
+        mode: whether MindSpore's operators and the communication compute deterministically.
+        rm_dropout: makes the dropout of everything built from now on drop nothing.
+
+    Raises:
+        UsageError: an argument has the wrong type, or the seed is out of range.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST:
+        raise UsageError(f"seed_all(seed={seed!r}); expected a whole number from 0 to {_LARGEST}.")
+    for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
+        if not isinstance(value, bool):
+            raise UsageError(f"seed_all({name}={value!r}); expected True or False.")
+    import mindspore
+    import numpy
+
+    os.environ["PYTHONHASHSEED"] = str(seed)
+    os.environ["HCCL_DETERMINISTIC"] = str(mode).lower()
+    random.seed(seed)
+    mindspore.set_seed(seed)
+    numpy.random.seed(seed)
+    mindspore.set_context(deterministic="ON" if mode else "OFF")
+    if rm_dropout:
+        _remove_dropout()
+
+
+def _remove_dropout() -> None:
+    """Replace MindSpore's dropouts where networks look them up when they are built or run."""
+    from mindspore import mint, ops
+
+    if getattr(ops.Dropout, _REMOVED, False):
+        return
+    for name in ("Dropout", "Dropout2D", "Dropout3D"):
+        kept = _keeping_all(getattr(ops, name))
+        for module in (ops, ops.operations, ops.operations.nn_ops):
+            setattr(module, name, kept)
+    mint.nn.Dropout = _dropping_nothing(mint.nn.Dropout)
+    mint.nn.functional.dropout = _dropout
+
+
+def _keeping_all(kind: Any) -> Any:
+    """Return an operator's class whose operators keep every element."""
+
+    def __init__(self: Any, keep_prob: float = 0.5, *args: Any, **kwargs: Any) -> None:
+        kind.__init__(self, 1.0, *args, **kwargs)
+
+    # MindSpore finds the kernel by the class's name.
+    return type(kind.__name__, (kind,), {"__init__": __init__, _REMOVED: True})
+
+
+def _dropping_nothing(kind: Any) -> Any:
+    def __init__(self: Any, p: float = 0.5, *args: Any, **kwargs: Any) -> None:
+        kind.__init__(self, 0.0, *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {"__init__": __init__, _REMOVED: True})
+
+
+def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    return input

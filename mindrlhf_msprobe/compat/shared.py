@@ -1,0 +1,181 @@
+"""The probe behind the older tools: found by its directory, its phases opened and closed by calls.
+
+The older tools are set up one by one and may write into one directory; here that is one run.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from typing import Any
+
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.probe import PhaseContext, Probe, recording_probes
+
+_PathLike = str | os.PathLike[str]
+
+_shared: dict[Probe, SharedProbe] = {}
+
+
+def place_of(dump_path: _PathLike) -> str:
+    """Return the directory itself, however it is called."""
+    return os.path.realpath(os.path.expanduser(dump_path))
+
+
+def probe_at(dump_path: _PathLike) -> Probe | None:
+    """Return the probe of this process that records into a directory, or None."""
+    place = place_of(dump_path)
+    for probe in recording_probes():
+        if place_of(probe.config.dump_path) == place:
+            return probe
+    return None
+
+
+class SharedProbe:
+    """A probe that several of the older tools may use.
+
+    Starting a phase while another is open, and ending the step inside one, closes the open one
+    with a warning: scripts of the older tools do so.
+
+    Each tool counts its own steps: the step ends when the first of them ends it.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self._steps: dict[str, int] = {}
+        self._open: PhaseContext | None = None
+        self._networks: dict[str, Any] = {}
+        self._watched: list[tuple[str, weakref.ref[Any]]] = []
+        self._told: set[str] = set()
+
+    @classmethod
+    def of(cls, probe: Probe, tool: str) -> SharedProbe:
+        """Return the one of a probe, which `tool` uses from now on."""
+        shared = _shared.get(probe)
+        if shared is None:
+            shared = _shared[probe] = cls(probe)
+        shared._steps[tool] = probe.current_step
+        return shared
+
+    @property
+    def open(self) -> str | None:
+        """The phase that is open."""
+        return None if self._open is None else self._open.name
+
+    def start(
+        self,
+        call: str,
+        phase: str,
+        role: str,
+        model: Any,
+        token_range: tuple[int, int] | None = None,
+    ) -> None:
+        """Open a phase.
+
+        Args:
+            call: the older tool's, for messages.
+            model: a network or a list of networks; None: the one the role was last given.
+            token_range: see `Probe.phase`.
+
+        Raises:
+            UsageError: there is no network, it is no cell, or, in graph mode, it has been
+                compiled already.
+        """
+        network = self._network(call, role, model)
+        self._close(f"{call}: {phase} is started")
+        context = self.probe.phase(phase, model=network, token_range=token_range)
+        assert isinstance(context, PhaseContext)
+        context.__enter__()
+        self._open = context
+
+    def stop(self) -> None:
+        """Close the open phase, if one is."""
+        context, self._open = self._open, None
+        if context is not None:
+            context.end()
+
+    def step(self, tool: str) -> None:
+        """End the step, and the open phase with it, unless another tool has ended it already."""
+        own = self._steps[tool]
+        self._steps[tool] = own + 1
+        if own == self.probe.current_step:
+            self._close(f"{tool}: the step ends")
+            self.probe.step()
+
+    def warn_once(self, message: str, *arguments: Any) -> None:
+        """Log a warning, once."""
+        said = message % arguments
+        if said not in self._told:
+            self._told.add(said)
+            logger.warning("%s", said)
+
+    def _close(self, event: str) -> None:
+        if self._open is not None:
+            self.warn_once("%s while %s is still open, which ends here.", event, self.open)
+            self.stop()
+
+    def _network(self, call: str, role: str, model: Any) -> Any:
+        if model is None:
+            if role not in self._networks:
+                raise UsageError(
+                    f"{call} was called without a model; expected a mindspore.nn.Cell, or a list "
+                    f"of them, at the first call."
+                )
+            return self._networks[role]
+        known = self._networks.get(role)
+        network = model
+        if isinstance(model, (list, tuple)):
+            network = _joined(call, model)
+            network = known if _same_cells(known, network) else network
+        if not any(at == role and ref() is network for at, ref in self._watched):
+            self._watch_optimizers(call, role, network)
+            self.probe.watch(**{role: network})
+            self._watched.append((role, weakref.ref(network)))
+        self._networks[role] = network
+        return network
+
+    def _watch_optimizers(self, call: str, role: str, network: Any) -> None:
+        """Find the optimizers of a network that will be compiled: parameter gradients enter there.
+
+        The older interfaces are given networks only.
+        """
+        from mindspore import nn
+
+        from mindrlhf_msprobe.capture.graph import graph_mode
+
+        if not isinstance(network, nn.Cell) or not graph_mode():
+            return
+        own = {id(parameter) for parameter in network.get_parameters()}
+        # By its type: isinstance would ask a weak proxy for what may no longer exist.
+        optimizers = [found for found in gc.get_objects() if issubclass(type(found), nn.Optimizer)]
+        for optimizer in optimizers:
+            if any(id(parameter) in own for parameter in getattr(optimizer, "parameters", ())):
+                try:
+                    self.probe.watch(optimizers={role: optimizer})
+                except UsageError as error:
+                    logger.warning("%s: gradients of parameters: %s", call, error)
+
+
+def _joined(call: str, models: Any) -> Any:
+    """Return a cell that holds others under their numbers and leaves their names alone."""
+    from mindspore import nn
+
+    if not models:
+        raise UsageError(f"{call} got an empty list; expected cells in it.")
+    holder = nn.Cell(auto_prefix=False)
+    for number, model in enumerate(models):
+        if not isinstance(model, nn.Cell):
+            raise UsageError(
+                f"{call}: model[{number}] is a {type(model).__name__}; expected a "
+                f"mindspore.nn.Cell."
+            )
+        holder._cells[str(number)] = model
+    return holder
+
+
+def _same_cells(a: Any, b: Any) -> bool:
+    if a is None or len(a._cells) != len(b._cells):
+        return False
+    return all(x is y for x, y in zip(a._cells.values(), b._cells.values()))

@@ -1,0 +1,396 @@
+"""PrecisionDebugger: msprobe's config.json and calls at level L0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import read_json
+
+ms = pytest.importorskip("mindspore")
+
+from mindspore import nn  # noqa: E402
+from small_networks import Scale, Twice, hook_count, tensor  # noqa: E402
+
+from mindrlhf_msprobe import (  # noqa: E402
+    ConfigError,
+    PrecisionDebugger,
+    RunError,
+    SingleSave,
+    UsageError,
+    compare_distributed,
+    open_run,
+)
+
+pytestmark = pytest.mark.usefixtures("older_tools")
+
+#: As it comes with msprobe 26.2, but for level and dump_path.
+MSPROBES: dict[str, Any] = {
+    "task": "statistics",
+    "rank": [],
+    "step": [],
+    "level": "L0",
+    "extra_info": True,
+    "async_dump": False,
+    "statistics": {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"},
+    "tensor": {"scope": [], "list": [], "data_mode": ["all"]},
+    "acc_check": {"white_list": [], "black_list": [], "error_data_path": "./"},
+}
+MODES = {"pynative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
+
+
+class Block(nn.Cell):
+    """Two layers and an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Dense(4, 8), nn.ReLU(), nn.Dense(8, 4)
+
+    def construct(self, x: Any) -> Any:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class Net(nn.Cell):
+    """Two blocks and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        ms.set_seed(1)
+        self.blocks = nn.SequentialCell([Block(), Block()])
+        self.head = nn.Dense(4, 2)
+
+    def construct(self, x: Any) -> Any:
+        return self.head(self.blocks(x))
+
+
+@pytest.fixture(params=list(MODES))
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a test in both modes."""
+    ms.set_context(mode=MODES[request.param])
+    yield request.param
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def config(path: Path, **settings: Any) -> str:
+    """Write msprobe's config.json; settings of a task replace its own."""
+    content = {**MSPROBES, "dump_path": str(path / "dump"), **settings}
+    for task in ("statistics", "tensor"):
+        content[task] = {**MSPROBES[task], **settings.get(task, {})}
+    file = path / "config.json"
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+def train(steps: int = 2, debugger: Any = None) -> list[bytes]:
+    """Train a small network, debugged if there is a debugger; return the bits of its losses."""
+    network = Net()
+    loss_of = nn.WithLossCell(network, nn.MSELoss())
+    train_step = nn.TrainOneStepCell(loss_of, nn.Adam(network.trainable_params(), 0.1)).set_train()
+    bits = []
+    for _ in range(steps):
+        if debugger is not None:
+            debugger.start(network)
+        loss = train_step(tensor(2, 4), tensor(2, 2))
+        bits.append(loss.asnumpy().tobytes())
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
+    return bits + [p.asnumpy().tobytes() for p in network.get_parameters()]
+
+
+def entries(path: Path, step: int = 0) -> dict[str, Any]:
+    """Return what msprobe's tools read of a step."""
+    return read_json(path / f"dump/step{step}/rank0/dump.json")["data"]
+
+
+def test_dumps_lie_where_msprobe_puts_them(tmp_path, mode):
+    """step<N>/rank<N> directly in the dump_path, read by open_run; training is unchanged."""
+    plain = train()
+    debugger = PrecisionDebugger(config_path=config(tmp_path))
+    assert train(debugger=debugger) == plain
+    assert sorted(p.name for p in (tmp_path / "dump/step1/rank0").iterdir()) == [
+        *("construct.json", "dump.json", "records.jsonl", "stack.json")
+    ]
+    head = read_json(tmp_path / "dump/step0/rank0/dump.json")
+    assert (head["task"], head["level"], head["framework"]) == ("statistics", "L0", "mindspore")
+    found = entries(tmp_path)
+    forward = found["Cell.blocks.0.fc1.Dense.forward.0"]
+    assert set(forward) == {"input_args", "input_kwargs", "output", "parameters"}
+    assert {"Max", "Min", "Mean", "Norm"} <= set(forward["output"][0])
+    assert {"input", "output"} <= set(found["Cell.blocks.0.fc1.Dense.backward.0"])
+    assert set(found["Cell.head.Dense.parameters_grad.0"]) == {"weight", "bias"}
+    assert len(found) == 11 + 11 + 5  # forward, backward, gradients of parameters
+    run = open_run(tmp_path / "dump")
+    assert (run.phases, run.steps, run.ranks) == (["dump"], [0, 1], [0])
+    assert open_run(tmp_path / "dump/step1").steps == [1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # (what msprobe 26.2 records with the same config.json, but that the last entry of a scope
+        # and the outermost cell are recorded whole)
+        ({"list": ["relu", "fc2.Dense.forward"]}, ["0.fc2.Dense.f", "1.fc2.Dense.f"]),
+        (
+            {
+                "scope": [
+                    "Cell.blocks.0.act.ReLU.forward.0",
+                    "Cell.blocks.1.fc1.Dense.forward.0",
+                ]
+            },
+            ["0.act.ReLU.f", "0.fc2.Dense.f", "1.Block.f", "1.fc1.Dense.f"],
+        ),
+        (
+            {
+                "scope": [
+                    "Cell.blocks.1.fc1.Dense.forward.0",
+                    "Cell.blocks.1.act.ReLU.backward.0",
+                ],
+                "list": ["fc2", "ReLU.backward"],
+            },
+            ["1.act.ReLU.b", "1.fc2.Dense.b", "1.fc2.Dense.f", "1.fc2.Dense.p"],
+        ),
+        (
+            {
+                "scope": [
+                    "Cell.blocks.1.fc1.Dense.backward.0",
+                    "Cell.blocks.0.fc2.Dense.backward.0",
+                ],
+                "list": ["Dense.b"],
+            },
+            ["0.fc2.Dense.b", "0.fc2.Dense.p", "1.fc1.Dense.b", "1.fc1.Dense.p"],
+        ),
+    ],
+)
+def test_list_and_scope_choose_entries(tmp_path, mode, settings, expected):
+    """A list holds texts that occur in names, a scope the first and the last entry, in time."""
+    train(1, PrecisionDebugger(config(tmp_path, statistics=settings)))
+    prefix = "Cell.blocks."
+    found = {name.removeprefix(prefix).rpartition(".")[0] for name in entries(tmp_path)}
+    short = {f"{name.rpartition('.')[0]}.{name.rpartition('.')[2][0]}" for name in found}
+    assert sorted(short) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("modes", "forward", "backward"),
+    [
+        (["input"], {"input_args", "input_kwargs"}, {"input"}),
+        (["output"], {"output", "parameters"}, {"output"}),
+        (["forward"], {"input_args", "input_kwargs", "output", "parameters"}, None),
+        (["backward", "output"], None, {"output"}),
+    ],
+)
+def test_data_mode_chooses_parts(tmp_path, mode, modes, forward, backward):
+    """input, output, forward and backward, alone and together; only those files are stored."""
+    train(1, PrecisionDebugger(config(tmp_path, task="tensor", tensor={"data_mode": modes})))
+    found = entries(tmp_path)
+    sides = [
+        found.get(f"Cell.blocks.1.fc1.Dense.{direction}.0") for direction in ("forward", "backward")
+    ]
+    assert [side and set(side) - {"output_kwargs"} for side in sides] == [forward, backward]
+    stored = {p.name for p in (tmp_path / "dump/step0/rank0/dump_tensor_data").iterdir()}
+    named = set()
+    for values in found.values():
+        named |= {part.split('"')[0] for part in json.dumps(values).split('"data_name": "')[1:]}
+    assert stored == named
+
+
+def test_steps_and_ranks_are_chosen(tmp_path):
+    """Numbers and ranges; steps between them are not recorded."""
+    debugger = PrecisionDebugger(config(tmp_path), step=[0, "3-4"], dump_path=str(tmp_path / "two"))
+    train(6, debugger)
+    run = open_run(tmp_path / "two")
+    assert run.steps == [0, 3, 4]
+    assert not (tmp_path / "dump").exists()
+    saved = run.config()
+    assert saved is not None
+    assert (saved.step_start, saved.step_end, saved.steps) == (0, 4, (0, 3, 4))
+
+
+def test_a_rank_that_is_not_chosen_records_nothing(tmp_path):
+    """Of a rank outside `rank` nothing is written, and its calls do nothing."""
+    train(1, PrecisionDebugger(config(tmp_path, rank=["1-3"])))
+    PrecisionDebugger.start("no cell")
+    assert not (tmp_path / "dump").exists()
+
+
+def test_tokens_are_counted_from_each_start(tmp_path, mode):
+    """A token range is inclusive; calls keep their true numbers over several starts in a step."""
+    debugger = PrecisionDebugger(config(tmp_path))
+    network, x = Scale(), tensor(2)
+    for tokens in ((1, 2), [0, 0], None):
+        debugger.start(network, token_range=tokens)
+        for _ in range(3):
+            network(x)
+        debugger.stop()
+        network(x)
+    PrecisionDebugger.step()
+    calls = [name.rpartition(".")[2] for name in entries(tmp_path)]
+    assert calls == ["1", "2", "3", "6", "7", "8"]
+    assert hook_count(network) == 0
+
+
+def test_there_is_one_debugger(tmp_path, warnings_of):
+    """Made again it is the same, whatever the arguments, which are said to change nothing."""
+    for call in (PrecisionDebugger.start, PrecisionDebugger.stop, PrecisionDebugger.step):
+        with pytest.raises(UsageError, match="before PrecisionDebugger"):
+            call()
+    debugger = PrecisionDebugger(config(tmp_path))
+    assert PrecisionDebugger() is debugger
+    assert PrecisionDebugger(config(tmp_path)) is debugger
+    assert not warnings_of()
+    assert PrecisionDebugger(config(tmp_path), task="tensor") is debugger
+    assert "task='tensor'" in warnings_of()[0]
+    network = Twice()
+    PrecisionDebugger.start(network)
+    network(tensor(2))
+    PrecisionDebugger.stop()
+    PrecisionDebugger.stop()
+    debugger.start()  # the network that was last given
+    network(tensor(2))
+    debugger.step()  # a stop was forgotten
+    assert len([name for name in entries(tmp_path) if "root" in name]) == 2
+
+
+def test_several_networks_are_numbered_as_msprobe_numbers_them(tmp_path, mode):
+    """A list of networks: the number of each leads its cells' names, and parameters keep theirs."""
+    debugger = PrecisionDebugger(task="tensor", level="L0", dump_path=str(tmp_path / "dump"))
+    networks = [Twice(), Scale(4.0)]
+    names = [p.name for network in networks for p in network.get_parameters()]
+    for _ in range(2):
+        debugger.start(networks)
+        networks[1](networks[0](tensor(2)))
+        debugger.stop()
+    debugger.step()
+    found = entries(tmp_path)
+    assert {"Cell.0.second.Scale.forward.1", "Cell.1.Scale.forward.1"} <= set(found)
+    assert [p.name for network in networks for p in network.get_parameters()] == names
+    stored = tmp_path / "dump/step0/rank0/dump_tensor_data/Cell.1.Scale.forward.0.output.0.npy"
+    assert np.array_equal(np.load(stored), tensor(2).asnumpy() * np.float32(2 * 2 * 3 * 4))
+
+
+def test_two_dumps_are_compared(tmp_path):
+    """compare_distributed takes the step directories of two debuggers' runs."""
+    for name in ("a", "b"):
+        PrecisionDebugger._instance = None
+        train(1, PrecisionDebugger(config(tmp_path), dump_path=str(tmp_path / name)))
+    steps = [str(tmp_path / name / "step0") for name in ("a", "b")]
+    compare_distributed(*steps, str(tmp_path / "out"))
+    assert read_json(tmp_path / "out/verdict.json")["status"] == "identical"
+
+
+def test_a_dump_path_named_like_a_phase_is_still_a_debuggers_run(tmp_path):
+    """MindSpeed-RL's layout, one debugger's directory for each phase, can be read from above."""
+    network = Scale()
+    debugger = PrecisionDebugger(level="L0", dump_path=str(tmp_path / "run/actor_update"))
+    debugger.start(network)
+    network(tensor(2))
+    debugger.stop()
+    debugger.step()
+    assert open_run(tmp_path / "run/actor_update").phases == ["dump"]
+    assert open_run(tmp_path / "run").phases == ["actor_update"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"level": "L1"}, "level is 'L1', which is not offered"),
+        ({"level": "mix"}, "level is 'mix', which is not offered"),
+        ({"level": "l0"}, "level is 'l0'.*expected 'L0'"),
+        ({"task": "structure"}, "task is 'structure', which is not offered"),
+        ({"task": "overflow_check"}, "task is 'overflow_check', which is not offered"),
+        ({"task": "tensors"}, "task is 'tensors'.*statistics or tensor.*Did you mean 'tensor'"),
+        ({"dumppath": "x"}, "unknown key 'dumppath' .*Did you mean 'dump_path'"),
+        ({"step": 3}, "step is 3 .*list of whole numbers"),
+        ({"step": ["5-3"]}, "'5-3' is none"),
+        ({"step": [True]}, "True is none"),
+        ({"rank": [-1]}, "rank is .*-1 is none"),
+        ({"dump_path": 5}, "dump_path is 5"),
+        ({"load": {"path": "x"}}, "load is .*not offered"),
+        ({"dump_enable": False}, "dump_enable is False, which is not offered"),
+        ({"statistics": {"data_mode": ["all", "input"]}}, "data_mode is .*all"),
+        ({"statistics": {"data_mode": ["inputs"]}}, "data_mode is .*backward"),
+        ({"statistics": {"data_mode": "all"}}, "data_mode is 'all'.*list of texts"),
+        ({"statistics": {"list": [3]}}, "list is .*list of texts"),
+        ({"statistics": {"scope": ["Cell.a.Dense.forward.0"]}}, "scope is .*two entries"),
+        ({"statistics": {"scope": ["a", "b"]}}, "scope.0. is 'a'.*name of an entry"),
+        ({"statistics": {"tensor_list": ["fc"]}}, "tensor_list is .*not offered"),
+        ({"statistics": {"summary_mode": "xor"}}, "summary_mode is 'xor'.*statistics or md5"),
+        ({"statistics": {"lists": []}}, "unknown key 'lists'.*Did you mean 'list'"),
+    ],
+)
+def test_what_is_wrong_or_not_offered_is_refused(tmp_path, settings, said):
+    """The message names the file, the key, the value and what was expected."""
+    content = {**MSPROBES, "dump_path": str(tmp_path / "dump"), **settings}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=said) as error:
+        PrecisionDebugger(str(file))
+    assert str(error.value).startswith((str(file), "msprobe_config.scope"))
+    assert PrecisionDebugger._instance is None
+    assert not (tmp_path / "dump").exists()
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    """No file, no JSON, no object, no path."""
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    for path, said in [
+        (str(tmp_path / "none.json"), "no such file"),
+        (str(tmp_path / "broken.json"), "cannot be read as JSON"),
+        (str(tmp_path / "list.json"), "expected a JSON object"),
+        (5, "config_path is 5"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            PrecisionDebugger(config_path=path)  # type: ignore[arg-type]
+
+
+def test_runs_are_not_mixed(tmp_path):
+    """A dump_path that holds a run is refused; `existing` in config.json says otherwise."""
+    PrecisionDebugger(config(tmp_path))
+    PrecisionDebugger._instance = None
+    with pytest.raises(RunError, match="already holds a run"):
+        PrecisionDebugger(config(tmp_path))
+    PrecisionDebugger(config(tmp_path, existing="overwrite"))
+
+
+@pytest.mark.parametrize("saver_first", [True, False])
+def test_a_debugger_and_a_single_save_share_a_directory(tmp_path, saver_first):
+    """As in MindSpeed-RL: one run, whichever is made first and whichever ends the step first."""
+    path = tmp_path / "run"
+    if saver_first:
+        SingleSave(path)
+    debugger = PrecisionDebugger(level="L0", dump_path=str(path), step=[1])
+    SingleSave(str(path))
+    network = Scale()
+    for step in range(3):
+        debugger.start(network)
+        SingleSave.save({"y": network(tensor(2))})
+        debugger.stop()
+        for tool in (SingleSave, debugger) if step % 2 else (debugger, SingleSave):
+            tool.step()
+    run = open_run(path)
+    assert [d.step for d in run.key_data("y")] == [0, 1, 2]
+    assert [e.step for e in run.entries("dump")] == [1]
+    assert len(run.manifests[0]["attempts"]) == 1
+    config = run.config()
+    assert config is not None
+    assert (config.steps, config.key_data_dump) == ((1,), True)
+
+
+def test_misuse_is_refused(tmp_path):
+    """No network, no cell, no token range: said at once."""
+    debugger = PrecisionDebugger(config(tmp_path))
+    with pytest.raises(UsageError, match="without a model"):
+        debugger.start()
+    with pytest.raises(UsageError, match="not a cell"):
+        debugger.start(3)
+    for tokens in ((2, 1), (0,), "01", (0, True), (-1, 2)):
+        with pytest.raises(UsageError, match="two whole numbers"):
+            debugger.start(Scale(), token_range=tokens)  # type: ignore[arg-type]
+    debugger.stop()
+    debugger.step()
