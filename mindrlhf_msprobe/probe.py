@@ -430,7 +430,7 @@ def _in_forked_child() -> None:
 
 def _checked(call: str, network: Any) -> Any:
     try:
-        from mindrlhf_msprobe.capture.eager import check_cell
+        from mindrlhf_msprobe.capture.cells import check_cell
     except ImportError as error:
         raise UsageError(
             f"{call} got {type(network).__name__}, which is not a cell here: MindSpore cannot be "

@@ -18,7 +18,8 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters, named_cells
+from mindrlhf_msprobe.capture.cells import ROOT_NAME, CellGroup, named_cells, root_of
+from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
 from mindrlhf_msprobe.capture.graph_probes import SITES
@@ -66,7 +67,7 @@ class GraphProbes:
         # role → optimizers' (number, its parameters in the order of their gradients)
         self._optimizers: dict[str, list[tuple[int, list[Any]]]] = {}
 
-    def watch(self, role: str, network: nn.Cell) -> None:
+    def watch(self, role: str, network: nn.Cell | CellGroup) -> None:
         """Put probes into a network that has not been compiled yet.
 
         Raises:
@@ -77,7 +78,7 @@ class GraphProbes:
         ]
         missing = [(cell, what) for cell, what in asked if what and not has_probes(cell, what)]
         if missing and graph_mode():
-            _refuse_compiled(f"watch({role}=…)", network)
+            _refuse_compiled(f"watch({role}=…)", root_of(network))
         for cell, what in missing:
             self._wrap(cell, cell_source, what)
 
@@ -124,7 +125,9 @@ class GraphProbes:
         )
         attributes["construct"] = MethodType(wrapper, cell)
 
-    def gradients_of(self, role: str, slots: Mapping[int, CellSlot], network: nn.Cell) -> Any:
+    def gradients_of(
+        self, role: str, slots: Mapping[int, CellSlot], network: nn.Cell | CellGroup
+    ) -> Any:
         """Return optimizer number → the (slot, parameter name) of each gradient it takes."""
         optimizers = self._optimizers.get(role, [])
         owners: dict[int, tuple[CellSlot, str]] = {}
@@ -192,7 +195,7 @@ class PhaseCapture:
 
     def __init__(
         self,
-        root: nn.Cell,
+        root: nn.Cell | CellGroup,
         *,
         probes: GraphProbes,
         role: str,
@@ -317,7 +320,7 @@ class PhaseCapture:
         for name, cell in self._names.values():
             construct = getattr(vars(cell)[CONSTRUCT], "__func__", None)
             if name in ran and hasattr(construct, "__wrapped_by_jit__"):
-                prefix = "" if cell is self._root else f"{name}."
+                prefix = "" if name == ROOT_NAME else f"{name}."
                 below = {
                     n for n, c in self._names.values() if n.startswith(prefix) and c is not cell
                 }
