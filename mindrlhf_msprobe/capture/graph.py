@@ -18,7 +18,8 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters, named_cells
+from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
 from mindrlhf_msprobe.capture.graph_probes import SITES
@@ -317,10 +318,8 @@ class PhaseCapture:
         for name, cell in self._names.values():
             construct = getattr(vars(cell)[CONSTRUCT], "__func__", None)
             if name in ran and hasattr(construct, "__wrapped_by_jit__"):
-                prefix = "" if cell is self._root else f"{name}."
-                below = {
-                    n for n, c in self._names.values() if n.startswith(prefix) and c is not cell
-                }
+                inside = {id(c) for c in named_cells(cell).values() if c is not cell}
+                below = {n for n, c in self._names.values() if id(c) in inside}
                 if not below & ran:
                     silent |= dict.fromkeys(below, f"{name} was compiled before watch()")
         return silent
