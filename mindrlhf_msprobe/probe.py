@@ -99,6 +99,22 @@ class Probe:
         """The number of the training step that is running."""
         return self._recorder.step if self._recorder else self._config.initial_step
 
+    def start_at(self, step: int) -> None:
+        """Number the steps from `step` on, where a trainer resumes; an `initial_step` counts more.
+
+        What an earlier attempt at this run recorded from this step on is removed, as it is where
+        `existing: resume` finds the step by itself.
+
+        Raises:
+            UsageError: it is no step's number, or something has been recorded already.
+        """
+        if self._recorder is None:
+            return
+        self._refuse_if_closed("start_at")
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise UsageError(f"start_at({step!r}): expected the number of a step, 0 or larger.")
+        self._recorder.start_at(step)
+
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
         """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
 
@@ -430,7 +446,7 @@ def _in_forked_child() -> None:
 
 def _checked(call: str, network: Any) -> Any:
     try:
-        from mindrlhf_msprobe.capture.cells import check_cell
+        from mindrlhf_msprobe.capture.eager import check_cell
     except ImportError as error:
         raise UsageError(
             f"{call} got {type(network).__name__}, which is not a cell here: MindSpore cannot be "

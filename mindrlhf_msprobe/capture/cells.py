@@ -1,54 +1,35 @@
-"""The cells of a network, by name."""
+"""The cells of a network, and what they are called in records."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.recompute import is_helper
-from mindrlhf_msprobe.errors import UsageError
 
 ROOT_NAME = "root"
+OUTER_NAME = "outer"
+_INNER = "msprobe_inner"
 
 
-@dataclass(frozen=True)
-class CellGroup:
-    """A network and cells around it, recorded as one network.
+def name_as_seen_from(inner: nn.Cell, network: nn.Cell) -> None:
+    """Let the cells of `network` be called what they are called in `inner`, a cell inside it.
 
-    Attributes:
-        network: its cells are named from its root, as if it stood alone.
-        around: name → a cell whose entries, and those of what it holds, are recorded too; what
-            belongs to the network keeps the network's names.
-    """
-
-    network: nn.Cell
-    around: Mapping[str, nn.Cell]
-
-
-def check_cell(call: str, cell: object) -> nn.Cell | CellGroup:
-    """Return `cell` if it is a network.
+    So that a policy has the same names wherever it runs, by itself or inside the cells that train
+    it. `inner` is the "root" then; `network` is "outer", and the cells around `inner` are called
+    after it, e.g. "outer.loss_fn".
 
     Raises:
-        UsageError: it is neither a mindspore.nn.Cell nor a group of them.
+        ValueError: `inner` is no cell of `network`.
     """
-    if not isinstance(cell, (nn.Cell, CellGroup)):
-        kind = f"class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__
-        raise UsageError(
-            f"{call} got {kind}, which is not a cell; expected a mindspore.nn.Cell "
-            f"(the network itself, not its class, parameters or trainer)."
-        )
-    return cell
+    vars(network).pop(_INNER, None)
+    if not any(cell is inner for cell in named_cells(network).values()):
+        raise ValueError(f"{type(inner).__name__} is no cell of {type(network).__name__}")
+    if inner is not network:
+        vars(network)[_INNER] = inner
 
 
-def root_of(network: nn.Cell | CellGroup) -> nn.Cell:
-    """Return the cell that is called root."""
-    return network.network if isinstance(network, CellGroup) else network
-
-
-def named_cells(network: nn.Cell | CellGroup) -> dict[str, nn.Cell]:
-    """Return every cell of a network by name, each cell once, the network itself as "root".
+def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
+    """Return every cell below `root` by name, each cell once, `root` itself as "root".
 
     The cells by which MindSpore recomputes another one are not among them.
     """
@@ -56,18 +37,20 @@ def named_cells(network: nn.Cell | CellGroup) -> dict[str, nn.Cell]:
     # false or equal to another one (a cell may define len or ==).
     cells: dict[str, nn.Cell] = {}
     seen: set[int] = set()
-    around = network.around if isinstance(network, CellGroup) else {}
-    pending: list[tuple[str, nn.Cell]] = [*reversed([*around.items()]), ("", root_of(network))]
+    inner = vars(root).get(_INNER)
+    pending = [(ROOT_NAME, "", root)]
+    if inner is not None:  # its names come first, wherever else its cells are held
+        pending = [(OUTER_NAME, f"{OUTER_NAME}.", root), (ROOT_NAME, "", inner)]
     while pending:
-        path, cell = pending.pop()
+        name, prefix, cell = pending.pop()
         if id(cell) in seen or is_helper(cell):
             continue
         seen.add(id(cell))
-        name = path or ROOT_NAME
         while name in cells:  # a child that is itself called root
             name += "~"
         cells[name] = cell
-        prefix = f"{path}." if path else ""
-        children = [(prefix + key, c) for key, c in cell._cells.items() if c is not None]
+        children = [
+            (prefix + key, f"{prefix}{key}.", c) for key, c in cell._cells.items() if c is not None
+        ]
         pending += reversed(children)
     return cells

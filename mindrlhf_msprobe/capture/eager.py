@@ -18,7 +18,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.callstack import CallStacks
-from mindrlhf_msprobe.capture.cells import CellGroup, named_cells
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.gradients import (
     CallGradients,
@@ -34,8 +34,24 @@ from mindrlhf_msprobe.capture.recompute import (
     Repetitions,
     repeating_cells,
 )
+from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.ledger import Charge
 from mindrlhf_msprobe.storage.records import entry_name
+
+
+def check_cell(call: str, cell: object) -> nn.Cell:
+    """Return `cell` if it is a network.
+
+    Raises:
+        UsageError: it is not a mindspore.nn.Cell.
+    """
+    if not isinstance(cell, nn.Cell):
+        kind = f"class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__
+        raise UsageError(
+            f"{call} got {kind}, which is not a cell; expected a mindspore.nn.Cell "
+            f"(the network itself, not its class, parameters or trainer)."
+        )
+    return cell
 
 
 @dataclass
@@ -132,7 +148,7 @@ class EagerCapture:
 
     def __init__(
         self,
-        root: nn.Cell | CellGroup,
+        root: nn.Cell,
         *,
         counters: StepCounters,
         sequence: Iterator[int],

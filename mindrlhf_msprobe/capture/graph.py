@@ -18,7 +18,7 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.cells import ROOT_NAME, CellGroup, named_cells, root_of
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
@@ -67,7 +67,7 @@ class GraphProbes:
         # role → optimizers' (number, its parameters in the order of their gradients)
         self._optimizers: dict[str, list[tuple[int, list[Any]]]] = {}
 
-    def watch(self, role: str, network: nn.Cell | CellGroup) -> None:
+    def watch(self, role: str, network: nn.Cell) -> None:
         """Put probes into a network that has not been compiled yet.
 
         Raises:
@@ -78,7 +78,7 @@ class GraphProbes:
         ]
         missing = [(cell, what) for cell, what in asked if what and not has_probes(cell, what)]
         if missing and graph_mode():
-            _refuse_compiled(f"watch({role}=…)", root_of(network))
+            _refuse_compiled(f"watch({role}=…)", network)
         for cell, what in missing:
             self._wrap(cell, cell_source, what)
 
@@ -125,9 +125,7 @@ class GraphProbes:
         )
         attributes["construct"] = MethodType(wrapper, cell)
 
-    def gradients_of(
-        self, role: str, slots: Mapping[int, CellSlot], network: nn.Cell | CellGroup
-    ) -> Any:
+    def gradients_of(self, role: str, slots: Mapping[int, CellSlot], network: nn.Cell) -> Any:
         """Return optimizer number → the (slot, parameter name) of each gradient it takes."""
         optimizers = self._optimizers.get(role, [])
         owners: dict[int, tuple[CellSlot, str]] = {}
@@ -195,7 +193,7 @@ class PhaseCapture:
 
     def __init__(
         self,
-        root: nn.Cell | CellGroup,
+        root: nn.Cell,
         *,
         probes: GraphProbes,
         role: str,
@@ -320,10 +318,8 @@ class PhaseCapture:
         for name, cell in self._names.values():
             construct = getattr(vars(cell)[CONSTRUCT], "__func__", None)
             if name in ran and hasattr(construct, "__wrapped_by_jit__"):
-                prefix = "" if name == ROOT_NAME else f"{name}."
-                below = {
-                    n for n, c in self._names.values() if n.startswith(prefix) and c is not cell
-                }
+                inside = {id(c) for c in named_cells(cell).values() if c is not cell}
+                below = {n for n, c in self._names.values() if id(c) in inside}
                 if not below & ran:
                     silent |= dict.fromkeys(below, f"{name} was compiled before watch()")
         return silent

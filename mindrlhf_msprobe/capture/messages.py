@@ -52,6 +52,10 @@ class Messages:
             "; ".join(what for what, wanted in parts if wanted) or "nothing is switched on",
         )
 
+    def starts_at(self, step: int) -> None:
+        """Say that the trainer told the step it resumes with."""
+        logger.info("the training resumes with step %d", step)
+
     def fault(self, what: str, step: int, error: BaseException) -> None:
         """Say what could not be recorded; with the traceback at level debug."""
         logger.warning(

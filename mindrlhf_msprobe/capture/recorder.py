@@ -59,14 +59,7 @@ class Recorder:
             fault=self.fault,
             ledger=self.ledger,
         )
-        self.step = config.initial_step or self._writer.next_step()
-        try:
-            self._writer.begin(self.step)
-        except OSError as refused:
-            raise RunError(
-                f"dump_path {config.dump_path}: what an interrupted attempt left of step "
-                f"{self.step} cannot be removed: {refused.strerror or refused}."
-            ) from None
+        self._begin(config.initial_step or self._writer.next_step())
         self._sequence = itertools.count()
         self._summaries = Summaries()
         self._counters: dict[str, StepCounters] = {}
@@ -78,10 +71,38 @@ class Recorder:
         self._phases_recorded: set[str] = set()
         self._roles_entered: set[str] = set()
         self._room_told = False
+        self._steps_ended = 0
         self._graph_probes: GraphProbes | None = None
         for what, error in unknown:
             self.fault(what, error)
         self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
+
+    def _begin(self, step: int) -> None:
+        self.step = step
+        try:
+            self._writer.begin(step)
+        except OSError as refused:
+            raise RunError(
+                f"dump_path {self._config.dump_path}: what an interrupted attempt left of step "
+                f"{step} cannot be removed: {refused.strerror or refused}."
+            ) from None
+
+    def start_at(self, step: int) -> None:
+        """Count the steps from `step` on, unless the configuration says from where.
+
+        Raises:
+            UsageError: something has been recorded already.
+            RunError: what an earlier attempt left from there on cannot be removed.
+        """
+        if self._config.initial_step:
+            return
+        if self._roles_entered or self._micro_steps or self._steps_ended:
+            raise UsageError(
+                f"start_at({step}) after something was recorded in step {self.step}; call it "
+                f"before the first phase and the first save_data()."
+            )
+        self._begin(step)
+        self._messages.starts_at(step)
 
     def first_entry(self, role: str, network: Any) -> None:
         """Record the initial weights of a role's network, and what the process now runs with.
@@ -228,6 +249,7 @@ class Recorder:
         finally:  # an interrupted wait ends the step too: the writer was told already
             self._tell_room()
             self.step += 1
+            self._steps_ended += 1
             self._counters.clear()
             self._micro_steps.clear()
 

@@ -8,7 +8,6 @@ The MindFormers Trainer takes it as `Trainer(…, callbacks=ProbeCallback("sft.y
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from mindspore import nn
 from mindspore.train import Callback
 
-from mindrlhf_msprobe.capture.cells import CellGroup, named_cells
+from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.config import load_config
 from mindrlhf_msprobe.errors import UsageError, nearest
 from mindrlhf_msprobe.log import logger
@@ -31,8 +30,9 @@ class ProbeCallback(Callback):
     """Records each training step of `Model.train` or `Model.fit` as one phase of one step.
 
     Records are named as the network names its cells, whatever is put around it; cells around it
-    that take part in the forward pass (a loss function) are recorded by the names they have in the
-    cell that trains: `network` and what it holds. The loss is saved as key data `loss`.
+    that take part in the forward pass (a loss function) are recorded as `outer` and what it holds,
+    e.g. `outer._loss_fn`. The loss is saved as key data `loss`, the steps of a training that is
+    resumed are numbered on.
 
     Where MindSpore runs several steps in one call (`dataset_sink_mode` on a device, in graph mode),
     they are recorded as one step, which the log says.
@@ -41,7 +41,8 @@ class ProbeCallback(Callback):
         source: what `Probe.from_config` takes: a run is begun when the training begins, and ended
             with it. Or a Probe, which is left open: phases after the training may use it too.
         phase: the phase that a training step is, whose role the network plays.
-        network: the network to record, where the one given to the Model is not it.
+        network: the network whose names the records have, where the one given to the Model is not
+            it: a cell of that.
         configurations: what `Probe.save_configs` takes; saved when the training begins.
 
     Raises:
@@ -91,9 +92,12 @@ class ProbeCallback(Callback):
             return
         arguments = run_context.original_args()
         self._steps_done = arguments.get("cur_step_num") or 0
-        self._probe = self._given or Probe(self._config_from(_steps_before(arguments)))
+        self._probe = self._given or Probe(self._config)
+        steps_before = _steps_before(arguments)
+        if steps_before and self._given is None:
+            self._probe.start_at(steps_before)
         train_cell = arguments["train_network"]
-        network = self._network or recorded_network(train_cell, arguments.get("network"))
+        network = recorded_network(train_cell, arguments.get("network"), self._network)
         optimizer = _optimizer(train_cell) or arguments.get("optimizer")
         role = self._phase.role
         given = {role: optimizer} if isinstance(optimizer, nn.Cell) else {}
@@ -149,12 +153,6 @@ class ProbeCallback(Callback):
         if context is not None:
             context.__exit__(*(raised or (None, None, None)))
 
-    def _config_from(self, steps_done: int) -> Any:
-        """Return the configuration; a training that is resumed goes on counting where it was."""
-        if not steps_done or self._config.initial_step:
-            return self._config
-        return dataclasses.replace(self._config, initial_step=steps_done)
-
     def _tell_sink(self, steps: int) -> None:
         if not self._told_sink:
             self._told_sink = True
@@ -177,26 +175,36 @@ def _steps_before(arguments: Mapping[str, Any]) -> int:
     return max(arguments.get("cur_step_num") or 0, epochs * per_epoch, skipped)
 
 
-def recorded_network(train_cell: nn.Cell, network: nn.Cell | None = None) -> nn.Cell | CellGroup:
-    """Return what is recorded of a cell that trains: the network, and the cells around it.
+def recorded_network(
+    train_cell: nn.Cell, given: nn.Cell | None = None, wanted: nn.Cell | None = None
+) -> nn.Cell:
+    """Return the forward pass of a cell that trains, with the names of the network in it.
 
     Args:
         train_cell: what a Model calls for each step.
-        network: the network that was given to the Model, if it is known.
+        given: the network that was given to the Model, if it is known.
+        wanted: the network whose names are wanted, if it is another one.
+
+    Raises:
+        UsageError: the network that is wanted takes no part in the forward pass.
     """
-    cell, forward = train_cell, train_cell
-    path: list[str] = []
-    while cell is not network or _trains(cell):
+    cell = forward = train_cell
+    while cell is not given or _trains(cell):
         names = [name for name in _INNER if isinstance(cell._cells.get(name), nn.Cell)]
         if not names or not (_trains(cell) or type(cell).__module__.startswith(_WRAPPERS)):
             break
         inner = cell._cells[names[0]]
         if _trains(cell):
-            forward, path = inner, [names[0]]
+            forward = inner
         cell = inner
-    if cell is forward or not path:
-        return cell
-    return CellGroup(cell, {path[0]: forward})
+    try:
+        name_as_seen_from(wanted or cell, forward)
+    except ValueError:
+        raise UsageError(
+            f"ProbeCallback(network=…) got {type(wanted).__name__}, which is no cell of the "
+            f"{type(forward).__name__} that is trained; expected the network, or a cell of it."
+        ) from None
+    return forward
 
 
 def _trains(cell: nn.Cell) -> bool:

@@ -162,9 +162,9 @@ def test_a_training_is_recorded_step_by_step_under_the_networks_own_names(
     run = open_run(settings()["dump_path"])
     assert run.steps == list(range(EPOCHS * STEPS_AN_EPOCH))
     for step in run.steps:
-        around = {name for name in names(run, step) if name.startswith("Cell.network")}
+        around = {name for name in names(run, step) if name.startswith("Cell.outer.")}
         assert names(run, step) - around == names_of_the_decoder
-        assert {"Cell.network.WithLossCell.forward.0", "Cell.network._loss_fn.Loss.forward.0"} < (
+        assert {"Cell.outer.WithLossCell.forward.0", "Cell.outer._loss_fn.Loss.forward.0"} < (
             around
         )
     saved = [datum.value.tobytes() for datum in run.key_data("loss")]
@@ -193,7 +193,22 @@ def test_a_network_with_its_own_loss_is_the_root(
     assert "Cell.root.DecoderWithLoss.forward.0" in found
     assert "Cell.decoder.embedding.Embedding.parameters_grad.0" in found
     assert "Cell.decoder.blocks.1.up.Dense.backward.0" in found
-    assert not [name for name in found if name.startswith("Cell.network")]
+    assert not [name for name in found if name.startswith("Cell.outer.")]
+
+
+def test_names_may_be_those_of_a_cell_inside(
+    settings: Settings, names_of_the_decoder: set[str]
+) -> None:
+    """`network` says whose; what is none of the trained cells is refused, and nothing hooked."""
+    model, network = loss_inside()
+    model.train(1, batches(), callbacks=[ProbeCallback(settings(), network=network.decoder)])
+    found = names(open_run(settings()["dump_path"]), 1)
+    assert names_of_the_decoder < found
+    assert "Cell.outer.loss.Loss.forward.0" in found
+    other = ProbeCallback(settings(existing="overwrite"), network=Decoder())
+    with pytest.raises(UsageError, match="Decoder, which is no cell of the DecoderWithLoss"):
+        model.train(1, batches(), callbacks=[other])
+    assert hook_count(network) == 0
 
 
 def test_a_training_that_raises_leaves_a_readable_run_that_failed(settings: Settings) -> None:
