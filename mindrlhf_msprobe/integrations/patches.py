@@ -48,7 +48,13 @@ class Patches:
         self._faults: set[tuple[str, str]] = set()
 
     def wrap(
-        self, owner: Any, name: str, around: Around, *, otherwise: str, raises: bool = False
+        self,
+        owner: Any,
+        name: str,
+        around: Around,
+        *,
+        otherwise: str,
+        raises: tuple[type[Exception], ...] = (),
     ) -> bool:
         """Let `around` go around each call of `owner.name`; return whether it does.
 
@@ -60,7 +66,7 @@ class Patches:
             around: a generator function that takes the same arguments and yields once.
             otherwise: what is not recorded where the name is missing, e.g. "rewards are not
                 recorded".
-            raises: whether what `around` raises is for the user and passes on.
+            raises: what `around` may raise because it is for the user, e.g. ConfigError.
         """
         if owner is None:
             self.note_missing(name, otherwise)
@@ -103,7 +109,11 @@ class Patches:
             self._undo.pop()()
 
     def _wrapped(
-        self, function: Callable[..., Any], around: Around, where: str, raises: bool
+        self,
+        function: Callable[..., Any],
+        around: Around,
+        where: str,
+        raises: tuple[type[Exception], ...],
     ) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -119,7 +129,7 @@ class Patches:
                 result = function(*args, **kwargs)
             except BaseException as error:
                 if part is not None:
-                    self._end(where, part, error, raises)
+                    self._end(where, part, error)
                 raise
             if part is not None:
                 self._continue(where, part, result, raises)
@@ -128,7 +138,9 @@ class Patches:
         setattr(wrapped, _MARK, function)
         return wrapped
 
-    def _continue(self, where: str, part: Any, result: Any, raises: bool) -> None:
+    def _continue(
+        self, where: str, part: Any, result: Any, raises: tuple[type[Exception], ...]
+    ) -> None:
         try:
             part.send(result)
         except StopIteration:
@@ -138,7 +150,7 @@ class Patches:
         else:
             part.close()
 
-    def _end(self, where: str, part: Any, error: BaseException, raises: bool) -> None:
+    def _end(self, where: str, part: Any, error: BaseException) -> None:
         """Tell it that the method raised; the method's own exception is the one that passes on."""
         try:
             part.throw(error)
@@ -146,15 +158,16 @@ class Patches:
             return
         except BaseException as fault:
             if fault is not error and isinstance(fault, Exception):
-                self._fault(where, fault, raises=False, training_failed=True)
+                self._log_fault(where, fault)
         else:
             part.close()
 
-    def _fault(
-        self, where: str, error: Exception, raises: bool, training_failed: bool = False
-    ) -> None:
-        if (raises or self.strict) and not training_failed:
+    def _fault(self, where: str, error: Exception, raises: tuple[type[Exception], ...]) -> None:
+        if self.strict or isinstance(error, raises):
             raise error
+        self._log_fault(where, error)
+
+    def _log_fault(self, where: str, error: Exception) -> None:
         kind = (where, type(error).__name__)
         if kind not in self._faults:
             self._faults.add(kind)

@@ -133,6 +133,18 @@ def test_a_fault_around_a_method_is_logged_once_and_harms_nothing(said, place):
     assert "renamed" in message
 
 
+def test_what_is_for_the_user_is_raised():
+    worker = worker_class()
+
+    def around(self, batch):
+        yield
+        raise KeyError("dump_path is taken")
+
+    Patches("a trainer").wrap(worker, "train", around, otherwise="-", raises=(LookupError,))
+    with pytest.raises(KeyError, match="dump_path is taken"):
+        worker().train(1)
+
+
 def test_a_fault_is_raised_where_the_user_asked_for_it():
     worker = worker_class()
 
