@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from mindrlhf_msprobe.storage.writer import RunWriter
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.eager import StepCounters
     from mindrlhf_msprobe.capture.graph import GraphProbes, PhaseCapture
+    from mindrlhf_msprobe.capture.graph_joint import JointCapture
     from mindrlhf_msprobe.capture.hooks import ParameterHooks
 
 
@@ -63,7 +64,7 @@ class Recorder:
         self._sequence = itertools.count()
         self._summaries = Summaries()
         self._counters: dict[str, StepCounters] = {}
-        self._parameter_hooks: ParameterHooks | None = None
+        self._parameter_hooks: dict[str, ParameterHooks] = {}  # by role
         self._micro_steps: dict[str, int] = {}
         self._configurations: dict[str, Any] = {}
         # Phases that are switched on: the first and the last step in which they ran.
@@ -154,48 +155,56 @@ class Recorder:
             self._graph_probes = GraphProbes(self._config)
         return self._graph_probes
 
-    def open_phase(self, phase: Phase, network: Any) -> PhaseCapture | None:
-        """Begin to record a phase; None if that failed, which is counted, not raised."""
-        try:
-            from mindrlhf_msprobe.capture.eager import StepCounters
-            from mindrlhf_msprobe.capture.graph import PhaseCapture
-            from mindrlhf_msprobe.capture.hooks import ParameterHooks
+    def open_phases(self, networks: Mapping[Phase, Any]) -> JointCapture | None:
+        """Begin to record phases, each of its network, that open and close together.
 
-            counters = self._counters.setdefault(phase.name, StepCounters())
-            if self._parameter_hooks is None:
-                self._parameter_hooks = ParameterHooks()
-            capture = PhaseCapture(
-                network,
-                probes=self._probes(),
-                role=phase.role,
-                counters=counters,
-                sequence=self._sequence,
-                entries=self._entries(phase.name, counters),
-                is_recorded=self._config.records_cell,
-                records_token=self._config.records_token if phase.counts_tokens else None,
-                with_parameters=self._config.parameters,
-                directions=self._config.directions,
-                parameter_hooks=self._parameter_hooks,
-                buffer_bytes=self._config.buffer_mb << 20,
-                fault=self.fault,
-            )
-            capture.open()
+        None if that failed, which is counted, not raised.
+        """
+        try:
+            from mindrlhf_msprobe.capture.graph_joint import JointCapture
+
+            opening = JointCapture({p: self._capture(p, networks[p]) for p in networks})
+            opening.open()
         except Exception as error:
-            self.fault(f"phase {phase.name}", error)
+            self.fault(f"phase {names_of(networks)}", error)
             return None
-        return capture
+        return opening
 
-    def close_phase(self, phase: Phase, capture: PhaseCapture) -> None:
-        """End to record a phase; says once if no cell ran inside it."""
+    def _capture(self, phase: Phase, network: Any) -> PhaseCapture:
+        from mindrlhf_msprobe.capture.eager import StepCounters
+        from mindrlhf_msprobe.capture.graph import PhaseCapture
+        from mindrlhf_msprobe.capture.hooks import ParameterHooks
+
+        counters = self._counters.setdefault(phase.name, StepCounters())
+        return PhaseCapture(
+            network,
+            probes=self._probes(),
+            role=phase.role,
+            counters=counters,
+            sequence=self._sequence,
+            entries=self._entries(phase.name, counters),
+            is_recorded=self._config.records_cell,
+            records_token=self._config.records_token if phase.counts_tokens else None,
+            with_parameters=self._config.parameters,
+            directions=self._config.directions,
+            parameter_hooks=self._parameter_hooks.setdefault(phase.role, ParameterHooks()),
+            buffer_bytes=self._config.buffer_mb << 20,
+            fault=self.fault,
+        )
+
+    def close_phases(self, opening: JointCapture) -> None:
+        """End to record phases; says once of each in which no cell ran."""
         try:
-            capture.close()
-            self._note_graph_gaps(phase.role, capture.gaps())
+            opening.close()
+            for phase, capture in opening.phases.items():
+                self._note_graph_gaps(phase.role, capture.gaps())
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
         except Exception as error:
-            self.fault(f"phase {phase.name}", error)
-        if not capture.cells_seen:
-            self._messages.silent(phase, self.step)
+            self.fault(f"phase {names_of(opening.phases)}", error)
+        for phase, capture in opening.phases.items():
+            if not capture.cells_seen:
+                self._messages.silent(phase, self.step)
 
     def note_exception(self, phase: Phase, error: BaseException) -> None:
         """Say what to try where MindSpore could not compile cells that hold probes."""
@@ -330,6 +339,11 @@ class Recorder:
             write=write,
             fault=self.fault,
         )
+
+
+def names_of(phases: Iterable[Phase]) -> str:
+    """Return what phases that are open together are called in messages."""
+    return " and ".join(phase.name for phase in phases)
 
 
 def reduces_on_device(fingerprint: bool) -> bool:
