@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from typing import TextIO
 
+VARIABLE = "MSPROBE_LOG_LEVEL"
 _LEVELS = {
     "0": logging.DEBUG,
     "1": logging.INFO,
@@ -16,15 +19,66 @@ _LEVELS = {
 logger = logging.getLogger("mindrlhf_msprobe")
 
 
+class _Rank(logging.Filter):
+    """Puts the rank before every message, whoever shows it."""
+
+    rank: int | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.rank is not None and not hasattr(record, "msprobe_rank"):
+            record.msprobe_rank = self.rank
+            record.msg = f"[rank {self.rank}] {record.msg}"
+        return True
+
+
+class _Fallback(logging.StreamHandler[TextIO]):
+    """Shows messages on stderr while the application has no handler that would."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        self.setFormatter(logging.Formatter("msprobe %(levelname)s %(message)s"))
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        others = [handler for handler in logger.handlers if handler is not self]
+        if not others and not (logger.propagate and logging.root.handlers):
+            super().emit(record)
+
+
+_rank = _Rank()
+_refused: set[str] = set()
+
+
 def configure(rank: int | None = None) -> None:
     """Set the level from MSPROBE_LOG_LEVEL (0 debug … 4 silent, default 1 info).
 
-    A handler on stderr is added only where the application has configured none, so that a
-    trainer's own logging set-up stays in charge.
+    Where the variable is not set, a level that the application has set stays. Messages go to
+    stderr only while the application has configured no handler: its own set-up stays in charge.
+
+    Args:
+        rank: stands before every message from now on.
     """
-    logger.setLevel(_LEVELS.get(os.environ.get("MSPROBE_LOG_LEVEL", "1"), logging.INFO))
-    if not logger.hasHandlers():
-        where = "" if rank is None else f" [rank {rank}]"
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter(f"msprobe %(levelname)s{where} %(message)s"))
-        logger.addHandler(handler)
+    if rank is not None:
+        _rank.rank = rank
+    value = os.environ.get(VARIABLE, "").strip()
+    if value in _LEVELS:
+        logger.setLevel(_LEVELS[value])
+    elif value or logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    if value and value not in _LEVELS and value not in _refused:
+        _refused.add(value)
+        logger.warning(
+            "%s is %r; expected 0 (debug), 1 (info), 2 (warnings), 3 (errors) or 4 (nothing). "
+            "Logging as with 1.",
+            VARIABLE,
+            value,
+        )
+
+
+if not logger.handlers:
+    logger.addFilter(_rank)
+    logger.addHandler(_Fallback())
+    configure()

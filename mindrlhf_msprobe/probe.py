@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -100,6 +100,22 @@ class Probe:
         """The number of the training step that is running."""
         return self._recorder.step if self._recorder else self._config.initial_step
 
+    def start_at(self, step: int) -> None:
+        """Number the steps from `step` on, where a trainer resumes; an `initial_step` counts more.
+
+        What an earlier attempt at this run recorded from this step on is removed, as it is where
+        `existing: resume` finds the step by itself.
+
+        Raises:
+            UsageError: it is no step's number, or something has been recorded already.
+        """
+        if self._recorder is None:
+            return
+        self._refuse_if_closed("start_at")
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise UsageError(f"start_at({step!r}): expected the number of a step, 0 or larger.")
+        self._recorder.start_at(step)
+
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
         """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
 
@@ -137,34 +153,49 @@ class Probe:
         self._recorder.watch({role: self._networks[role] for role in networks}, checked)
 
     def phase(
-        self, name: str, model: Any = None, *, token_range: tuple[int, int] | None = None
+        self,
+        name: str | Sequence[str],
+        model: Any = None,
+        *,
+        token_range: tuple[int, int] | None = None,
     ) -> PhaseContext | _NoPhase:
         """Return a context manager, also usable as a decorator, around one phase of the step.
 
         Args:
-            name: the phase, e.g. `actor_update`.
+            name: the phase, e.g. `actor_update`. Or several, e.g. `["actor_update",
+                "critic_update"]`, where one call runs the networks of all of them: each network is
+                recorded in the phase of its role.
             model: the network that runs in it, instead of the one watched for the phase's role.
             token_range: counts tokens in any phase, and records those from the first number to the
                 second, inclusive, instead of what the configuration says.
 
         Raises:
-            UsageError: the phase or the token range is none; on entry, no network was watched for
-                its role, or another phase is still open.
+            UsageError: a phase or the token range is none, or two of several phases have one role;
+                on entry, no network was watched for its role, or another phase is still open.
         """
         if self._recorder is None:
             return _NO_PHASE
-        phase = self._phases.get(name) if isinstance(name, str) else None
-        if phase is None:
+        names = [name] if isinstance(name, str) or not isinstance(name, Sequence) else list(name)
+        phases = [self._phases.get(n) if isinstance(n, str) else None for n in names]
+        for unknown in [n for n, phase in zip(names, phases) if phase is None]:
             raise UsageError(
-                f"phase({name!r}) is not known.{nearest(str(name), self._phases)} Phases: "
+                f"phase({unknown!r}) is not known.{nearest(str(unknown), self._phases)} Phases: "
                 f"{', '.join(self._phases)}. A phase of your own is declared in "
                 f"msprobe_config.phases."
             )
+        together = [phase for phase in phases if phase is not None]
+        if len({phase.role for phase in together}) < max(len(together), 1):
+            raise UsageError(
+                f"phase({name!r}): expected phases of different roles, each of which records its "
+                f"own network."
+            )
         if model is not None:
+            if len(together) > 1:
+                raise UsageError(f"phase({name!r}, model=…): a model is that of one phase.")
             model = _checked(f"phase({name!r}, model=…)", model)
         if token_range is not None:
             token_range = _checked_tokens(f"phase({name!r}, token_range=…)", token_range)
-        return PhaseContext(self, self._recorder, phase, model, token_range)
+        return PhaseContext(self, self._recorder, together, model, token_range)
 
     def save_data(self, name: Any = None, data: Any = MISSING, /, **named: Any) -> None:
         """Save key data by name.
@@ -301,32 +332,38 @@ class Probe:
                 f"dump_path."
             )
 
-    def _enter_phase(self, context: PhaseContext, phase: Phase, model: Any) -> Any:
-        """Mark the phase open and return the network to record, or None if nothing is."""
+    def _enter(
+        self, context: PhaseContext, phases: Sequence[Phase], model: Any
+    ) -> dict[Phase, Any]:
+        """Mark phases open and return the network to record in each that is recorded now."""
         self._refuse_if_closed("phase")
         if self._open is not None:
             raise UsageError(
-                f"phase({phase.name!r}) while the phase {self._open.name!r} is still open: phases "
-                f"do not nest, and a decorated function does not call itself. Leave "
+                f"phase({context.name!r}) while the phase {self._open.name!r} is still open: "
+                f"phases do not nest, and a decorated function does not call itself. Leave "
                 f"{self._open.name!r} first."
             )
-        network = None
-        if self._config.records_phase(phase):
-            if model is None and phase.role not in self._networks:
-                raise UsageError(
-                    f"phase({phase.name!r}) before a network was watched for its role: call "
-                    f"probe.watch({phase.role}=cell) first, or give phase({phase.name!r}, "
-                    f"model=cell)."
-                )
-            network = model if model is not None else self._networks[phase.role]
-        assert self._recorder is not None
-        if network is not None:
-            with self._recorder.ledger.charge(phase.name):
-                self._recorder.first_entry(phase.role, network)
+        networks = {phase: self._network_of(phase, model) for phase in phases}
+        recorder = self._recorder
+        assert recorder is not None
+        for phase, network in networks.items():
+            if network is not None:
+                with recorder.ledger.charge(phase.name):
+                    recorder.first_entry(phase.role, network)
         self._open = context
-        if network is None:
+        return {p: n for p, n in networks.items() if n is not None and recorder.wants(p)}
+
+    def _network_of(self, phase: Phase, model: Any) -> Any:
+        """Return the network that runs in a phase, None if nothing of it is recorded."""
+        if not self._config.records_phase(phase):
             return None
-        return network if self._recorder.wants(phase) else None
+        if model is None and phase.role not in self._networks:
+            raise UsageError(
+                f"phase({phase.name!r}) before a network was watched for its role: call "
+                f"probe.watch({phase.role}=cell) first, or give phase({phase.name!r}, "
+                f"model=cell)."
+            )
+        return model if model is not None else self._networks[phase.role]
 
     def _leave_phase(self, context: PhaseContext) -> None:
         if self._open is context:
@@ -334,7 +371,7 @@ class Probe:
 
 
 class PhaseContext:
-    """One phase of the step: `with probe.phase(…):` or `@probe.phase(…)`.
+    """One phase of the step, or several at once: `with probe.phase(…):` or `@probe.phase(…)`.
 
     Exceptions inside pass through; the phase is closed all the same.
     """
@@ -343,30 +380,28 @@ class PhaseContext:
         self,
         probe: Probe,
         recorder: Recorder,
-        phase: Phase,
+        phases: Sequence[Phase],
         model: Any,
         token_range: tuple[int, int] | None = None,
     ) -> None:
         self._probe = probe
         self._recorder = recorder
-        self._phase = phase
+        self._phases = phases
         self._model = model
         self._token_range = token_range
         self._capture: Any = None
 
     @property
     def name(self) -> str:
-        """The phase's name."""
-        return self._phase.name
+        """The phase's name; of several, all of them."""
+        return " and ".join(phase.name for phase in self._phases)
 
     def __enter__(self) -> PhaseContext:
-        network = self._probe._enter_phase(self, self._phase, self._model)
-        if network is not None:
+        networks = self._probe._enter(self, self._phases, self._model)
+        if networks:
             try:
-                with self._recorder.ledger.charge(self._phase.name):
-                    self._capture = self._recorder.open_phase(
-                        self._phase, network, self._token_range
-                    )
+                with self._recorder.ledger.charge(next(iter(networks)).name):
+                    self._capture = self._recorder.open_phases(networks, self._token_range)
             except BaseException:
                 self._probe._leave_phase(self)
                 raise
@@ -379,7 +414,7 @@ class PhaseContext:
         trace: TracebackType | None,
     ) -> None:
         if error is not None and self._capture is not None:
-            self._recorder.note_exception(self._phase, error)
+            self._recorder.note_exception(self._phases[0], error)
         try:
             self.end()
         except Exception:
@@ -391,8 +426,8 @@ class PhaseContext:
         capture, self._capture = self._capture, None
         try:
             if capture is not None:
-                with self._recorder.ledger.charge(self._phase.name):
-                    self._recorder.close_phase(self._phase, capture)
+                with self._recorder.ledger.charge(next(iter(capture.phases)).name):
+                    self._recorder.close_phases(capture)
         finally:
             self._probe._leave_phase(self)
 
@@ -411,12 +446,12 @@ class PhaseContext:
                 f"phase({self.name!r}) cannot decorate {function.__qualname__}, whose body runs "
                 f"after it returned; use `with probe.phase(…)` inside it."
             )
-        probe, phase, model = self._probe, self._phase, self._model
-        tokens = self._token_range
+        probe, model, tokens = self._probe, self._model, self._token_range
+        names = [phase.name for phase in self._phases]
 
         @functools.wraps(function)
         def in_phase(*args: Any, **kwargs: Any) -> Any:
-            with probe.phase(phase.name, model=model, token_range=tokens):
+            with probe.phase(names, model=model, token_range=tokens):
                 return function(*args, **kwargs)
 
         return in_phase  # type: ignore[return-value]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -97,7 +98,11 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Return a function that returns the warnings this package has logged so far."""
 
     def collect() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.name == "mindrlhf_msprobe"]
+        return [
+            record.getMessage()
+            for record in caplog.records
+            if record.name == "mindrlhf_msprobe" and record.levelno >= logging.WARNING
+        ]
 
     return collect
 

@@ -660,6 +660,46 @@ def test_steps_start_where_the_configuration_says(
     assert recorded(probe).steps == [7, 8]
 
 
+def test_a_trainer_that_resumes_tells_its_step_before_anything_is_recorded(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any], tmp_path: Path
+) -> None:
+    """start_at numbers the steps; run.json then says where the run began."""
+    probe = layer_probe(key_data_dump=True)
+    probe.start_at(7)
+    probe.save_data(loss=1.0)
+    with pytest.raises(UsageError, match="after something was recorded in step 7"):
+        probe.start_at(9)
+    probe.step()
+    with pytest.raises(UsageError, match="after something was recorded"):
+        probe.start_at(9)
+    assert recorded(probe).steps == [7]
+    assert read_json(tmp_path / "run" / "run.json")["config"]["initial_step"] == 7
+    again = layer_probe(key_data_dump=True, existing="resume")
+    assert again.current_step == 8
+    again.start_at(6)  # its checkpoint is older than what was recorded
+    again.save_data(loss=1.0)
+    again.step()
+    assert recorded(again).steps == [6]
+    assert read_json(tmp_path / "run" / "run.json")["config"]["initial_step"] == 6
+
+
+@pytest.mark.parametrize("step", [-1, 1.0, True, None])
+def test_only_a_step_can_be_started_at(layer_probe: Callable[..., Probe], step: Any) -> None:
+    """What is no number of a step is refused by name."""
+    with pytest.raises(UsageError, match="expected the number of a step"):
+        layer_probe().start_at(step)
+
+
+def test_an_initial_step_of_the_configuration_counts_more(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """Who writes initial_step knows better than the trainer; a probe that is off takes the call."""
+    probe = layer_probe(initial_step=3)
+    probe.start_at(7)
+    assert probe.current_step == 3
+    Probe.from_config({"msprobe": False}).start_at(7)
+
+
 def test_a_step_is_readable_when_step_returns(
     layer_probe: Callable[..., Probe], networks: dict[str, Any], tmp_path: Path
 ) -> None:

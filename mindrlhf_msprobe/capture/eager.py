@@ -18,6 +18,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.callstack import CallStacks
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.gradients import (
     CallGradients,
@@ -31,15 +32,12 @@ from mindrlhf_msprobe.capture.recompute import (
     MARKS,
     Call,
     Repetitions,
-    is_helper,
     repeating_cells,
 )
 from mindrlhf_msprobe.capture.selection import Selection
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.ledger import Charge
 from mindrlhf_msprobe.storage.records import entry_name
-
-ROOT_NAME = "root"
 
 
 def check_cell(call: str, cell: object) -> nn.Cell:
@@ -55,31 +53,6 @@ def check_cell(call: str, cell: object) -> nn.Cell:
             f"(the network itself, not its class, parameters or trainer)."
         )
     return cell
-
-
-def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
-    """Return every cell below `root` by name, each cell once, `root` itself as "root".
-
-    The cells by which MindSpore recomputes another one are not among them.
-    """
-    # The same names in the same order as Cell.cells_and_names, which leaves out cells that are
-    # false or equal to another one (a cell may define len or ==).
-    cells: dict[str, nn.Cell] = {}
-    seen: set[int] = set()
-    pending: list[tuple[str, nn.Cell]] = [("", root)]
-    while pending:
-        path, cell = pending.pop()
-        if id(cell) in seen or is_helper(cell):
-            continue
-        seen.add(id(cell))
-        name = path or ROOT_NAME
-        while name in cells:  # a child that is itself called root
-            name += "~"
-        cells[name] = cell
-        prefix = f"{path}." if path else ""
-        children = [(prefix + key, c) for key, c in cell._cells.items() if c is not None]
-        pending += reversed(children)
-    return cells
 
 
 @dataclass

@@ -204,12 +204,12 @@ def initial_weights(network: Any, fault: FaultSink) -> dict[str, str | None]:
     whose elements are not there: not initialised yet (asking would initialise it, with numbers
     that the training's generator then no longer has), or lost to a fault.
     """
-    from mindrlhf_msprobe.capture.eager import ROOT_NAME, named_cells
+    from mindrlhf_msprobe.capture.cells import ROOT_NAME, named_cells
 
     found: dict[str, str | None] = {}
     seen: set[int] = set()
     for cell_name, cell in named_cells(network).items():
-        prefix = "" if cell is network and cell_name == ROOT_NAME else f"{cell_name}."
+        prefix = "" if cell_name == ROOT_NAME else f"{cell_name}."
         for name, parameter in cell.parameters_and_names(expand=False):
             if id(parameter) in seen:
                 continue

@@ -18,10 +18,11 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters, named_cells
+from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
-from mindrlhf_msprobe.capture.graph_probes import SITES
+from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
 from mindrlhf_msprobe.capture.graph_source import (
     CONSTRUCT,
     NUMBER,
@@ -186,6 +187,27 @@ def _compiled_around(network: nn.Cell) -> nn.Cell | None:
     return None
 
 
+def listen(receiver: Receiver) -> None:
+    """Let what compiled cells hand over from now on go to a receiver."""
+    if _writes_files():
+        from mindrlhf_msprobe.capture import graph_ascend
+
+        graph_ascend.before_phase()
+    SITES.receiver = receiver
+
+
+def hand_over(receiver: Receiver) -> None:
+    """Wait for what still runs, let the receiver have it, and nothing from then on."""
+    if _writes_files():
+        from mindrlhf_msprobe.capture import graph_ascend
+
+        graph_ascend.after_phase(receiver)
+    else:
+        EXECUTOR.sync()
+    if SITES.receiver is receiver:
+        SITES.receiver = None
+
+
 class PhaseCapture:
     """One opening of one phase: what runs in Python and what runs in graphs.
 
@@ -269,26 +291,18 @@ class PhaseCapture:
         """How many calls of recorded cells the phase has seen."""
         return self._graph.cells_seen + (self._eager.cells_seen if self._eager else 0)
 
-    def open(self) -> None:
-        """Begin to record."""
+    @property
+    def graph(self) -> GraphCalls:
+        """What takes what compiled cells hand over."""
+        return self._graph
+
+    def begin(self) -> None:
+        """Begin to record what runs in Python."""
         if self._eager is not None:
             self._eager.open()
-        if _writes_files():
-            from mindrlhf_msprobe.capture import graph_ascend
 
-            graph_ascend.before_phase()
-        SITES.receiver = self._graph
-
-    def close(self) -> None:
-        """End to record; waits for what still runs."""
-        if _writes_files():
-            from mindrlhf_msprobe.capture import graph_ascend
-
-            graph_ascend.after_phase(self._graph)
-        else:
-            EXECUTOR.sync()
-        if SITES.receiver is self._graph:
-            SITES.receiver = None
+    def end(self) -> None:
+        """End to record; what compiled cells handed over must have been `hand_over`ed."""
         try:
             self._graph.end()
         finally:
@@ -324,10 +338,8 @@ class PhaseCapture:
         for name, cell in self._names.values():
             construct = getattr(vars(cell)[CONSTRUCT], "__func__", None)
             if name in ran and hasattr(construct, "__wrapped_by_jit__"):
-                prefix = "" if cell is self._root else f"{name}."
-                below = {
-                    n for n, c in self._names.values() if n.startswith(prefix) and c is not cell
-                }
+                inside = {id(c) for c in named_cells(cell).values() if c is not cell}
+                below = {n for n, c in self._names.values() if id(c) in inside}
                 if not below & ran:
                     silent |= dict.fromkeys(below, f"{name} was compiled before watch()")
         return silent

@@ -144,10 +144,18 @@ class GraphCalls:
 
     # What a Receiver does.
 
-    def opened(self, site: Site) -> int:
-        """Open a call of a cell, or of an optimizer."""
+    def knows(self, cell: int) -> bool:
+        """Tell whether this network holds a cell, or an optimizer takes its gradients."""
+        return cell in self._slots or cell in self._optimizers
+
+    def opened(self, site: Site, number: int | None = None) -> int:
+        """Open a call of a cell, or of an optimizer.
+
+        Args:
+            number: the call's, where calls of several networks are numbered together.
+        """
         with self._lock:
-            number = next(self._numbers)
+            number = next(self._numbers) if number is None else number
             if site.cell in self._optimizers:
                 if self._python_runs and all(call.outer or call.parent for call in self._group):
                     return 0  # the network ran in PyNative, where parameters have hooks

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.configurations import as_text, to_plain
+from mindrlhf_msprobe.capture.configurations import to_plain
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
+from mindrlhf_msprobe.capture.messages import Messages
 from mindrlhf_msprobe.capture.room import tell_missing_ranks, tell_room
 from mindrlhf_msprobe.capture.summary import HostTensor, Summaries
 from mindrlhf_msprobe.config import ProbeConfig
@@ -27,6 +27,7 @@ from mindrlhf_msprobe.storage.writer import RunWriter
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.eager import StepCounters
     from mindrlhf_msprobe.capture.graph import GraphProbes, PhaseCapture
+    from mindrlhf_msprobe.capture.graph_joint import JointCapture
     from mindrlhf_msprobe.capture.hooks import ParameterHooks
 
 
@@ -42,6 +43,8 @@ class Recorder:
         self.ledger = Ledger()
         # Cells run in any thread, files are written by one more. Held for moments only.
         self._lock = threading.RLock()
+        self._messages = Messages(config)
+        self.step = config.initial_step
         self._lost: dict[str, int] = {}
         self._raised: BaseException | None = None
         unknown: list[tuple[str, BaseException]] = []
@@ -57,29 +60,50 @@ class Recorder:
             fault=self.fault,
             ledger=self.ledger,
         )
-        self.step = config.initial_step or self._writer.next_step()
-        try:
-            self._writer.begin(self.step)
-        except OSError as refused:
-            raise RunError(
-                f"dump_path {config.dump_path}: what an interrupted attempt left of step "
-                f"{self.step} cannot be removed: {refused.strerror or refused}."
-            ) from None
+        self._begin(config.initial_step or self._writer.next_step())
         self._sequence = itertools.count()
         self._summaries = Summaries()
         self._counters: dict[str, StepCounters] = {}
-        self._parameter_hooks: ParameterHooks | None = None
+        self._parameter_hooks: dict[str, ParameterHooks] = {}  # by role
         self._micro_steps: dict[str, int] = {}
         self._configurations: dict[str, Any] = {}
-        self._silent_phases: set[str] = set()
         # Phases that are switched on: the first and the last step in which they ran.
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._phases_recorded: set[str] = set()
         self._roles_entered: set[str] = set()
         self._room_told = self._ranks_told = False
+        self._steps_ended = 0
         self._graph_probes: GraphProbes | None = None
         for what, error in unknown:
             self.fault(what, error)
+        self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
+
+    def _begin(self, step: int) -> None:
+        self.step = step
+        try:
+            self._writer.begin(step)
+        except OSError as refused:
+            raise RunError(
+                f"dump_path {self._config.dump_path}: what an interrupted attempt left of step "
+                f"{step} cannot be removed: {refused.strerror or refused}."
+            ) from None
+
+    def start_at(self, step: int) -> None:
+        """Count the steps from `step` on, unless the configuration says from where.
+
+        Raises:
+            UsageError: something has been recorded already.
+            RunError: what an earlier attempt left from there on cannot be removed.
+        """
+        if self._config.initial_step:
+            return
+        if self._roles_entered or self._micro_steps or self._steps_ended:
+            raise UsageError(
+                f"start_at({step}) after something was recorded in step {self.step}; call it "
+                f"before the first phase and the first save_data()."
+            )
+        self._begin(step)
+        self._messages.starts_at(step)
 
     def first_entry(self, role: str, network: Any) -> None:
         """Record the initial weights of a role's network, and what the process now runs with.
@@ -141,42 +165,52 @@ class Recorder:
             self._graph_probes = GraphProbes(self._config)
         return self._graph_probes
 
-    def open_phase(
-        self, phase: Phase, network: Any, token_range: tuple[int, int] | None = None
-    ) -> PhaseCapture | None:
-        """Begin to record a phase; None if that failed, which is counted, not raised."""
-        try:
-            from mindrlhf_msprobe.capture.eager import StepCounters
-            from mindrlhf_msprobe.capture.graph import PhaseCapture
-            from mindrlhf_msprobe.capture.hooks import ParameterHooks
-            from mindrlhf_msprobe.capture.selection import Selection
+    def open_phases(
+        self, networks: Mapping[Phase, Any], token_range: tuple[int, int] | None = None
+    ) -> JointCapture | None:
+        """Begin to record phases, each of its network, that open and close together.
 
-            counters = self._counters.get(phase.name)
-            if counters is None:
-                counters = StepCounters(Selection(self._config))
-                self._counters[phase.name] = counters
-            if self._parameter_hooks is None:
-                self._parameter_hooks = ParameterHooks()
-            capture = PhaseCapture(
-                network,
-                probes=self._probes(),
-                role=phase.role,
-                counters=counters,
-                sequence=self._sequence,
-                entries=self._entries(phase.name, counters),
-                is_recorded=self._config.records_cell,
-                records_token=self._token_filter(phase, token_range),
-                with_parameters=self._config.parameters,
-                directions=self._config.directions,
-                parameter_hooks=self._parameter_hooks,
-                buffer_bytes=self._config.buffer_mb << 20,
-                fault=self.fault,
+        None if that failed, which is counted, not raised.
+        """
+        try:
+            from mindrlhf_msprobe.capture.graph_joint import JointCapture
+
+            opening = JointCapture(
+                {p: self._capture(p, networks[p], token_range) for p in networks}
             )
-            capture.open()
+            opening.open()
         except Exception as error:
-            self.fault(f"phase {phase.name}", error)
+            self.fault(f"phase {names_of(networks)}", error)
             return None
-        return capture
+        return opening
+
+    def _capture(
+        self, phase: Phase, network: Any, token_range: tuple[int, int] | None
+    ) -> PhaseCapture:
+        from mindrlhf_msprobe.capture.eager import StepCounters
+        from mindrlhf_msprobe.capture.graph import PhaseCapture
+        from mindrlhf_msprobe.capture.hooks import ParameterHooks
+        from mindrlhf_msprobe.capture.selection import Selection
+
+        counters = self._counters.get(phase.name)
+        if counters is None:
+            counters = StepCounters(Selection(self._config))
+            self._counters[phase.name] = counters
+        return PhaseCapture(
+            network,
+            probes=self._probes(),
+            role=phase.role,
+            counters=counters,
+            sequence=self._sequence,
+            entries=self._entries(phase.name, counters),
+            is_recorded=self._config.records_cell,
+            records_token=self._token_filter(phase, token_range),
+            with_parameters=self._config.parameters,
+            directions=self._config.directions,
+            parameter_hooks=self._parameter_hooks.setdefault(phase.role, ParameterHooks()),
+            buffer_bytes=self._config.buffer_mb << 20,
+            fault=self.fault,
+        )
 
     def _token_filter(
         self, phase: Phase, token_range: tuple[int, int] | None
@@ -186,52 +220,30 @@ class Recorder:
             return lambda token: first <= token <= last
         return self._config.records_token if phase.counts_tokens else None
 
-    def close_phase(self, phase: Phase, capture: PhaseCapture) -> None:
-        """End to record a phase; says once if no cell ran inside it."""
+    def close_phases(self, opening: JointCapture) -> None:
+        """End to record phases; says once of each in which no cell ran."""
         try:
-            capture.close()
-            self._note_graph_gaps(phase.role, capture.gaps())
+            opening.close()
+            for phase, capture in opening.phases.items():
+                self._note_graph_gaps(phase.role, capture.gaps())
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
         except Exception as error:
-            self.fault(f"phase {phase.name}", error)
-        if not capture.cells_seen and phase.name not in self._silent_phases:
-            self._silent_phases.add(phase.name)
-            logger.warning(
-                "phase %s, step %d: no cell of the %s network that was watched ran inside it, so "
-                "nothing was recorded. Check that the phase is wrapped around the right call, that "
-                "the network that runs is the one given to watch(), that include and exclude leave "
-                "cells of it, and that watch() was called before it was first compiled.",
-                phase.name,
-                self.step,
-                phase.role,
-            )
+            self.fault(f"phase {names_of(opening.phases)}", error)
+        for phase, capture in opening.phases.items():
+            if not capture.cells_seen:
+                self._messages.silent(phase, self.step)
 
     def note_exception(self, phase: Phase, error: BaseException) -> None:
         """Say what to try where MindSpore could not compile cells that hold probes."""
-        frames = traceback.walk_tb(error.__traceback__)
-        codes = (frame.f_code for frame, _ in frames)
-        if any(c.co_name == "compile" and "mindspore" in c.co_filename for c in codes):
-            logger.warning(
-                "%s passed through phase %s while MindSpore compiled cells that hold probes. If it "
-                "does not happen with msprobe: false, leave out the cell that the error names "
-                "(exclude), or its gradients (directions: [forward]), and report it.",
-                type(error).__name__,
-                phase.name,
-            )
+        self._messages.raised(phase, error)
 
     def _note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> None:
         """Write down, and say once, which cells could not be recorded whole, being compiled."""
         with self._lock:
             new = self._writer.note_graph_gaps(role, gaps)
         if new:
-            cells = "; ".join(f"{cell}: {reason}" for cell, reason in new.items())
-            logger.warning(
-                "the %s network is compiled, and of these cells something cannot be recorded (see "
-                "coverage.graph_mode in run.json): %s",
-                role,
-                cells,
-            )
+            self._messages.gaps(role, new)
 
     def save_key_data(self, key: str, value: Any) -> None:
         """Save one value under `key`, as the next micro-step of this step."""
@@ -255,19 +267,12 @@ class Recorder:
 
     def save_configurations(self, configurations: Mapping[Any, Any]) -> None:
         """Write configurations.json; what was saved under other names before stays in it."""
-
-        def note(path: str, value: Any) -> None:
-            logger.warning(
-                "configurations: %s is a %s, written as the text %.80s",
-                path,
-                type(value).__name__,
-                as_text(value),
-            )
-
+        texts: dict[str, Any] = {}
         try:
             with self._lock:
-                self._configurations.update(to_plain(configurations, note))
+                self._configurations.update(to_plain(configurations, texts.__setitem__))
                 content = dict(self._configurations)
+            self._messages.texts(texts)
             self._writer.save_configurations(content)
         except Exception as error:
             self.fault("configurations", error)
@@ -277,11 +282,12 @@ class Recorder:
         try:
             self._writer.end_step(self.step, self._lost)
         except Exception as error:
-            self.fault(f"the end of step {self.step}", error)
+            self.fault("the end of a step", error)
         finally:  # an interrupted wait ends the step too: the writer was told already
             self._tell_room()
             self._tell_ranks()
             self.step += 1
+            self._steps_ended += 1
             self._counters.clear()
             self._micro_steps.clear()
 
@@ -315,29 +321,11 @@ class Recorder:
         except Exception as error:
             self.fault("the end of the run", error)
         if self._lost:
-            lost = ", ".join(f"{what}: {count}" for what, count in self._lost.items())
-            logger.warning("records lost while recording (see run.json): %s", lost)
+            self._messages.lost(self._lost)
         for name, (first, last) in self._phases_run.items():
-            if name not in self._phases_recorded | self._silent_phases and not self._lost:
-                logger.warning(
-                    "phase %s is switched on and ran in steps %d to %d, but nothing of it was "
-                    "recorded: %s",
-                    name,
-                    first,
-                    last,
-                    self._why_nothing(first, last),
-                )
-
-    def _why_nothing(self, first: int, last: int) -> str:
-        config = self._config
-        if "forward" not in config.directions:
-            return "directions leaves out forward, and no gradients were computed in it"
-        if last < config.step_start or first > config.step_end:
-            return f"step_start {config.step_start} … step_end {config.step_end} meets none of them"
-        return (
-            f"look at token_range_start {config.token_range_start} … token_range_end "
-            f"{config.token_range_end}, include and exclude"
-        )
+            silent = self._messages.has_told("silent", name)
+            if name not in self._phases_recorded and not silent and not self._lost:
+                self._messages.nothing_recorded(name, first, last)
 
     def abandon(self) -> None:
         """Record nothing more: called in a forked child, which leaves the run to its parent."""
@@ -356,14 +344,7 @@ class Recorder:
             self._raised = error
             raise error
         if first:
-            logger.warning(
-                "could not record %s (step %d): %s: %s. Training goes on; further losses of this "
-                "kind are counted in run.json.",
-                what,
-                self.step,
-                type(error).__name__,
-                error,
-            )
+            self._messages.fault(what, self.step, error)
 
     def _entries(self, phase: str, counters: StepCounters) -> Entries:
         """Return what describes the tensors of a phase that opens, and takes its entries."""
@@ -397,6 +378,11 @@ class Recorder:
             write=write,
             fault=self.fault,
         )
+
+
+def names_of(phases: Iterable[Phase]) -> str:
+    """Return what phases that are open together are called in messages."""
+    return " and ".join(phase.name for phase in phases)
 
 
 def reduces_on_device(fingerprint: bool) -> bool:

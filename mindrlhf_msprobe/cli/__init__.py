@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli import compare, demo, estimate, merge, show
+from mindrlhf_msprobe.cli import compare, demo, estimate, merge, run, show
 from mindrlhf_msprobe.cli.answers import UNDECIDED, close_stdout
 from mindrlhf_msprobe.cli.parsing import Command, Parser, joined
 from mindrlhf_msprobe.errors import MsprobeError
@@ -23,7 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     parser = _parser()
-    arguments = parser.parse_args(joined(sys.argv[1:] if argv is None else argv))
+    own, for_script = run.split(sys.argv[1:] if argv is None else argv)
+    arguments = parser.parse_args(joined(own))
+    if arguments.command == run.NAME:
+        arguments.arguments = for_script
+        return run.run_script(arguments)  # what the script raises is Python's to report
     try:
         return int(arguments.run(arguments))
     except MsprobeError as error:
@@ -49,6 +53,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Command
     )
-    for command in (compare, show, merge, estimate, demo):
+    for command in (compare, show, merge, estimate, run, demo):
         command.add_parser(commands)
     return parser

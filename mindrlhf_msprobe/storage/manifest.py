@@ -162,6 +162,10 @@ class Manifest:
             OSError: it cannot be removed.
         """
         self.attempt["begins_with"] = step
+        # The run began with its earliest attempt, wherever the configuration lets this one begin.
+        began = [a.get("begins_with") for a in self.content["attempts"] if isinstance(a, dict)]
+        steps = [begin for begin in began if isinstance(begin, int)]
+        self.content["config"]["initial_step"] = min(steps)
         if len(self.content["attempts"]) > 1:
             own = self.content["world"]["rank"]
             remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)

@@ -88,6 +88,11 @@ class RunWriter:
         self._key_data: list[tuple[str, Path]] = []  # what was written in the open step, and where
         self._step_has_data = False
 
+    @property
+    def continues(self) -> bool:
+        """Whether an earlier attempt had begun this run."""
+        return len(self._manifest.content["attempts"]) > 1
+
     def next_step(self) -> int:
         """Return the step after the last one an earlier attempt completed, 0 in a new run."""
         done = [a.get("last_completed_step") for a in self._manifest.content["attempts"][:-1]]

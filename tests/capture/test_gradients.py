@@ -28,7 +28,7 @@ from small_networks import (  # noqa: E402
 )
 
 from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture.eager import named_cells  # noqa: E402
+from mindrlhf_msprobe.capture.cells import named_cells  # noqa: E402
 from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
 
 PHASE = "actor_update"

@@ -1,0 +1,56 @@
+"""The cells of a network, and what they are called in records."""
+
+from __future__ import annotations
+
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.recompute import is_helper
+
+ROOT_NAME = "root"
+OUTER_NAME = "outer"
+_INNER = "msprobe_inner"
+
+
+def name_as_seen_from(inner: nn.Cell, network: nn.Cell) -> None:
+    """Let the cells of `network` be called what they are called in `inner`, a cell inside it.
+
+    So that a policy has the same names wherever it runs, by itself or inside the cells that train
+    it. `inner` is the "root" then; `network` is "outer", and the cells around `inner` are called
+    after it, e.g. "outer.loss_fn".
+
+    Raises:
+        ValueError: `inner` is no cell of `network`.
+    """
+    vars(network).pop(_INNER, None)
+    if not any(cell is inner for cell in named_cells(network).values()):
+        raise ValueError(f"{type(inner).__name__} is no cell of {type(network).__name__}")
+    if inner is not network:
+        vars(network)[_INNER] = inner
+
+
+def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
+    """Return every cell below `root` by name, each cell once, `root` itself as "root".
+
+    The cells by which MindSpore recomputes another one are not among them.
+    """
+    # The same names in the same order as Cell.cells_and_names, which leaves out cells that are
+    # false or equal to another one (a cell may define len or ==).
+    cells: dict[str, nn.Cell] = {}
+    seen: set[int] = set()
+    inner = vars(root).get(_INNER)
+    pending = [(ROOT_NAME, "", root)]
+    if inner is not None:  # its names come first, wherever else its cells are held
+        pending = [(OUTER_NAME, f"{OUTER_NAME}.", root), (ROOT_NAME, "", inner)]
+    while pending:
+        name, prefix, cell = pending.pop()
+        if id(cell) in seen or is_helper(cell):
+            continue
+        seen.add(id(cell))
+        while name in cells:  # a child that is itself called root
+            name += "~"
+        cells[name] = cell
+        children = [
+            (prefix + key, f"{prefix}{key}.", c) for key, c in cell._cells.items() if c is not None
+        ]
+        pending += reversed(children)
+    return cells

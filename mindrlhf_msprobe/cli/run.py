@@ -1,0 +1,56 @@
+"""`run`: a trainer's script with the probe, without an edit of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mindrlhf_msprobe.cli.answers import SAME, UNDECIDED
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.cli.parsing import Commands
+
+NAME = "run"
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    run = commands.add_parser(
+        NAME,
+        help="run a script of MindRLHF and record what its msprobe_config says",
+        description="Run a Python script as `python SCRIPT …` would, and record the trainings of "
+        "MindRLHF whose YAML file has a msprobe_config section. Everything behind SCRIPT goes to "
+        "the script; so do exit codes and exceptions the other way. Under msrun: "
+        "msrun … $(command -v mindrlhf-msprobe) run SCRIPT …",
+        usage="mindrlhf-msprobe run [-h] SCRIPT ...",
+    )
+    run.add_argument("script", metavar="SCRIPT", help="the script that starts the training")
+    run.set_defaults(run=run_script, arguments=[])
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what is for this command line, and what is for the script behind it."""
+    own = list(arguments)
+    if own[:1] == [NAME]:
+        for index, argument in enumerate(own[1:], start=1):
+            if not argument.startswith("-"):
+                return own[: index + 1], own[index + 1 :]
+            if argument == "--":
+                return own[: index + 2], own[index + 2 :]
+    return own, []
+
+
+def run_script(arguments: argparse.Namespace) -> int:
+    """Run the script; what it raises is not caught."""
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.integrations.launcher import check_script, start
+
+    try:
+        check_script(arguments.script)
+    except UsageError as error:
+        print(f"mindrlhf-msprobe run: {error}", file=sys.stderr)
+        return UNDECIDED
+    start(arguments.script, arguments.arguments)
+    return SAME

@@ -1,0 +1,84 @@
+"""Being told when modules of a package are imported, without importing them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from mindrlhf_msprobe.log import logger
+
+#: Is given a module that has just been imported.
+Told = Callable[[ModuleType], None]
+
+
+def when_imported(package: str, told: Told) -> None:
+    """Call `told` with every module of a package, now where it is there already, else when it is.
+
+    Each module is told of when it has run. What `told` raises is logged and passes no further.
+    """
+    watch = _Watch(package, told)
+    sys.meta_path.insert(0, watch)
+    for name, module in list(sys.modules.items()):
+        running = getattr(getattr(module, "__spec__", None), "_initializing", False)
+        if watch.concerns(name) and isinstance(module, ModuleType) and not running:
+            watch.tell(module)
+
+
+class _Watch:
+    """A finder that finds nothing itself: it lets the others find, and sees to the loading."""
+
+    def __init__(self, package: str, told: Told) -> None:
+        self._package = package
+        self._told = told
+        self._asking: set[str] = set()
+
+    def concerns(self, name: str) -> bool:
+        return name == self._package or name.startswith(f"{self._package}.")
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not self.concerns(name) or name in self._asking:
+            return None
+        self._asking.add(name)
+        try:
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                spec = None if find is None or finder is self else find(name, path, target)
+                if spec is not None:
+                    self._see_to(spec)
+                    return spec
+        finally:
+            self._asking.discard(name)
+        return None
+
+    def _see_to(self, spec: ModuleSpec) -> None:
+        """Let the loader tell of the module once, when it has run."""
+        loader = spec.loader
+        run = getattr(loader, "exec_module", None)
+        if loader is None or run is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # of this instance: its class has its own
+            run(module)
+            self.tell(module)
+
+        try:
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        except AttributeError:  # a loader that takes no attributes, e.g. of frozen modules
+            logger.debug("the import of %s is not noticed: %r", spec.name, loader)
+
+    def tell(self, module: ModuleType) -> None:
+        try:
+            self._told(module)
+        except Exception as error:
+            logger.warning(
+                "what should be recorded of %s could not be prepared: %s: %s. It is imported "
+                "without.",
+                module.__name__,
+                type(error).__name__,
+                error,
+            )

@@ -1,0 +1,68 @@
+"""MindRLHF, without an edit of its source.
+
+    from mindrlhf_msprobe.integrations import mindrlhf
+    mindrlhf.install()
+
+before the trainer is built, or `mindrlhf-msprobe run main.py …` with no line at all, records the
+trainings whose YAML file has a `msprobe_config` section: GRPO of the newest MindRLHF, PPO of the
+older one. Without the section, or with `msprobe: false`, nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import sys
+from functools import cache
+from types import ModuleType
+
+from mindrlhf_msprobe.integrations.imports import when_imported
+from mindrlhf_msprobe.log import logger
+
+_HOME = "mindrlhf_msprobe.integrations"
+
+#: A class that MindRLHF defines → what is called with the module that defines it.
+_INSTALLERS = {
+    "GRPOConfig": (f"{_HOME}.mindrlhf_grpo", "allow_section"),
+    "GRPOTrainer": (f"{_HOME}.mindrlhf_grpo", "install_grpo"),
+    "PPOTrainer": (f"{_HOME}.mindrlhf_ppo", "install_ppo"),
+}
+_prepared: list[str] = []
+
+
+def install() -> None:
+    """Record the trainings of MindRLHF from now on, if their configuration says so.
+
+    MindRLHF is not imported by this; its trainers are prepared when the script imports them, or
+    now where it has. Called again, it does nothing.
+    """
+    if _install.cache_info().currsize:
+        logger.debug("install() was called before; nothing is installed twice.")
+    _install()
+
+
+@cache
+def _install() -> None:
+    when_imported("mindrlhf", _prepare)
+    atexit.register(_say_if_nothing_was_prepared)
+
+
+def _prepare(module: ModuleType) -> None:
+    for name, (home, function) in _INSTALLERS.items():
+        defined = vars(module).get(name)
+        if isinstance(defined, type) and defined.__module__ == module.__name__:
+            _prepared.append(name)
+            getattr(importlib.import_module(home), function)(module)
+
+
+def _say_if_nothing_was_prepared() -> None:
+    if not any(name.endswith("Trainer") for name in _prepared):
+        imported = sys.modules.get("mindrlhf")
+        where = (
+            f"of {imported.__name__} at {list(imported.__path__)}" if imported else "of MindRLHF"
+        )
+        logger.warning(
+            "nothing was recorded: no trainer %s was imported (known are %s).",
+            where,
+            ", ".join(name for name in _INSTALLERS if name.endswith("Trainer")),
+        )

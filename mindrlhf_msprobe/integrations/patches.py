@@ -1,0 +1,179 @@
+"""Methods of a trainer's classes, wrapped without an edit of its source.
+
+What goes around a method is a generator function that takes the method's arguments and yields once
+where the method runs (as a contextlib.contextmanager does; `yield` gives the method's result):
+
+    def around_train(worker, *args, **kwargs):
+        with probe.phase("actor_update"):
+            result = yield
+
+    patches = Patches("MindRLHF's GRPO trainer")
+    patches.wrap(TrainWorker, "train", around_train, otherwise="actor_update is not recorded")
+    patches.report()
+
+The method runs exactly once, its result and its exception pass through as they are, and a fault in
+what goes around it is logged, not raised.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any
+
+from mindrlhf_msprobe.log import logger
+
+Around = Callable[..., Generator[None, Any, Any]]
+
+_MARK = "__mindrlhf_msprobe_wraps__"
+
+
+class Patches:
+    """The methods of one trainer that were wrapped, and those that were not found.
+
+    Args:
+        trainer: whose they are, for messages, e.g. "MindRLHF's GRPO trainer".
+
+    Attributes:
+        missing: what was not found and is therefore not recorded, one sentence each.
+        strict: whether faults in what goes around a method are raised.
+    """
+
+    def __init__(self, trainer: str) -> None:
+        self.trainer = trainer
+        self.missing: list[str] = []
+        self.strict = False
+        self._undo: list[Callable[[], None]] = []
+        self._faults: set[tuple[str, str]] = set()
+
+    def wrap(
+        self,
+        owner: Any,
+        name: str,
+        around: Around,
+        *,
+        otherwise: str,
+        raises: tuple[type[Exception], ...] = (),
+    ) -> bool:
+        """Let `around` go around each call of `owner.name`; return whether it does.
+
+        A method that this package wraps already stays as it is.
+
+        Args:
+            owner: a class or a module; None where the class itself was not found.
+            name: the method or function.
+            around: a generator function that takes the same arguments and yields once.
+            otherwise: what is not recorded where the name is missing, e.g. "rewards are not
+                recorded".
+            raises: what `around` may raise because it is for the user, e.g. ConfigError.
+        """
+        if owner is None:
+            self.note_missing(name, otherwise)
+            return False
+        where = f"{getattr(owner, '__name__', owner)}.{name}"
+        found = inspect.getattr_static(owner, name, None)
+        kind = type(found) if isinstance(found, (staticmethod, classmethod)) else None
+        function = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+        if not callable(function):
+            self.note_missing(where, otherwise)
+            return False
+        if getattr(function, _MARK, None) is not None:
+            return False
+        wrapped: Any = self._wrapped(function, around, where, raises)
+        own = name in vars(owner)
+        setattr(owner, name, wrapped if kind is None else kind(wrapped))
+        self._undo.append(
+            functools.partial(setattr, owner, name, found)
+            if own
+            else functools.partial(delattr, owner, name)
+        )
+        return True
+
+    def note_missing(self, what: str, otherwise: str) -> None:
+        """Remember that `what` was not found, and what follows from it."""
+        self.missing.append(f"{what} is missing: {otherwise}")
+
+    def report(self) -> None:
+        """Log, once, what was not found."""
+        if self.missing:
+            logger.warning(
+                "%s is not the version this integration was written for. %s. The rest is recorded.",
+                self.trainer,
+                "; ".join(self.missing),
+            )
+
+    def undo(self) -> None:
+        """Put all methods back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _wrapped(
+        self,
+        function: Callable[..., Any],
+        around: Around,
+        where: str,
+        raises: tuple[type[Exception], ...],
+    ) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            part = None
+            try:
+                part = around(*args, **kwargs)
+                next(part)
+            except Exception as error:
+                part = None
+                if not isinstance(error, StopIteration):  # it had nothing to do
+                    self._fault(where, error, raises)
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                if part is not None:
+                    self._end(where, part, error)
+                raise
+            if part is not None:
+                self._continue(where, part, result, raises)
+            return result
+
+        setattr(wrapped, _MARK, function)
+        return wrapped
+
+    def _continue(
+        self, where: str, part: Any, result: Any, raises: tuple[type[Exception], ...]
+    ) -> None:
+        try:
+            part.send(result)
+        except StopIteration:
+            return
+        except Exception as error:
+            self._fault(where, error, raises)
+        else:
+            part.close()
+
+    def _end(self, where: str, part: Any, error: BaseException) -> None:
+        """Tell it that the method raised; the method's own exception is the one that passes on."""
+        try:
+            part.throw(error)
+        except StopIteration:
+            return
+        except BaseException as fault:
+            if fault is not error and isinstance(fault, Exception):
+                self._log_fault(where, fault)
+        else:
+            part.close()
+
+    def _fault(self, where: str, error: Exception, raises: tuple[type[Exception], ...]) -> None:
+        if self.strict or isinstance(error, raises):
+            raise error
+        self._log_fault(where, error)
+
+    def _log_fault(self, where: str, error: Exception) -> None:
+        kind = (where, type(error).__name__)
+        if kind not in self._faults:
+            self._faults.add(kind)
+            logger.warning(
+                "recording around %s failed: %s: %s. Training goes on; this is said once.",
+                where,
+                type(error).__name__,
+                error,
+            )

@@ -1,0 +1,156 @@
+"""One training of a trainer that knows nothing of the probe."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.config import SECTION, load_config
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.probe import Probe
+
+
+def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
+    """Begin to record a training; None if its configuration does not ask for it on this rank.
+
+    Args:
+        config: the trainer's configuration, with the section as the attribute `msprobe_config`.
+        trainer: what the training is called in messages.
+        apart: the role of this process, where it is one of several that do not share ranks.
+
+    Raises:
+        ConfigError: the section is wrong.
+        RunError: the dump_path holds another run, or cannot be written.
+    """
+    section = getattr(config, SECTION, None)
+    if section is None or inspect.isroutine(section) or isinstance(section, type):
+        return None  # what stands there where the file has no section
+    settings = load_config(section)
+    if not settings.msprobe:
+        return None
+    actor = _ray_actor()
+    if apart and actor is not None:
+        settings = dataclasses.replace(
+            settings, dump_path=str(Path(settings.dump_path) / (actor or apart))
+        )
+        logger.warning(
+            "%s: %s runs in a Ray worker of its own, which does not know its rank nor where a step "
+            "ends: its records stand in %s, as one step.",
+            trainer,
+            apart,
+            settings.dump_path,
+        )
+    probe = Probe(settings)
+    return Session(probe, trainer) if probe.enabled else None
+
+
+def _ray_actor() -> str | None:
+    """Return the name of the Ray actor this process is, "" if it has none; None if it is none."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    here = ray.get_runtime_context()
+    return (here.get_actor_name() or "") if here.get_actor_id() else None
+
+
+class Session:
+    """What is recorded of one training.
+
+    Args:
+        probe: a probe that is switched on.
+        trainer: what the training is called in messages.
+
+    Attributes:
+        configurations: what is known of them so far, by name.
+    """
+
+    def __init__(self, probe: Probe, trainer: str) -> None:
+        self.probe = probe
+        self.configurations: dict[str, Any] = {}
+        self._trainer = trainer
+        self._phases = probe.config.phase_table()
+        self._networks: dict[str, Any] = {}
+
+    def watch(
+        self, phase: str, owner: Any, path: str, *, inner: str = "", optimizer: str = ""
+    ) -> None:
+        """Watch the network that runs in a phase, if the phase is recorded.
+
+        A network that is not where it should be, or is compiled already, is not recorded, which is
+        said.
+
+        Args:
+            owner, path: the network is `owner.path`.
+            inner: the cell in it, from there, as which its cells are named.
+            optimizer: where its optimizer is, from `owner`.
+        """
+        role = self._phases[phase].role
+        if not self.probe.config.records_phase(self._phases[phase]):
+            return
+        try:
+            network = _reach(owner, path)
+            if network is None:
+                raise AttributeError(f"{path} is None")
+            if inner:
+                from mindrlhf_msprobe.capture.cells import name_as_seen_from
+
+                name_as_seen_from(_reach(network, inner), network)
+            optimizers = {role: _reach(owner, optimizer)} if optimizer else None
+            self.probe.watch(optimizers=optimizers, **{role: network})
+        except (AttributeError, UsageError) as error:
+            self.leave_out(phase, f"{type(owner).__name__}.{path}: {error}")
+        else:
+            self._networks[phase] = network
+
+    def leave_out(self, phase: str, why: str) -> None:
+        """Say that the layers of a phase, if they should be recorded, are not."""
+        if self.probe.config.records_phase(self._phases[phase]):
+            logger.warning("%s: the layers of %s are not recorded: %s.", self._trainer, phase, why)
+
+    def say_key_data_missing(self, what: str) -> None:
+        """Say which key data, if they should be recorded, are not."""
+        if self.probe.config.key_data_dump:
+            logger.info("%s: %s.", self._trainer, what)
+
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """Return the phase, or one that records nothing where its network is not watched."""
+        network = self._networks.get(name)
+        return nullcontext() if network is None else self.probe.phase(name, model=network)
+
+
+def sections(config: Any) -> dict[str, Any]:
+    """Return the sections of a trainer's configuration, by name, without that of the probe."""
+    names = {name: None for of in (type(config), config) for name in vars(of)}
+    found = {name: getattr(config, name) for name in names if not name.startswith("_")}
+    return {
+        name: _instance(value)
+        for name, value in found.items()
+        if name != SECTION and not inspect.isroutine(value)
+    }
+
+
+def _instance(value: Any) -> Any:
+    """Return a section; one that the file leaves out is a class, whose defaults count."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    return {f.name: _instance(getattr(value, f.name, None)) for f in dataclasses.fields(value)}
+
+
+def model_configs(worker: Any) -> dict[str, Any]:
+    """Return the configurations of models that a worker holds, named after it."""
+    return {
+        f"{type(worker).__name__}.{name}": value
+        for name, value in vars(worker).items()
+        if "model_config" in name and callable(getattr(value, "to_dict", None))
+    }
+
+
+def _reach(owner: Any, path: str) -> Any:
+    for name in path.split("."):
+        owner = getattr(owner, name)
+    return owner

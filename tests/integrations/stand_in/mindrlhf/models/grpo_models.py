@@ -1,0 +1,125 @@
+"""A policy, and the loss around it."""
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+VOCABULARY, WIDTH = 7, 4
+
+
+def _weights(rows, columns, seed):
+    return Tensor(np.random.RandomState(seed).randn(rows, columns).astype(np.float32))
+
+
+class Dense(nn.Cell):
+    def __init__(self, rows, columns, seed):
+        super().__init__()
+        self.weight = Parameter(_weights(rows, columns, seed), name="weight")
+
+    def construct(self, x):
+        return ops.matmul(x, self.weight)
+
+
+class Backbone(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.tok_embeddings = Dense(VOCABULARY, WIDTH, 1)
+        self.layers = nn.CellList([Dense(WIDTH, WIDTH, 2), Dense(WIDTH, WIDTH, 3)])
+
+    def construct(self, tokens):
+        states = self.tok_embeddings(
+            ops.one_hot(tokens, VOCABULARY, ms.Tensor(1.0), ms.Tensor(0.0))
+        )
+        for layer in self.layers:
+            states = ops.tanh(layer(states))
+        return states
+
+
+class LanguageModel(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.model = Backbone()
+        self.lm_head = Dense(WIDTH, VOCABULARY, 4)
+
+    def construct(self, tokens):
+        return self.lm_head(self.model(tokens))
+
+    def generate(self, prompts, max_new_tokens):
+        """Append the likeliest token, one pass through the network each."""
+        tokens = np.asarray(prompts)
+        for _ in range(max_new_tokens):
+            logits = self(Tensor(tokens, ms.int32)).asnumpy()
+            tokens = np.concatenate([tokens, logits[:, -1].argmax(-1)[:, None]], axis=1)
+        return tokens
+
+
+class CausalLMHybrid(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.model = LanguageModel()
+        self.backbone = self.model.model
+        self.lm_head = self.model.lm_head
+
+    def construct(self, tokens, samples=None):
+        log_prob = ops.log_softmax(self.lm_head(self.backbone(tokens)), axis=-1)
+        return ops.gather_elements(log_prob, 2, samples.expand_dims(-1)).squeeze(-1)
+
+
+class GRPOModel(nn.Cell):
+    def __init__(self, grpo_config, policy_model):
+        super().__init__()
+        self.beta = grpo_config.rl_config.beta
+        self.enable_full_monitor = grpo_config.rl_config.enable_full_monitor
+        self.policy_model = policy_model
+        self.kl_loss = Parameter(Tensor(0.0), name="kl_loss", requires_grad=False)
+
+    def masked_mean(self, data, mask, sample_index, pack_sample_num, sample_valid_length, dim=None):
+        return (data * mask).sum(axis=dim) / sample_valid_length
+
+    def compute_approx_kl(self, log_probs, log_probs_base):
+        log_ratio = log_probs_base - log_probs
+        return ops.exp(log_ratio) - 1 - log_ratio
+
+    def get_klloss(self):
+        return self.kl_loss.value()
+
+    def construct(self, ids, mask, ref_log_prob, advantages, valid_length, old_log_prob):
+        log_prob = self.policy_model(ids[:, :-1], ids[:, 1:]) * mask
+        kl = self.compute_approx_kl(log_prob, ref_log_prob)
+        kl_mean = self.masked_mean(kl, mask, None, 1, valid_length, dim=-1)
+        kl_loss = kl_mean.sum() / (valid_length != 1).astype(ms.float32).sum()
+        if self.enable_full_monitor:
+            ops.assign(self.kl_loss, kl_loss)
+        ratio = ops.exp(log_prob - old_log_prob) * advantages
+        loss = -self.masked_mean(ratio, mask, None, 1, valid_length, dim=-1).mean()
+        return loss + self.beta * kl_loss
+
+
+class GRPOModelInfer(nn.Cell):
+    def __init__(self, grpo_config, policy_model):
+        super().__init__()
+        self.grpo_model = GRPOModel(grpo_config, policy_model)
+
+
+class GRPOModelTrain(nn.Cell):
+    def __init__(self, grpo_config, policy_model):
+        super().__init__()
+        self.grpo_model_train = GRPOModel(grpo_config, policy_model)
+
+    def construct(self, *inputs):
+        return self.grpo_model_train(*inputs)
+
+
+class TrainOneStepWithLossScaleGRPO(nn.Cell):
+    def __init__(self, network, optimizer):
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.optimizer = optimizer
+        self.weights = optimizer.parameters
+        self.grad = ops.GradOperation(get_by_list=True)
+
+    def construct(self, *inputs):
+        loss = self.network(*inputs)
+        grads = self.grad(self.network, self.weights)(*inputs)
+        loss = ops.depend(loss, self.optimizer(grads))
+        return loss, False, 1.0, 0.1, None

@@ -1,0 +1,196 @@
+"""Methods of somebody else's class are wrapped, and what they do stays as it was."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from mindrlhf_msprobe.integrations.patches import Patches
+
+
+def worker_class():
+    class Worker:
+        def __init__(self):
+            self.calls = []
+
+        def train(self, batch, scale=1):
+            """Train on a batch."""
+            self.calls.append(batch)
+            if batch == "bad":
+                raise RuntimeError("no memory")
+            return batch * scale
+
+        @staticmethod
+        def pack(samples):
+            return list(samples)
+
+        @classmethod
+        def named(cls, name):
+            return cls, name
+
+    return Worker
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.WARNING, logger="mindrlhf_msprobe")
+    return caplog
+
+
+def test_what_goes_around_sees_arguments_and_result():
+    worker, seen = worker_class(), []
+
+    def around(self, batch, scale=1):
+        seen.append(("before", batch, scale, list(self.calls)))
+        result = yield
+        seen.append(("after", result))
+
+    patches = Patches("a trainer")
+    assert patches.wrap(worker, "train", around, otherwise="-")
+    assert worker().train(2, scale=3) == 6
+    assert seen == [("before", 2, 3, []), ("after", 6)]
+    assert worker.train.__doc__ == "Train on a batch."
+    patches.undo()
+    assert worker().train(2) == 2
+    assert len(seen) == 2
+
+
+def test_static_and_class_methods_stay_what_they_are():
+    worker, seen = worker_class(), []
+
+    def around(*args):
+        seen.append((args, (yield)))
+
+    patches = Patches("a trainer")
+    patches.wrap(worker, "pack", around, otherwise="-")
+    patches.wrap(worker, "named", around, otherwise="-")
+    assert worker.pack("ab") == worker().pack("ab") == ["a", "b"]
+    assert worker.named("x") == (worker, "x")
+    assert seen == [(("ab",), ["a", "b"])] * 2 + [((worker, "x"), (worker, "x"))]
+
+
+def test_an_inherited_method_is_wrapped_for_the_subclass_alone():
+    base, seen = worker_class(), []
+    special = type("Special", (base,), {})
+
+    def around(self, batch):
+        seen.append(batch)
+        yield
+
+    patches = Patches("a trainer")
+    patches.wrap(special, "train", around, otherwise="-")
+    base().train(1)
+    special().train(2)
+    assert seen == [2]
+    patches.undo()
+    assert "train" not in vars(special)
+
+
+def test_nothing_is_wrapped_twice():
+    worker, seen = worker_class(), []
+
+    def around(self, batch):
+        seen.append(batch)
+        yield
+
+    assert Patches("a trainer").wrap(worker, "train", around, otherwise="-")
+    assert not Patches("a trainer").wrap(worker, "train", around, otherwise="-")
+    worker().train(1)
+    assert seen == [1]
+
+
+def test_missing_names_are_said_once_with_what_follows(said):
+    worker = worker_class()
+    patches = Patches("the trainer")
+    assert not patches.wrap(worker, "fit", lambda self: (yield), otherwise="x is not recorded")
+    assert not patches.wrap(None, "Critic.value", lambda self: (yield), otherwise="y neither")
+    module = SimpleNamespace(__name__="mod", version="1")
+    assert not patches.wrap(module, "version", lambda: (yield), otherwise="z neither")
+    patches.report()
+    (message,) = said.messages
+    assert "Worker.fit is missing: x is not recorded" in message
+    assert "Critic.value is missing: y neither" in message
+    assert "mod.version is missing: z neither" in message
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_fault_around_a_method_is_logged_once_and_harms_nothing(said, place):
+    worker = worker_class()
+
+    def around(self, batch):
+        if place == "before":
+            raise KeyError("renamed")
+        yield
+        raise KeyError("renamed")
+
+    patches = Patches("a trainer")
+    patches.wrap(worker, "train", around, otherwise="-")
+    trained = worker()
+    assert [trained.train(batch) for batch in (1, 2)] == [1, 2]
+    assert trained.calls == [1, 2]
+    (message,) = said.messages
+    assert "Worker.train" in message
+    assert "renamed" in message
+
+
+def test_what_is_for_the_user_is_raised():
+    worker = worker_class()
+
+    def around(self, batch):
+        yield
+        raise KeyError("dump_path is taken")
+
+    Patches("a trainer").wrap(worker, "train", around, otherwise="-", raises=(LookupError,))
+    with pytest.raises(KeyError, match="dump_path is taken"):
+        worker().train(1)
+
+
+def test_a_fault_is_raised_where_the_user_asked_for_it():
+    worker = worker_class()
+
+    def around(self, batch):
+        yield
+        raise KeyError("renamed")
+
+    patches = Patches("a trainer")
+    patches.wrap(worker, "train", around, otherwise="-")
+    patches.strict = True
+    with pytest.raises(KeyError, match="renamed"):
+        worker().train(1)
+
+
+@pytest.mark.parametrize("reaction", ["passes it on", "swallows it", "fails", "yields again"])
+def test_the_methods_own_exception_passes_through(said, reaction):
+    worker, seen = worker_class(), []
+
+    def around(self, batch):
+        try:
+            yield
+        except RuntimeError:
+            seen.append("told")
+            if reaction == "passes it on":
+                raise
+            if reaction == "fails":
+                raise KeyError("mine") from None
+            if reaction == "yields again":
+                yield
+
+    patches = Patches("a trainer")
+    patches.strict = True  # even then the training's exception is the one to see
+    patches.wrap(worker, "train", around, otherwise="-")
+    trained = worker()
+    with pytest.raises(RuntimeError, match="no memory"):
+        trained.train("bad")
+    assert seen == ["told"]
+    assert trained.calls == ["bad"]
+
+
+def test_what_goes_around_may_have_nothing_to_do():
+    worker = worker_class()
+
+    def around(self, batch):
+        if batch is None:
+            yield
+
+    Patches("a trainer").wrap(worker, "train", around, otherwise="-")
+    assert worker().train(3) == 3
