@@ -151,6 +151,19 @@ class Probe:
         }
         self._recorder.watch({role: self._networks[role] for role in networks}, checked)
 
+    def leave_out(self, phase: str, why: str) -> None:
+        """Say that a phase cannot be recorded in this training, and why.
+
+        A comparison then lists its layers as left out; without this they are missing. Where the
+        phase is switched off this does nothing.
+
+        Raises:
+            UsageError: the phase is not known.
+        """
+        if self._recorder is not None:
+            self._refuse_if_closed("leave_out")
+            self._recorder.leave_out(self._known_phase("leave_out", phase), why)
+
     def phase(self, name: str, model: Any = None) -> PhaseContext | _NoPhase:
         """Return a context manager, also usable as a decorator, around one phase of the step.
 
@@ -164,16 +177,20 @@ class Probe:
         """
         if self._recorder is None:
             return _NO_PHASE
-        phase = self._phases.get(name) if isinstance(name, str) else None
-        if phase is None:
-            raise UsageError(
-                f"phase({name!r}) is not known.{nearest(str(name), self._phases)} Phases: "
-                f"{', '.join(self._phases)}. A phase of your own is declared in "
-                f"msprobe_config.phases."
-            )
+        phase = self._known_phase("phase", name)
         if model is not None:
             model = _checked(f"phase({name!r}, model=…)", model)
         return PhaseContext(self, self._recorder, phase, model)
+
+    def _known_phase(self, call: str, name: Any) -> Phase:
+        phase = self._phases.get(name) if isinstance(name, str) else None
+        if phase is None:
+            raise UsageError(
+                f"{call}({name!r}) is not known.{nearest(str(name), self._phases)} Phases: "
+                f"{', '.join(self._phases)}. A phase of your own is declared in "
+                f"msprobe_config.phases."
+            )
+        return phase
 
     def save_data(self, name: Any = None, data: Any = _MISSING, /, **named: Any) -> None:
         """Save key data by name.
