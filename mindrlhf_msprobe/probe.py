@@ -79,6 +79,8 @@ class Probe:
         log.configure(rank)
         if not self._config.records_rank(rank):
             return None
+        if os.environ.get("MS_ROLE") == "MS_SCHED":  # msrun's scheduler runs the script, too
+            return None
         recorder = Recorder(self._config, rank)
         atexit.register(self._close_at_exit)
         _leave_to_parent_after_fork(self)

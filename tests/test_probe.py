@@ -700,6 +700,15 @@ def test_an_initial_step_of_the_configuration_counts_more(
     Probe.from_config({"msprobe": False}).start_at(7)
 
 
+def test_the_scheduler_of_msrun_records_nothing(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It runs the script as well, without a rank: it would take the place of rank 0."""
+    monkeypatch.setenv("MS_ROLE", "MS_SCHED")
+    assert not layer_probe().enabled
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_phase_that_cannot_be_recorded_is_said_and_noted(
     layer_probe: Callable[..., Probe], tmp_path: Path, warnings_of: Callable[[], list[str]]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -156,3 +157,30 @@ def test_a_training_is_recorded_without_a_line(tmp_path):
     assert run.finished
     assert run.steps == [0, 1, 2, 3]
     assert run.phases == ["actor_generate_sequences"]
+
+
+def test_under_msrun_every_rank_records_its_own(tmp_path):
+    section = {"msprobe": True, "dump_path": "run", "key_data_dump": True, "reference_dump": True}
+    config = {"context": {"mode": 1}, "rl_config": {"epochs": 1}, "msprobe_config": section}
+    (tmp_path / "grpo.yaml").write_text(yaml.safe_dump(config))
+    command = tmp_path / "mindrlhf-msprobe"  # what pip installs
+    command.write_text("import sys\nfrom mindrlhf_msprobe.cli import main\nsys.exit(main())\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = "from mindspore.parallel.cluster.run import main; main()"
+    options = ["--worker_num=2", "--local_worker_num=2", f"--master_port={port}", "--join=True"]
+    # msrun calls `python`
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    result = python(
+        *("-c", program, *options, "--log_dir=logs", command, "run"),
+        *(STAND_IN / "main.py", "--config", "grpo.yaml"),
+        cwd=tmp_path,
+        PATH=path,
+    )
+    logs = "".join(log.read_text() for log in (tmp_path / "logs").glob("*.log"))
+    assert result.returncode == 0, result.stderr + logs
+    run = open_run(tmp_path / "run")
+    assert run.ranks == [0, 1]
+    assert {(e.rank, e.step) for e in run.entries()} == {(0, 0), (1, 0)}
+    assert len(run.key_data("loss", rank=1)) == 4
