@@ -109,8 +109,7 @@ class Session:
 
     def leave_out(self, phase: str, why: str) -> None:
         """Say that the layers of a phase, if they should be recorded, are not."""
-        if self.probe.config.records_phase(self._phases[phase]):
-            logger.warning("%s: the layers of %s are not recorded: %s.", self._trainer, phase, why)
+        self.probe.leave_out(phase, why)
 
     def say_key_data_missing(self, what: str) -> None:
         """Say which key data, if they should be recorded, are not."""
