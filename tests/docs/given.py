@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from documents import ROOT, blocks
+
 CONFIG = """\
 msprobe_config:
   msprobe: true
@@ -58,6 +60,18 @@ class Given:
         for names, run in ((("RUN_A", "run_a"), "run_a"), (("RUN_B", "run_b"), "run_b")):
             for name in names:
                 shutil.copytree(self._demo_out / run, directory / name)
+
+    def _quick_start(self, directory: Path) -> None:
+        """The files of quick_start.md."""
+        for block in blocks(ROOT / "docs" / "en" / "quick_start.md"):
+            if block.file is not None:
+                (directory / block.file).write_text(block.text, encoding="utf-8")
+
+    def _msprobe_dumps(self, directory: Path) -> None:
+        """Two dumps that msprobe has made."""
+        for side in "ab":
+            dump = ROOT / "tests" / "data" / "msprobe" / f"statistics_{side}"
+            shutil.copytree(dump, directory / f"msprobe_{side}")
 
     def _trainer(self, directory: Path) -> dict[str, Any]:
         """A trainer: networks, data, functions, and its YAML file."""

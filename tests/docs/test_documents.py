@@ -63,7 +63,7 @@ class Reader:
         programs = Path(sys.executable).parent
         assert (programs / "mindrlhf-msprobe").exists(), "the package is not installed here"
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text],
+            ["bash", "-eu", "-c", block.text],
             cwd=self.directory,
             env={
                 **os.environ,
