@@ -96,9 +96,8 @@ def blocks(page: Path) -> list[Block]:
 
 def prose(page: Path) -> str:
     """Return a page without its blocks."""
-    return re.sub(
-        r"^ *```\w+\n.*?^ *```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"^ *```\w+\n.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def inline_code(page: Path) -> list[str]:
@@ -114,8 +113,8 @@ def links(page: Path) -> list[str]:
 def unlike(shown: str, printed: str) -> str | None:
     """Return the first line of `shown` that was not printed, None if all were, in this order.
 
-    A line `…` stands for any lines. Times, sizes, paths, fingerprints and what depends on the processor
-    (numbers with a fraction, how far a difference spread) may differ.
+    A line `…` stands for any lines. Times, sizes, paths, fingerprints and what depends on the
+    processor (numbers with a fraction, how far a difference spread) may differ.
     """
     left, gap = [_steady(line) for line in printed.splitlines()], False
     for line in shown.splitlines():

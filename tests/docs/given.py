@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,9 +58,18 @@ class Given:
 
     def _runs(self, directory: Path) -> None:
         """Two runs of his own, under the names that stand for them."""
-        for names, run in ((("RUN_A", "run_a"), "run_a"), (("RUN_B", "run_b"), "run_b")):
-            for name in names:
-                shutil.copytree(self._demo_out / run, directory / name)
+        for name in ("RUN_A", "RUN_B", "run_a", "run_b"):
+            shutil.copytree(self._demo_out / name.lower(), directory / name)
+
+    def _renamed(self, directory: Path) -> None:
+        """The demo's first run, recorded by a model that calls its cells otherwise."""
+        renamed = directory / "renamed"
+        shutil.copytree(self._demo_out / "run_a", renamed)
+        for file in (renamed / "run.json", *renamed.rglob("records.jsonl")):
+            text = file.read_text(encoding="utf-8")
+            text = re.sub(r"\bmodel\.layers\.(\d+)\.attention\b", r"backbone.layers.\1.attn", text)
+            text = re.sub(r"\bmodel\.layers\.(\d+)\.ffn_norm\b", r"norms.\1", text)
+            file.write_text(text, encoding="utf-8")
 
     def _quick_start(self, directory: Path) -> None:
         """The files of quick_start.md."""
@@ -90,7 +100,8 @@ class Given:
 
         def generate(network: nn.Cell, prompts: Tensor) -> Tensor:
             logits = network(prompts)[:, -1]
-            return ops.cat([prompts, ops.argmax(logits, -1, keepdim=True)], 1)
+            token = ops.argmax(logits, -1, keepdim=True).astype(ms.int32)
+            return ops.cat([prompts, token], 1)
 
         def log_prob(network: nn.Cell, tokens: Tensor) -> Tensor:
             chosen = ops.log_softmax(network(tokens[:, :-1]), -1)

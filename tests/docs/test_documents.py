@@ -21,6 +21,7 @@ from documents import (
     chinese,
     inline_code,
     links,
+    prose,
     unlike,
 )
 from given import Given
@@ -143,7 +144,7 @@ def test_links_lead_somewhere(page):
         path = (page.parent / file).resolve() if file else page
         assert path.is_file(), target
         if heading:
-            assert heading in {_anchor(line) for line in path.read_text("utf-8").splitlines()}
+            assert heading in {_anchor(line) for line in prose(path).splitlines()}
         if path.parent.name in ("en", "zh") and page.parent != path.parent:
             assert (path.parent.name == "zh") == (page.name == "README_CN.md"), target
 
@@ -184,5 +185,6 @@ def test_every_key_is_documented_with_its_default(page):
     for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
         cells = [re.findall(r"`(.*?)`", cell) for cell in line.split("|")[1:3]]
         if len(cells) == 2 and cells[0] and cells[1]:
-            documented |= dict(zip(cells[0], map(yaml.safe_load, cells[1])))
+            defaults = cells[1] if len(cells[1]) > 1 else cells[1] * len(cells[0])
+            documented |= dict(zip(cells[0], map(yaml.safe_load, defaults)))
     assert documented == ProbeConfig().to_json()
