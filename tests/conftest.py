@@ -135,6 +135,19 @@ def run_python(program: str, cwd: Path, *arguments: str) -> subprocess.Completed
 
 
 @pytest.fixture(scope="session")
+def demo(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Run `mindrlhf-msprobe demo --output demo_out` once; return demo_out and what it said."""
+    pytest.importorskip("mindformers")
+    output = tmp_path_factory.mktemp("demo") / "demo_out"
+    command = [sys.executable, "-m", "mindrlhf_msprobe", "demo", "--output", output.name]
+    return output, subprocess.run(
+        command, capture_output=True, text=True, cwd=output.parent, timeout=300
+    )
+
+
+@pytest.fixture(scope="session")
 def llama_sizes() -> dict[str, int]:
     """Return the sizes of the smallest Llama that has everything a big one has."""
     return {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "multiple_of": 8}

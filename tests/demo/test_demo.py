@@ -41,15 +41,9 @@ def config_file(directory: Path, section: str) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    output = tmp_path_factory.mktemp("demo") / "out"
-    return output, run_demo(output, "--steps", "2")
-
-
-def test_the_planted_cell_is_named(planted):
+def test_the_planted_cell_is_named(demo):
     """The default demo exits with 0 and its verdict names the cell that was planted."""
-    output, done = planted
+    output, done = demo
     assert done.returncode == 0, done.stderr
     first = verdict_of(output)["first_divergence"]
     assert first["entry"] == "Cell.model.layers.1.feed_forward.w2.Linear.forward.0"
@@ -60,9 +54,9 @@ def test_the_planted_cell_is_named(planted):
 
 
 @pytest.mark.parametrize("readme", ["README.md", "README_CN.md"])
-def test_the_readme_shows_what_the_demo_prints(planted, readme):
+def test_the_readme_shows_what_the_demo_prints(demo, readme):
     """The answer in the README is the demo's own, down to the number of records."""
-    _, done = planted
+    _, done = demo
     text = (Path(__file__).parents[2] / readme).read_text(encoding="utf-8")
     shown = text.split("```text\n")[1].split("```")[0].splitlines()
     printed = done.stdout.splitlines()
@@ -72,20 +66,20 @@ def test_the_readme_shows_what_the_demo_prints(planted, readme):
             assert line in printed
 
 
-def test_the_demo_says_only_what_it_has_to(planted):
+def test_the_demo_says_only_what_it_has_to(demo):
     """Neither the frameworks nor the probe chatter on stderr, and nothing lands beside DIR."""
-    output, done = planted
+    output, done = demo
     assert done.stderr == ""
-    assert [path.name for path in output.parent.iterdir()] == ["out"]
+    assert [path.name for path in output.parent.iterdir()] == ["demo_out"]
 
 
-def test_the_runs_hold_every_phase_and_key(planted):
+def test_the_runs_hold_every_phase_and_key(demo):
     """Both runs hold all six phases, the configurations and the key data of every step."""
-    output, _ = planted
+    output, _ = demo
     for name in ("run_a", "run_b"):
         run = open_run(output / name)
         assert set(run.phases) == PHASES
-        assert run.steps == [0, 1]
+        assert run.steps == [0, 1, 2]
         assert run.finished
         assert not run.problems
         assert {"prompts", "responses", "rewards", "old_log_prob", "ref_log_prob", "values"} <= {
@@ -95,17 +89,17 @@ def test_the_runs_hold_every_phase_and_key(planted):
         assert set(run.configurations()) == {"actor", "critic", "rl", "seed"}
 
 
-def test_the_tables_are_written(planted):
+def test_the_tables_are_written(demo):
     """Every phase and every key has its table, and verdict.json lists them all."""
-    output, _ = planted
+    output, _ = demo
     tables = set(verdict_of(output)["tables"])
     assert {f"compare_result_{phase}.xlsx" for phase in PHASES} <= tables
     assert {path.name for path in (output / "comparison").glob("*.xlsx")} == tables
 
 
-def test_a_second_demo_does_not_mix_with_the_first(planted):
+def test_a_second_demo_does_not_mix_with_the_first(demo):
     """An output that already holds runs is refused with exit code 2 and nothing is changed."""
-    output, _ = planted
+    output, _ = demo
     before = (output / "run_a" / "run.json").read_bytes()
     done = run_demo(output)
     assert done.returncode == 2

@@ -1,0 +1,190 @@
+"""The documentation is true: its blocks run, its outputs were printed, both languages agree."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documents import (
+    ENGLISH,
+    ROOT,
+    Block,
+    blocks,
+    chinese,
+    inline_code,
+    links,
+    prose,
+    unlike,
+)
+from given import Given
+
+from mindrlhf_msprobe import ProbeConfig, load_config
+from mindrlhf_msprobe.cli import _parser
+
+#: The README's two commands that install the package: .ci/run runs them as they are written.
+RUN_BY_CI = ("mindrlhf-msprobe demo --output demo_out", "python -m pytest")
+PAGES = [pytest.param(page, id=page.name) for page in ENGLISH]
+
+
+class Reader:
+    """Somebody who reads a page from top to bottom and does what it says, in one directory."""
+
+    def __init__(self, page: Path, directory: Path, given: Given) -> None:
+        self.page = page
+        self.directory = directory
+        self.given = given
+        self.blocks = blocks(page)
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        self.printed = ""
+
+    def read(self) -> None:
+        for number, block in enumerate(self.blocks):
+            if self.page.name == "README.md" and _is_run_by_ci(block):
+                continue
+            for name in block.given:
+                self.names |= self.given.make(name, self.directory)
+            if block.file is not None:
+                (self.directory / block.file).write_text(block.text, encoding="utf-8")
+                later = (b for b in self.blocks[number:] if b.language in ("bash", "python"))
+                used = any(block.file in b.text for b in later if b is not block)
+                assert used, f"{block.place}: no command on the page uses {block.file}"
+            do = getattr(self, f"_{block.language}", None)
+            assert do is not None, f"{block.place}: what is a block of {block.language}?"
+            do(block)
+
+    def _bash(self, block: Block) -> None:
+        programs = Path(sys.executable).parent
+        assert (programs / "mindrlhf-msprobe").exists(), "the package is not installed here"
+        done = subprocess.run(
+            ["bash", "-eu", "-c", block.text],
+            cwd=self.directory,
+            env={
+                **os.environ,
+                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            timeout=300,
+        )
+        self.printed = done.stdout
+        assert done.returncode == block.exit_code, f"{block.place}\n{block.text}\n{done.stdout}"
+
+    def _python(self, block: Block) -> None:
+        if block.file is not None:
+            return
+        with contextlib.redirect_stdout(io.StringIO()) as stdout:
+            exec(compile(block.text, block.place, "exec"), self.names)
+        self.printed = stdout.getvalue()
+
+    def _yaml(self, block: Block) -> None:
+        if "msprobe_config" in yaml.safe_load(block.text):
+            path = self.directory / (block.file or "section.yaml")
+            path.write_text(block.text, encoding="utf-8")
+            load_config(path)
+        else:
+            assert block.file is not None, f"{block.place}: what reads it? Name it as a file"
+
+    def _json(self, block: Block) -> None:
+        assert block.file is not None, f"{block.place}: what reads it? Name it as a file"
+
+    def _text(self, block: Block) -> None:
+        if block.is_output:
+            wrong = unlike(block.text, self.printed)
+            assert wrong is None, f"{block.place}: was not printed: {wrong}\n{self.printed}"
+
+
+def _is_run_by_ci(block: Block) -> bool:
+    return block.language == "bash" and block.text.rstrip().endswith(RUN_BY_CI)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_does_what_the_page_says(page, tmp_path, monkeypatch, demo):
+    """Commands and Python run in order in one directory, with the exit codes and outputs shown."""
+    monkeypatch.chdir(tmp_path)
+    output, _ = demo
+    with Given(output) as given:
+        Reader(page, tmp_path, given).read()
+
+
+def test_ci_runs_what_is_skipped_here():
+    """The two commands that install the package stand in the README, and .ci/run runs them."""
+    skipped = [block.text for block in blocks(ROOT / "README.md") if _is_run_by_ci(block)]
+    assert len(skipped) == len(RUN_BY_CI)
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for words in re.findall(r"command_with '(.*?)'\)", ci):
+        assert any(words in text for text in skipped), words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_chinese_page_has_the_same_blocks(page):
+    """Block by block the same command, program, file or output; only comments are translated."""
+    english, other = blocks(page), blocks(chinese(page))
+    assert [b.language for b in english] == [b.language for b in other]
+    for mine, theirs in zip(english, other):
+        assert mine.without_comments() == theirs.without_comments(), theirs.place
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(pytest.param(chinese(p), id=f"zh/{p.name}") for p in ENGLISH)]
+)
+def test_links_lead_somewhere(page):
+    """Every link to a file of the repository names one that is there, in the page's language."""
+    for target in links(page):
+        file, _, heading = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.is_file(), target
+        if heading:
+            assert heading in {_anchor(line) for line in prose(path).splitlines()}
+        if path.parent.name in ("en", "zh") and page.parent != path.parent:
+            assert (path.parent.name == "zh") == (page.name == "README_CN.md"), target
+
+
+def _anchor(line: str) -> str | None:
+    if not re.match(r"#+ ", line):
+        return None
+    return re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(pytest.param(chinese(p), id=f"zh/{p.name}") for p in ENGLISH)]
+)
+def test_commands_named_in_sentences_exist(page):
+    """Commands and options in the running text are those of the command line."""
+    parsers = _parser()._subparsers._group_actions[0].choices
+    options = {name: set(parser._option_string_actions) for name, parser in parsers.items()}
+    for code in inline_code(page):
+        words = code.removeprefix("mindrlhf-msprobe ").split()
+        if code.startswith("mindrlhf-msprobe ") and not words[0].startswith("-"):
+            assert words[0] in options, code
+        known = options.get(words[0]) if words else None
+        if known is None and code.startswith("--"):
+            known = set().union(*options.values())
+        if known is not None:
+            used = {word.strip("[]|,") for word in words if word.lstrip("[").startswith("--")}
+            assert used <= known | {"--help", "--version"}, code
+        if code.startswith("python benchmarks/"):
+            script = ROOT / code.split()[1]
+            source = script.read_text(encoding="utf-8")
+            assert all(word in source for word in code.split() if word.startswith("--")), code
+
+
+@pytest.mark.parametrize("page", ["docs/en/configuration.md", "docs/zh/configuration.md"])
+def test_every_key_is_documented_with_its_default(page):
+    """The tables of the configuration page name every key of the section and its default."""
+    documented: dict[str, Any] = {}
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        cells = [re.findall(r"`(.*?)`", cell) for cell in line.split("|")[1:3]]
+        if len(cells) == 2 and cells[0] and cells[1]:
+            defaults = cells[1] if len(cells[1]) > 1 else cells[1] * len(cells[0])
+            documented |= dict(zip(cells[0], map(yaml.safe_load, defaults)))
+    assert documented == ProbeConfig().to_json()
