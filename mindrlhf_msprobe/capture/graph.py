@@ -277,6 +277,8 @@ class PhaseCapture:
             from mindrlhf_msprobe.capture import graph_ascend
 
             graph_ascend.before_phase()
+        else:
+            EXECUTOR.sync()  # what ran before the phase may still be handing over
         SITES.receiver = self._graph
 
     def close(self) -> None:
