@@ -193,6 +193,8 @@ def listen(receiver: Receiver) -> None:
         from mindrlhf_msprobe.capture import graph_ascend
 
         graph_ascend.before_phase()
+    else:
+        EXECUTOR.sync()  # what ran before the phase may still be handing over
     SITES.receiver = receiver
 
 

@@ -137,9 +137,11 @@ class Messages:
         config = self._config
         if "forward" not in config.directions:
             return "directions leaves out forward, and no gradients were computed in it"
+        if config.steps and not any(first <= step <= last for step in config.steps):
+            return f"steps {list(config.steps)} meets none of them"
         if last < config.step_start or first > config.step_end:
             return f"step_start {config.step_start} … step_end {config.step_end} meets none of them"
         return (
             f"look at token_range_start {config.token_range_start} … token_range_end "
-            f"{config.token_range_end}, include and exclude"
+            f"{config.token_range_end}, include and exclude, entries and scope"
         )

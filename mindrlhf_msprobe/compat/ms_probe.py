@@ -73,18 +73,18 @@ class MsProbe:
             cls._shared.probe.save_configs(data)
 
     @classmethod
-    def save_data(cls, name: Any, data: Any = MISSING) -> None:
+    def save_data(cls, name: Any = MISSING, data: Any = MISSING) -> None:
         """Save key data: `save_data("loss", loss)` or `save_data({"loss": loss})`.
+
+        The mapping may also be given as `data`, as MindSpeed-RL's trainers do.
 
         Raises:
             UsageError: a name cannot name a directory; the other names of the call are saved.
         """
         if cls._shared is None:
             return
-        if data is MISSING:
-            cls._shared.probe.save_data(name)
-        else:
-            cls._shared.probe.save_data(name, data)
+        given = [value for value in (name, data) if value is not MISSING]
+        cls._shared.probe.save_data(*given)
 
     @classmethod
     def save_string_list(cls, name: str, string_list: Iterable[str]) -> None:

@@ -208,21 +208,31 @@ class SingleComparator:
 
 
 def compare_distributed(
-    npu_dump_dir: _PathLike, bench_dump_dir: _PathLike, output_path: _PathLike, **options: Any
+    dir1: _PathLike | None = None,
+    dir2: _PathLike | None = None,
+    output_path: _PathLike | None = None,
+    **options: Any,
 ) -> None:
     """Compare the layer data of two runs, all ranks: what lies below one step of each, usually.
 
     Args:
-        npu_dump_dir, bench_dump_dir: directories `…/step<N>` with the ranks in them, or a phase's,
-            or a whole run's.
+        dir1, dir2: directories `…/step<N>` with the ranks in them, or a phase's, or a whole run's;
+            also by msprobe's names, npu_dump_dir and bench_dump_dir.
         output_path: where the tables are written.
         options: those of msprobe that concern its console and tables; they change nothing.
 
     Raises:
-        UsageError: an option is unknown, or would compare something else.
+        UsageError: a directory is not given, an option is unknown, or would compare something else.
         RunError: a directory is not a run, both are the same, they have nothing in common, or the
             output cannot be written.
     """
+    dir1 = options.pop("npu_dump_dir", dir1)
+    dir2 = options.pop("bench_dump_dir", dir2)
+    if dir1 is None or dir2 is None or output_path is None:
+        raise UsageError(
+            f"compare_distributed(dir1={dir1!r}, dir2={dir2!r}, output_path={output_path!r}); "
+            f"expected two directories to compare and one to write into."
+        )
     for name, value in options.items():
         if name in _MAPPINGS and value:
             raise UsageError(
@@ -237,7 +247,7 @@ def compare_distributed(
     from mindrlhf_msprobe.comparison import compare_runs
 
     log.configure()
-    _tell(compare_runs(Path(npu_dump_dir), Path(bench_dump_dir), output_path=Path(output_path)))
+    _tell(compare_runs(Path(dir1), Path(dir2), output_path=Path(output_path)))
 
 
 def _run_of(directory: _PathLike) -> Path:

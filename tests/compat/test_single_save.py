@@ -185,7 +185,8 @@ def test_msprobes_own_files_are_compared(tmp_path):
     )
     assert read_json(tmp_path / "out/verdict.json")["counts"]["only_in_a"] > 0
     steps = [MSPROBE_DATA / f"tensor_{side}" / "step0" for side in "ab"]
-    compare_distributed(*steps, str(tmp_path / "layers"), is_print_compare_log=True)
+    names = {"npu_dump_dir": steps[0], "bench_dump_dir": steps[1]}
+    compare_distributed(**names, output_path=str(tmp_path / "layers"), is_print_compare_log=True)
     record = read_json(tmp_path / "layers/verdict.json")["first_divergence"]["record"]
     assert record == "Cell.layers.1.mlp.fc1.Dense.forward.0.parameters.weight"
 
@@ -205,6 +206,8 @@ def test_a_comparison_of_nothing_is_an_error(tmp_path):
     for number in (0, 129, True, 2.0):
         with pytest.raises(UsageError, match=f"num_processes is {number!r}"):
             SingleComparator.compare(a, tmp_path / "b", out, num_processes=number)
+    with pytest.raises(UsageError, match="dir2=None"):
+        compare_distributed(a, output_path=out)
     with pytest.raises(UsageError, match=r"fuzzy.*fuzzy_match"):
         compare_distributed(a, tmp_path / "b", out, fuzzy=True)
     with pytest.raises(UsageError, match="layer_mapping"):
