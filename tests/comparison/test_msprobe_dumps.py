@@ -7,6 +7,7 @@ import shutil
 import pytest
 from runs import MSPROBE_DATA
 
+from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
@@ -30,6 +31,54 @@ def test_the_changed_weight_is_named(kind, agreeing):
     before = [f for f in result.findings if f.step == 0][: place.agreed_before]
     assert {f.status for f in before} == {agreeing}
     assert result.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "agreeing"),
+    [
+        ("statistics", Status.WITHIN_TOLERANCE),
+        ("md5", Status.IDENTICAL),
+        ("tensor", Status.IDENTICAL),
+    ],
+)
+def test_the_changed_weight_is_named_in_dumps_of_8x(kind, agreeing):
+    """8.x lists gradients of parameters early; they still stand behind the backward pass."""
+    result = compare_runs(MSPROBE_DATA / f"{kind}_8x_a", MSPROBE_DATA / f"{kind}_8x_b")
+    place = result.verdict.first_divergence
+    assert place is not None
+    assert place.record == "Cell.layers.1.q.Dense.forward.0.parameters.weight"
+    assert (place.step, place.rank, place.cause) == (0, 0, Cause.PARAMETER)
+    before = [f for f in result.findings if f.step == 0][: place.agreed_before]
+    assert {f.status for f in before if f.a.shape} == {agreeing}
+    assert result.problems == ()
+
+
+def test_gradients_of_parameters_of_8x_have_their_number():
+    """They are called as in later versions, so that dumps of both line up."""
+    entries = open_run(MSPROBE_DATA / "statistics_8x_a").entries(step=0)
+    by_name = {entry.name: entry for entry in entries}
+    grad = by_name["Cell.layers.1.Attention.parameters_grad.0"]
+    assert grad.seq == by_name["Cell.layers.1.Attention.backward.0"].end + 1
+    assert (grad.direction, [r.path for r in grad.records]) == ("parameters_grad", ["bias"])
+    assert not any(name.endswith("parameters_grad") for name in by_name)
+
+
+@pytest.mark.parametrize("tail", ["step0/rank", "step0/rank/dump.json"])
+def test_one_rank_of_a_dump_can_be_given(tail):
+    """As to msprobe's compare: a rank's directory, or its dump.json, is compared alone."""
+    result = compare_runs(MSPROBE_DATA / "md5_8x_a" / tail, MSPROBE_DATA / "md5_8x_b" / tail)
+    place = result.verdict.first_divergence
+    assert place is not None
+    assert place.record == "Cell.layers.1.q.Dense.forward.0.parameters.weight"
+    assert (result.verdict.steps, result.verdict.ranks) == (1, 1)
+
+
+def test_two_ranks_or_steps_of_a_dump_can_be_held_against_each_other():
+    """What is given stands against what is given, whatever its step is called."""
+    steps = [MSPROBE_DATA / f"md5_8x_a/step{step}/rank" for step in (0, 1)]
+    result = compare_runs(*steps)
+    assert result.verdict.compared > 50
+    assert "step 0 of A stands against step 1 of B" in result.notes
 
 
 def test_the_changed_element_is_measured():
@@ -72,13 +121,14 @@ def test_key_data_of_every_form_are_compared():
     assert uint8.metrics.max_abs_err < 255
 
 
-def test_layouts_of_unlike_age_line_up(tmp_path):
-    """`rank` meets `rank0`, and `<key>0.npy` meets `<key>.0.npy`."""
+@pytest.mark.parametrize("between", ["", "_"])
+def test_layouts_of_unlike_age_line_up(tmp_path, between):
+    """`rank` meets `rank0`; `<key>0.npy` and `<key>_0.npy` meet `<key>.0.npy`."""
     old = tmp_path / "old/data/list/step1/rank"
     old.mkdir(parents=True)
     new = MSPROBE_DATA / "key_data_a/data/list/step1/rank0/micro_step0"
     for index in range(2):
-        shutil.copyfile(new / f"list.{index}.npy", old / f"list{index}.npy")
+        shutil.copyfile(new / f"list.{index}.npy", old / f"list{between}{index}.npy")
     result = compare_runs(tmp_path / "old", MSPROBE_DATA / "key_data_a")
     found = [f for f in result.findings if f.key == "list" and f.step == 1]
     assert [f.status for f in found] == [Status.IDENTICAL] * 2
