@@ -16,6 +16,7 @@ from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
 from mindrlhf_msprobe.integrations import mindrlhf
 
 STAND_IN = Path(__file__).parent / "stand_in"
+EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
 ALL = {
     "msprobe": True,
     "key_data_dump": True,
@@ -189,6 +190,18 @@ def test_without_the_switch_nothing_happens(tmp_path, configure, untouched, sect
     mindrlhf.install()
     assert train(configure(section)) == untouched[PYNATIVE]
     assert not (tmp_path / "run").exists()
+
+
+def test_the_example_records_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mindrlhf.install()
+    train(EXAMPLE)  # in graph mode
+    run = open_run("msprobe_dump")
+    assert set(run.keys) == KEYS | {"kl_loss"}
+    assert {(e.phase, e.step) for e in run.entries()} == {(p, s) for p in PHASES for s in (0, 1)}
+    generated = run.entries(phase="actor_generate_sequences")
+    assert {entry.token for entry in generated} == {0, 1}
+    assert {"rl_config", "args"} <= set(run.configurations())
 
 
 def test_two_runs_of_one_training_agree(tmp_path, configure):
