@@ -137,7 +137,8 @@ def test_a_trainer_under_another_name_is_told_so(tmp_path):
     (tmp_path / "main.py").write_text("import mindrlhf\n")
     result = python(*RUN, "main.py", cwd=tmp_path)
     assert result.returncode == 0
-    assert f"no trainer of mindrlhf at ['{package}'] was imported" in result.stderr
+    assert "no trainer in <module 'mindrlhf' from" in result.stderr
+    assert str(package) in result.stderr
     assert "GRPOTrainer, PPOTrainer" in result.stderr
 
 
