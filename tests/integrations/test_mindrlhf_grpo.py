@@ -2,7 +2,9 @@
 
 import atexit
 import importlib
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import mindspore as ms
@@ -14,6 +16,7 @@ from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
 from mindrlhf_msprobe.integrations import mindrlhf
 
 STAND_IN = Path(__file__).parent / "stand_in"
+EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
 ALL = {
     "msprobe": True,
     "key_data_dump": True,
@@ -187,6 +190,18 @@ def test_without_the_switch_nothing_happens(tmp_path, configure, untouched, sect
     mindrlhf.install()
     assert train(configure(section)) == untouched[PYNATIVE]
     assert not (tmp_path / "run").exists()
+
+
+def test_the_example_records_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mindrlhf.install()
+    train(EXAMPLE)  # in graph mode
+    run = open_run("msprobe_dump")
+    assert set(run.keys) == KEYS | {"kl_loss"}
+    assert {(e.phase, e.step) for e in run.entries()} == {(p, s) for p in PHASES for s in (0, 1)}
+    generated = run.entries(phase="actor_generate_sequences")
+    assert {entry.token for entry in generated} == {0, 1}
+    assert {"rl_config", "args"} <= set(run.configurations())
 
 
 def test_two_runs_of_one_training_agree(tmp_path, configure):
@@ -416,3 +431,73 @@ def test_offloaded_weights_are_looked_at_when_they_are_back(tmp_path, configure,
     mindrlhf.install()
     main.train(configure({"msprobe": True, "actor_infer_dump": True}, epochs=1))
     assert seen == [True]
+
+
+def test_a_loss_that_computes_otherwise_is_named(tmp_path, configure, untouched, caplog):
+    main = module("main")
+    model = module("mindrlhf.models.grpo_models").GRPOModel
+    model.mean_of_mask = model.masked_mean
+    del model.masked_mean
+    construct = model.construct
+
+    def renamed(self, *args):
+        vars(self)["masked_mean"] = self.mean_of_mask
+        try:
+            return construct(self, *args)
+        finally:
+            del vars(self)["masked_mean"]
+
+    model.construct = renamed
+    mindrlhf.install()
+    assert main.train(configure(ALL)) == untouched[PYNATIVE]
+    assert "log_prob and kl_loss are not recorded: " in caplog.text
+    assert "masked_mean" in caplog.text
+    assert set(open_run(tmp_path / "run").keys) == KEYS
+
+
+def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
+    """Each actor believes to be rank 0; none is refused, and none writes into another's run."""
+    ray = pytest.importorskip("ray")
+    path = configure(ALL, epochs=1)
+
+    class Role:
+        def __init__(self, name):
+            from mindrlhf_msprobe.integrations import mindrlhf
+
+            mindrlhf.install()
+            import mindspore as ms
+            from mindrlhf.configs.grpo_configs import GRPOConfig
+            from mindrlhf.trainer.spmd import grpo_trainer
+
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+            kind = getattr(grpo_trainer, name)
+            self.worker = kind(grpo_config=GRPOConfig(str(path)), args=None)
+
+        def score(self):
+            import mindspore as ms
+
+            ids = ms.Tensor([[1, 2, 3]], ms.int32)
+            self.worker.compute_ref_log_prob(ids, None, ids, None)
+
+        def train(self):
+            self.worker.train()
+
+    environment = {"PYTHONPATH": os.pathsep.join([str(STAND_IN), *(p for p in sys.path if p)])}
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": environment},
+        _temp_dir=str(tempfile.mkdtemp(prefix="ray_", dir="/tmp")),
+    )
+    try:
+        actor = ray.remote(num_cpus=1)(Role)
+        reference = actor.remote("RefWorker")
+        trainer = actor.options(name="the_trainer").remote("TrainWorker")
+        ray.get([reference.score.remote(), trainer.train.remote()])
+    finally:
+        ray.shutdown()
+    assert {entry.phase for entry in open_run(tmp_path / "run" / "RefWorker").entries()} == {
+        "reference_compute_log_prob"
+    }
+    assert open_run(tmp_path / "run" / "the_trainer").completed(0)

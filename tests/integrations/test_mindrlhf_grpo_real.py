@@ -1,6 +1,7 @@
 """MindRLHF's own GRPO example, unmodified, with the section in its YAML, on a CPU in both modes."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -133,17 +134,43 @@ def test_a_cell_of_the_actor_has_one_name_in_all_phases(trained):
     assert {"forward", "parameters_grad"} <= gradients
 
 
-def test_a_resumed_training_counts_on_and_agrees(trained):
-    """Stopped after an epoch and resumed from MindRLHF's checkpoint: the steps go on."""
+def test_the_patch_by_hand_records_the_same(trained, tmp_path, monkeypatch):
+    """The four `with` lines that the documents show, in a copy of MindRLHF."""
+    from mindrlhf_on_cpu import write_files
+
+    if trained["mode"] == PYNATIVE:
+        pytest.skip("the patch is the same in both modes; MindRLHF's default is tried")
+    for part in ("mindrlhf", "examples"):
+        shutil.copytree(Path(MINDRLHF, part), tmp_path / part)
+    patch = ["patch", "-p1", "-i", str(DRIVER.parent / "hand_made_grpo.patch")]
+    applied = subprocess.run(patch, cwd=tmp_path, capture_output=True, text=True)
+    if applied.returncode:
+        pytest.skip(f"the patch was made for another version of MindRLHF: {applied.stdout}")
+    monkeypatch.setenv("MINDRLHF_PATH", str(tmp_path))
+    root = trained["root"]
+    section = {**SECTION, "dump_path": str(root / "by_hand")}
+    config = write_files(root / "hand", MINDRLHF, mode=GRAPH, section=section)
+    assert start(config, launched=False)[0] == trained["plain"]
+    assert weights(root / "hand") == weights(root / "plain")
+    runs = [open_run(root / name) for name in ("by_hand", "run")]
+    entries = [{(e.phase, e.step, e.name) for e in run.entries()} for run in runs]
+    assert entries[0] == {entry for entry in entries[1] if ".outer." not in entry[2]}
+    assert set(runs[0].keys) == KEYS
+
+
+def test_a_resumed_training_counts_on(trained):
+    """Resumed from the checkpoint at the end of epoch 0, which MindRLHF numbers epoch 1, step 2:
+    it goes on with epoch 2, and the steps go on with it."""
     from mindrlhf_on_cpu import write_files
 
     if trained["mode"] == GRAPH:
         pytest.skip("resuming is the same in both modes; once is enough")
     root = trained["root"]
-    first = write_files(root / "first", MINDRLHF, mode=PYNATIVE, epochs=1)
+    as_ckpt = {"mode": PYNATIVE, "save_ckpt_format": "ckpt", "save_ckpt_interval": 1}
+    first = write_files(root / "first", MINDRLHF, epochs=1, **as_ckpt)
     start(first, launched=False)
     section = {**SECTION, "actor_infer_dump": False, "dump_path": str(root / "resumed")}
-    second = write_files(root / "second", MINDRLHF, mode=PYNATIVE, section=section)
+    second = write_files(root / "second", MINDRLHF, section=section, epochs=3, **as_ckpt)
     saved = str(root / "first" / "trained")
     start(
         second,
@@ -152,8 +179,8 @@ def test_a_resumed_training_counts_on_and_agrees(trained):
         launched=True,
     )
     run = open_run(root / "resumed")
-    assert run.steps == [2, 3]
-    assert run.config().initial_step == 2
+    assert run.steps == [4, 5]
+    assert run.config().initial_step == 4
 
 
 def test_two_runs_are_compared(trained, tmp_path):
