@@ -4,6 +4,7 @@ Remarks are HTML comments in the lines above a block, which readers do not see:
 
     <!-- given: demo_out -->      what the reader has by now (given.py prepares it)
     <!-- exit: 1 -->              the exit code of the block's last command, 0 without it
+    <!-- file: NAME -->           the block is a file of that name
     <!-- output -->               of a text block: it is what the block before it printed
 
 A block whose first line is `# NAME.py`, `# NAME.yaml` or the like is a file of that name.
@@ -21,7 +22,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 ENGLISH = [ROOT / "README.md", *sorted((ROOT / "docs" / "en").glob("*.md"))]
 
-_FENCE = re.compile(r"( *)```(\w+)$")
+_FENCE = re.compile(r" *```(\w+)$")
 _REMARK = re.compile(r"<!-- (\w+)(?:: (.*?))? -->$")
 _FILE = re.compile(r"# ([\w.-]+\.\w+)$")
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -43,12 +44,7 @@ class Block:
     given: tuple[str, ...]
     exit_code: int
     is_output: bool
-
-    @property
-    def file(self) -> str | None:
-        """The name under which the reader saves it, if it is a file."""
-        match = _FILE.match(self.text.split("\n", 1)[0])
-        return match.group(1) if match else None
+    file: str | None
 
     def without_comments(self) -> object:
         """Return what must be the same in every language."""
@@ -69,7 +65,9 @@ def blocks(page: Path) -> list[Block]:
         place = f"{page.relative_to(ROOT)}:{number}"
         remark, fence = _REMARK.match(line.strip()), _FENCE.match(line)
         if remark:
-            assert remark[1] in ("given", "exit", "output"), f"{place}: unknown remark {line}"
+            assert remark[1] in ("given", "exit", "file", "output"), (
+                f"{place}: unknown remark {line}"
+            )
             remarks[remark[1]] = remark[2] or ""
         elif fence:
             inside = []
@@ -77,14 +75,16 @@ def blocks(page: Path) -> list[Block]:
                 if content.strip() == "```":
                     break
                 inside.append(content)
+            name = _FILE.match(inside[0].strip()) if inside else None
             found.append(
                 Block(
                     place=place,
-                    language=fence[2],
+                    language=fence[1],
                     text=textwrap.dedent("\n".join(inside)) + "\n",
                     given=tuple(filter(None, re.split(r", *", remarks.pop("given", "")))),
                     exit_code=int(remarks.pop("exit", 0)),
                     is_output="output" in remarks,
+                    file=remarks.get("file") or (name[1] if name else None),
                 )
             )
             remarks.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from contextlib import ExitStack
@@ -82,6 +83,18 @@ class Given:
         for side in "ab":
             dump = ROOT / "tests" / "data" / "msprobe" / f"statistics_{side}"
             shutil.copytree(dump, directory / f"msprobe_{side}")
+
+    def _mindrlhf(self, directory: Path) -> None:
+        """A directory with MindRLHF's GRPO, its script and its YAML: small classes of its names."""
+        stand_in = ROOT / "tests" / "integrations" / "stand_in"
+        shutil.copytree(stand_in, directory, dirs_exist_ok=True)
+        (directory / "grpo.yaml").write_text("context: {mode: 1}\n", encoding="utf-8")
+
+    def _mindrlhf_source(self, directory: Path) -> None:
+        """MindRLHF's source, where there is a checkout of it."""
+        checkout = os.environ.get("MINDRLHF_PATH")
+        if checkout:
+            shutil.copytree(Path(checkout) / "mindrlhf", directory / "source" / "mindrlhf")
 
     def _trainer(self, directory: Path) -> dict[str, Any]:
         """A trainer: networks, data, functions, and its YAML file."""

@@ -31,6 +31,7 @@ from mindrlhf_msprobe.cli import _parser
 
 #: The README's two commands that install the package: .ci/run runs them as they are written.
 RUN_BY_CI = ("mindrlhf-msprobe demo --output demo_out", "python -m pytest")
+_USES = ("bash", "python", "diff")  # blocks that use files
 PAGES = [pytest.param(page, id=page.name) for page in ENGLISH]
 
 
@@ -53,7 +54,7 @@ class Reader:
                 self.names |= self.given.make(name, self.directory)
             if block.file is not None:
                 (self.directory / block.file).write_text(block.text, encoding="utf-8")
-                later = (b for b in self.blocks[number:] if b.language in ("bash", "python"))
+                later = (b for b in self.blocks[number:] if b.language in _USES)
                 used = any(block.file in b.text for b in later if b is not block)
                 assert used, f"{block.place}: no command on the page uses {block.file}"
             do = getattr(self, f"_{block.language}", None)
@@ -96,6 +97,15 @@ class Reader:
 
     def _json(self, block: Block) -> None:
         assert block.file is not None, f"{block.place}: what reads it? Name it as a file"
+
+    def _diff(self, block: Block) -> None:
+        source = self.directory / "source"
+        if source.is_dir():
+            command = ["git", "apply", "--check", "-"]
+            done = subprocess.run(
+                command, cwd=source, input=block.text, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{block.place}: {done.stderr}"
 
     def _text(self, block: Block) -> None:
         if block.is_output:
