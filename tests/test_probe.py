@@ -53,7 +53,7 @@ def test_key_data_dump_alone_writes_no_phase_directory(
     probe.watch(**networks)
     train(probe, networks, steps=2)
     probe.close()
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.json", "data"}
+    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {"run.json", "data"}
     assert tree(tmp_path / "run") == {"data/values/step0", "data/values/step1"}
     assert len(tree(tmp_path / "run", 5)) == 12
 
@@ -66,7 +66,7 @@ def test_reference_dump_in_a_window_writes_only_that(
     probe.watch(**networks)
     train(probe, networks, steps=4)
     probe.close()
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {
+    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {
         "run.json",
         "reference_compute_log_prob",
     }

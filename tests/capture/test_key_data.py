@@ -356,7 +356,7 @@ def test_keys_that_cannot_name_a_directory_are_refused(
         probe.save_data(key, tensor(2))
     with pytest.raises(UsageError, match="key"):
         probe.save_data({key: tensor(2)})
-    assert {p.name for p in tmp_path.rglob("*")} == {"run", "run.json"}
+    assert {p.name for p in tmp_path.rglob("[!.]*")} == {"run", "run.json"}
 
 
 def test_what_is_saved_is_the_value_of_that_moment(make_probe: Callable[..., Probe]) -> None:
@@ -380,7 +380,7 @@ def test_switched_off_key_data_write_nothing(
     probe = make_probe()
     probe.save_data("../evil", 1)
     probe.close()
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.json"}
+    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {"run.json"}
 
 
 def test_a_structure_that_holds_itself_is_a_loss(
