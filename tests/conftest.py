@@ -95,11 +95,11 @@ def older_tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def warnings_of(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """Return a function that returns the warnings this package has logged so far."""
+    """Return a function that returns the warnings logged so far, without the rank before them."""
 
     def collect() -> list[str]:
         return [
-            record.getMessage()
+            record.getMessage().removeprefix("[rank 0] ")
             for record in caplog.records
             if record.name == "mindrlhf_msprobe" and record.levelno >= logging.WARNING
         ]

@@ -64,7 +64,6 @@ class MsProbe:
             from mindrlhf_msprobe.compat.shared import SharedProbe
 
             cls._shared = SharedProbe.of(probe, "MsProbe")
-            logger.info("msprobe enabled: recording into %s", config.dump_path)
 
     @classmethod
     def save_configs(cls, data: Any) -> None:
