@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: venv test lint format demo
+.PHONY: venv test lint format demo ci
 
 venv:
 	python3.11 -m venv .venv
@@ -21,3 +21,6 @@ format:
 demo:
 	rm -rf demo_out
 	$(PYTHON) -m mindrlhf_msprobe demo --output demo_out
+
+ci:
+	.ci/run

@@ -35,7 +35,10 @@ ALL_LAYERS = {
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep a launcher's settings out of the tests."""
-    for name in ("RANK_ID", "RANK", "RANK_SIZE", "MS_ROLE", "MS_WORKER_NUM", "MSPROBE_LOG_LEVEL"):
+    launched = ("RANK_ID", "RANK", "RANK_SIZE")
+    msrun = ("MS_ROLE", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT")
+    mpi = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    for name in (*launched, *msrun, *mpi, "MSPROBE_LOG_LEVEL"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -408,8 +408,8 @@ def reduces_on_device(fingerprint: bool) -> bool:
 
 
 def current_rank(environment: Mapping[str, str]) -> int:
-    """Return this process's rank: RANK_ID, else MindSpore's if it has been initialised, else 0."""
-    for name in ("RANK_ID", "RANK"):
+    """Return this process's rank: a launcher's, else MindSpore's if it is initialised, else 0."""
+    for name in ("RANK_ID", "RANK", "OMPI_COMM_WORLD_RANK"):
         if environment.get(name, "").isdigit():
             return int(environment[name])
     if "mindspore" in sys.modules:

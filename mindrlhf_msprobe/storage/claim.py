@@ -52,7 +52,9 @@ def being_written(root: Path, lock: RankLock) -> str:
     """Say that another process holds the lock of a rank."""
     return (
         f"dump_path {root} is being written by a job that still runs ({lock.holder()}, as rank "
-        f"{lock.rank}). Give this job another dump_path, or start it when that one has ended."
+        f"{lock.rank}). Give this job another dump_path, or start it when that one has ended. If "
+        f"both are of one job, each must know its rank when its probe starts: set RANK_ID, or call "
+        f"mindspore.communication.init() before."
     )
 
 

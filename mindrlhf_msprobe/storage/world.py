@@ -18,7 +18,8 @@ _MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says not
 
 def world_of(environment: dict[str, str] | os._Environ[str] = os.environ) -> dict[str, Any]:
     """Return what tells one distributed job from another: its size and its scheduler."""
-    size = environment.get("RANK_SIZE") or environment.get("MS_WORKER_NUM") or "1"
+    names = ("RANK_SIZE", "MS_WORKER_NUM", "OMPI_COMM_WORLD_SIZE")
+    size = next((environment[name] for name in names if environment.get(name)), "1")
     host, port = environment.get("MS_SCHED_HOST"), environment.get("MS_SCHED_PORT")
     scheduler = f"{host}:{port}" if host and port else None
     return {"size": int(size) if size.isdigit() else 1, "scheduler": scheduler}
@@ -112,15 +113,15 @@ def _is_at(file: int, path: Path) -> bool:
 
 def expected_ranks(manifests: Iterable[Mapping[str, Any]]) -> set[int]:
     """Return which ranks a job was to record, as the manifests of some of them say."""
-    expected: set[int] = set()
+    said: set[tuple[int, frozenset[int]]] = set()
     for manifest in manifests:
         world, config = manifest.get("world"), manifest.get("config")
         size = world.get("size") if isinstance(world, dict) else None
         ranks = config.get("ranks") if isinstance(config, dict) else None
         if isinstance(size, int) and 0 < size <= _MOST_RANKS:
-            wanted = {r for r in ranks if isinstance(r, int)} if isinstance(ranks, list) else set()
-            expected |= wanted & {*range(size)} if wanted else {*range(size)}
-    return expected
+            listed = ranks if isinstance(ranks, list) else []
+            said.add((size, frozenset(rank for rank in listed if isinstance(rank, int))))
+    return {rank for size, chosen in said for rank in chosen or range(size) if 0 <= rank < size}
 
 
 def missing_ranks(root: Path, size: int, ranks: Sequence[int]) -> list[int]:

@@ -95,7 +95,8 @@ def _run(command: list[str], cwd: Path, *, own: bool = False) -> str:
     done = subprocess.run(
         command,
         cwd=cwd,
-        env={**environment, "GLOG_v": "3"},
+        # MindSpore's descriptors are too old for the C++ protobuf that msprobe imports first.
+        env={**environment, "GLOG_v": "3", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

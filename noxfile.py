@@ -1,0 +1,92 @@
+"""What is run before a change is taken: `nox` for all of it, `nox -s tests-2.10` for one part.
+
+Every session makes the environment it needs, below .nox; `nox -R` uses it again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.error_on_missing_interpreters = True
+
+PYTHON = "3.11"
+
+#: MindFormers 1.6.0 asks for MindSpore 2.7. It works with 2.10 if it is installed without its
+#: dependencies, these being what it imports (pyarrow and the like: the last that take numpy 1).
+MINDSPORE_2_10 = ["mindspore==2.10.0", "numpy>=1.26,<2"]
+MINDFORMERS = "mindformers==1.6.0"
+MINDFORMERS_IMPORTS = [
+    "deprecated",
+    "jieba",
+    "mindpet==1.0.4",
+    "nltk==3.9.1",
+    "pyarrow==19.0.0",
+    "rouge_chinese",
+    "sentencepiece>=0.2.0",
+    "tensorboardX",
+    "tiktoken",
+    "tokenizers==0.21.0",
+    "transformers==4.51.3",
+]
+
+#: msprobe works with older versions of what it depends on than pip would choose.
+REFERENCES = {
+    "MSPROBE_REFERENCE_PYTHON": "mindstudio-probe==26.2.0",
+    "MSPROBE_REFERENCE_8_PYTHON": "mindstudio-probe==8.3.3",
+}
+REFERENCE_NEEDS = [
+    "mindspore==2.7.0",
+    "numpy>=1.26,<2",
+    "ml_dtypes<0.6",
+    "onnx<1.20",
+    "pandas<3",
+]
+
+
+@nox.session(python=PYTHON)
+def lint(session: nox.Session) -> None:
+    """Format, style and types."""
+    session.install("-e", ".[lint]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+
+
+@nox.session(name="tests-2.7", python=PYTHON)
+def tests_2_7(session: nox.Session) -> None:
+    """Run the tests on MindSpore 2.7, the version of the extra `demo`."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(name="tests-2.10", python=PYTHON)
+def tests_2_10(session: nox.Session) -> None:
+    """Run the tests on MindSpore 2.10, with the same MindFormers."""
+    session.install(*MINDSPORE_2_10, *MINDFORMERS_IMPORTS, "pytest>=8", "-e", ".[ray,tokenizer]")
+    session.install("--no-deps", MINDFORMERS)
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(python=PYTHON)
+def interop(session: nox.Session) -> None:
+    """Run the real msprobe, in environments of its own, on our files and ours on its files."""
+    session.install("mindspore==2.7.0", "numpy>=1.26,<2", "pytest>=8", "-e", ".")
+    interpreters = {}
+    for variable, msprobe in REFERENCES.items():
+        # msprobe refuses to read files whose path has a = in it.
+        name = msprobe.replace("==", "-")
+        home = Path(session.virtualenv.location) / "references" / name
+        python = home / "bin" / "python"
+        if not python.exists():
+            session.run("python", "-m", "venv", os.fspath(home))
+            session.run(
+                *(os.fspath(python), "-m", "pip", "install", "--quiet"),
+                *(msprobe, *REFERENCE_NEEDS),
+                external=True,
+            )
+        interpreters[variable] = os.fspath(python)
+    session.run("python", "-m", "pytest", "tests/interop", *session.posargs, env=interpreters)
