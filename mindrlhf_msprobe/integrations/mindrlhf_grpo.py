@@ -58,9 +58,11 @@ def _check_section(_config: Any, file_path: Any, *_: Any, **__: Any) -> _Part:
     except (ConfigError, TypeError):  # MindRLHF's to say
         content = {}
     if SECTION in content:
-        if not isinstance(content[SECTION], Mapping):
+        section = content[SECTION]
+        if not isinstance(section, Mapping):
+            what = "empty" if section is None else repr(section)
             raise ConfigError(
-                f"{file_path}: the section {SECTION} is {content[SECTION]!r}; expected a mapping, "
+                f"{file_path}: the section {SECTION} is {what}; expected a mapping, "
                 f"with `msprobe: true` or `msprobe: false` as its first line."
             )
         load_config(file_path)

@@ -99,7 +99,7 @@ class Session:
                 name_as_seen_from(_reach(network, inner), network)
             optimizers = {role: _reach(owner, optimizer)} if optimizer else None
             self.probe.watch(optimizers=optimizers, **{role: network})
-        except (AttributeError, UsageError) as error:
+        except (AttributeError, ValueError, UsageError) as error:
             self.leave_out(phase, f"{type(owner).__name__}.{path}: {error}")
         else:
             self._networks[phase] = network

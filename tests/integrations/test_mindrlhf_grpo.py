@@ -3,6 +3,7 @@
 import atexit
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -483,12 +484,13 @@ def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
             self.worker.train()
 
     environment = {"PYTHONPATH": os.pathsep.join([str(STAND_IN), *(p for p in sys.path if p)])}
+    files = tempfile.mkdtemp(prefix="ray_", dir="/tmp")  # its sockets need a short path
     ray.init(
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
         runtime_env={"env_vars": environment},
-        _temp_dir=str(tempfile.mkdtemp(prefix="ray_", dir="/tmp")),
+        _temp_dir=files,
     )
     try:
         actor = ray.remote(num_cpus=1)(Role)
@@ -497,6 +499,7 @@ def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
         ray.get([reference.score.remote(), trainer.train.remote()])
     finally:
         ray.shutdown()
+        shutil.rmtree(files, ignore_errors=True)
     assert {entry.phase for entry in open_run(tmp_path / "run" / "RefWorker").entries()} == {
         "reference_compute_log_prob"
     }
