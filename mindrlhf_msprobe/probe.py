@@ -79,6 +79,8 @@ class Probe:
         log.configure(rank)
         if not self._config.records_rank(rank):
             return None
+        if os.environ.get("MS_ROLE") == "MS_SCHED":  # msrun's scheduler runs the script, too
+            return None
         recorder = Recorder(self._config, rank)
         atexit.register(self._close_at_exit)
         _leave_to_parent_after_fork(self)
@@ -151,6 +153,19 @@ class Probe:
         }
         self._recorder.watch({role: self._networks[role] for role in networks}, checked)
 
+    def leave_out(self, phase: str, why: str) -> None:
+        """Say that a phase cannot be recorded in this training, and why.
+
+        A comparison then lists its layers as left out; without this they are missing. Where the
+        phase is switched off this does nothing.
+
+        Raises:
+            UsageError: the phase is not known.
+        """
+        if self._recorder is not None:
+            self._refuse_if_closed("leave_out")
+            self._recorder.leave_out(self._known_phase("leave_out", phase), why)
+
     def phase(self, name: str | Sequence[str], model: Any = None) -> PhaseContext | _NoPhase:
         """Return a context manager, also usable as a decorator, around one phase of the step.
 
@@ -167,14 +182,7 @@ class Probe:
         if self._recorder is None:
             return _NO_PHASE
         names = [name] if isinstance(name, str) or not isinstance(name, Sequence) else list(name)
-        phases = [self._phases.get(n) if isinstance(n, str) else None for n in names]
-        for unknown in [n for n, phase in zip(names, phases) if phase is None]:
-            raise UsageError(
-                f"phase({unknown!r}) is not known.{nearest(str(unknown), self._phases)} Phases: "
-                f"{', '.join(self._phases)}. A phase of your own is declared in "
-                f"msprobe_config.phases."
-            )
-        together = [phase for phase in phases if phase is not None]
+        together = [self._known_phase("phase", each) for each in names]
         if len({phase.role for phase in together}) < max(len(together), 1):
             raise UsageError(
                 f"phase({name!r}): expected phases of different roles, each of which records its "
@@ -185,6 +193,16 @@ class Probe:
                 raise UsageError(f"phase({name!r}, model=…): a model is that of one phase.")
             model = _checked(f"phase({name!r}, model=…)", model)
         return PhaseContext(self, self._recorder, together, model)
+
+    def _known_phase(self, call: str, name: Any) -> Phase:
+        phase = self._phases.get(name) if isinstance(name, str) else None
+        if phase is None:
+            raise UsageError(
+                f"{call}({name!r}) is not known.{nearest(str(name), self._phases)} Phases: "
+                f"{', '.join(self._phases)}. A phase of your own is declared in "
+                f"msprobe_config.phases."
+            )
+        return phase
 
     def save_data(self, name: Any = None, data: Any = _MISSING, /, **named: Any) -> None:
         """Save key data by name.

@@ -35,7 +35,7 @@ ALL_LAYERS = {
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep a launcher's settings out of the tests."""
-    for name in ("RANK_ID", "RANK", "RANK_SIZE", "MS_WORKER_NUM", "MSPROBE_LOG_LEVEL"):
+    for name in ("RANK_ID", "RANK", "RANK_SIZE", "MS_ROLE", "MS_WORKER_NUM", "MSPROBE_LOG_LEVEL"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -700,6 +700,32 @@ def test_an_initial_step_of_the_configuration_counts_more(
     Probe.from_config({"msprobe": False}).start_at(7)
 
 
+def test_the_scheduler_of_msrun_records_nothing(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It runs the script as well, without a rank: it would take the place of rank 0."""
+    monkeypatch.setenv("MS_ROLE", "MS_SCHED")
+    assert not layer_probe().enabled
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_phase_that_cannot_be_recorded_is_said_and_noted(
+    layer_probe: Callable[..., Probe], tmp_path: Path, warnings_of: Callable[[], list[str]]
+) -> None:
+    """leave_out says why a phase that is switched on is missing, once; others are not said."""
+    probe = layer_probe(reference_dump=False)
+    for _ in range(2):
+        probe.leave_out("actor_generate_sequences", "vLLM generates")
+        probe.leave_out("reference_compute_log_prob", "it is elsewhere")
+    with pytest.raises(UsageError, match=r"leave_out\('actor_updat'\) is not known"):
+        probe.leave_out("actor_updat", "-")
+    probe.close()
+    (said,) = warnings_of()
+    assert "the layers of actor_generate_sequences are not recorded: vLLM generates" in said
+    noted = read_json(tmp_path / "run" / "run.json")["coverage"]["phases"]
+    assert noted == {"actor_generate_sequences": "vLLM generates"}
+
+
 def test_a_step_is_readable_when_step_returns(
     layer_probe: Callable[..., Probe], networks: dict[str, Any], tmp_path: Path
 ) -> None:

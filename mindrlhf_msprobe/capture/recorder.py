@@ -148,6 +148,15 @@ class Recorder:
             except Exception as error:
                 self.fault(f"the cells of {role} where they are compiled", error)
 
+    def leave_out(self, phase: Phase, why: str) -> None:
+        """Write down, and say once, that a phase which is switched on is not recorded."""
+        if not self._config.records_phase(phase):
+            return
+        with self._lock:
+            news = self._writer.note_left_out(phase.name, why)
+        if news:
+            logger.warning("the layers of %s are not recorded: %s", phase.name, why)
+
     def _probes(self) -> GraphProbes:
         if self._graph_probes is None:
             from mindrlhf_msprobe.capture.graph import GraphProbes

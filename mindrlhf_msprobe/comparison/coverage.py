@@ -60,6 +60,9 @@ def why_no_entry(
     """
     if (compiled := why_not_compiled(config, coverage, entry)) is not None:
         return compiled
+    phases = coverage.get("phases")
+    if isinstance(phases, Mapping) and entry.phase in phases:
+        return f"{entry.phase} not recorded: {phases[entry.phase]}"
     if entry.direction in _BACKWARD and "backward" in coverage:
         return f"backward {coverage['backward']}"
     if config is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.integrations import mindrlhf
+from mindrlhf_msprobe.log import configure
 
 _ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -45,6 +46,7 @@ def start(script: str, arguments: Sequence[str]) -> None:
     if not getattr(sys.flags, "safe_path", False):  # Python puts nothing first then either
         sys.path[0] = str(Path(script).resolve().parent)
     sys.modules["__main__"] = main
+    configure()
     mindrlhf.install()
     sys.excepthook = _beginning_in(vars(main), sys.excepthook)
     loader, path = SourceFileLoader("__main__", script), vars(main)["__file__"]

@@ -58,9 +58,7 @@ def _prepare(module: ModuleType) -> None:
 def _say_if_nothing_was_prepared() -> None:
     if not any(name.endswith("Trainer") for name in _prepared):
         imported = sys.modules.get("mindrlhf")
-        where = (
-            f"of {imported.__name__} at {list(imported.__path__)}" if imported else "of MindRLHF"
-        )
+        where = "of MindRLHF" if imported is None else f"in {imported!r}"
         logger.warning(
             "nothing was recorded: no trainer %s was imported (known are %s).",
             where,

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config, read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.grpo_loss import runs_in_python, values_of_the_loss
+from mindrlhf_msprobe.integrations.grpo_loss import LossValues, runs_in_python
 from mindrlhf_msprobe.integrations.patches import Patches
-from mindrlhf_msprobe.integrations.session import Session, begin, model_configs, sections
+from mindrlhf_msprobe.integrations.session import (
+    Session,
+    begin,
+    in_ray_actor,
+    model_configs,
+    sections,
+)
 from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.probe import Probe
 
 _TRAINER = "MindRLHF's GRPO trainer"
 _GENERATE = "actor_generate_sequences"
@@ -51,9 +58,11 @@ def _check_section(_config: Any, file_path: Any, *_: Any, **__: Any) -> _Part:
     except (ConfigError, TypeError):  # MindRLHF's to say
         content = {}
     if SECTION in content:
-        if not isinstance(content[SECTION], Mapping):
+        section = content[SECTION]
+        if not isinstance(section, Mapping):
+            what = "empty" if section is None else repr(section)
             raise ConfigError(
-                f"{file_path}: the section {SECTION} is {content[SECTION]!r}; expected a mapping, "
+                f"{file_path}: the section {SECTION} is {what}; expected a mapping, "
                 f"with `msprobe: true` or `msprobe: false` as its first line."
             )
         load_config(file_path)
@@ -70,11 +79,13 @@ class _Integration:
         self._config: Any = None  # the GRPOConfig the session was begun for, or was not
         self._train_step: Any = None
         self._loss: Any = None
+        self._loss_values: LossValues | None = None
         self._step_open = False
+        self._told_by_trainer = True  # else the first worker tells of a training that begins
 
     def install(self) -> None:
         """Wrap the methods; what is missing is said when a training is recorded."""
-        self._wrap(
+        self._told_by_trainer = self._wrap(
             "GRPOTrainer._init_grpo_configs",
             self._around_configs,
             "a dump_path that cannot be used is noticed only when a network has been built",
@@ -119,10 +130,10 @@ class _Integration:
             "configurations are not recorded, and the steps of a resumed training count from 0",
         )
 
-    def _wrap(self, method: str, around: Callable[..., _Part], otherwise: str) -> None:
+    def _wrap(self, method: str, around: Callable[..., _Part], otherwise: str) -> bool:
         class_name, name = method.split(".")
         owner = self._class(class_name)
-        self._patches.wrap(
+        return self._patches.wrap(
             owner,
             method if owner is None else name,
             around,
@@ -151,7 +162,7 @@ class _Integration:
 
     def _end(self) -> None:
         session, self._session = self._session, None
-        self._config = self._train_step = self._loss = None
+        self._config = self._train_step = self._loss = self._loss_values = None
         self._step_open = False
         if session is not None:
             session.probe.close()
@@ -162,7 +173,7 @@ class _Integration:
     def _around_worker(self, name: str, watch: Callable[[Session, Any], None]) -> Any:
         def around(worker: Any, *args: Any, **kwargs: Any) -> _Part:
             yield
-            if self._config is None:  # no trainer in this process, or one that begins otherwise
+            if self._config is None and (in_ray_actor() or not self._told_by_trainer):
                 self._begin(kwargs.get("grpo_config", args[0] if args else None), apart=name)
             if self._session is not None:
                 self._session.configurations |= model_configs(worker)
@@ -199,19 +210,33 @@ class _Integration:
         )
         self._train_step = worker.grpo_with_grad
         self._loss = worker.grpo_model_train.grpo_model_train
-        missing = "loss is not recorded"
         self._patches.wrap(
-            type(self._train_step), "__call__", self._around_train_step, otherwise=missing
+            type(self._train_step),
+            "__call__",
+            self._around_train_step,
+            otherwise="loss is not recorded",
         )
         if getattr(self._loss, "enable_full_monitor", False):
             self._patches.wrap(
-                type(self._loss), "get_klloss", self._around_kl_loss, otherwise="kl_loss neither"
+                type(self._loss),
+                "get_klloss",
+                self._around_kl_loss,
+                otherwise="kl_loss is not recorded in graph mode",
             )
-        elif not runs_in_python(self._loss):
-            session.say_key_data_missing(
-                "log_prob and kl_loss are not recorded as key data: they never leave the compiled "
-                "loss. rl_config.enable_full_monitor: true gives kl_loss; log_prob is the output "
-                "of actor_update's root cell"
+        self._patches.report()
+        if not session.probe.config.key_data_dump:
+            return
+        if runs_in_python(self._loss):
+            try:
+                self._loss_values = LossValues(self._loss)
+            except AttributeError as error:
+                logger.warning("%s: log_prob and kl_loss are not recorded: %s", _TRAINER, error)
+        elif not getattr(self._loss, "enable_full_monitor", False):
+            logger.info(
+                "%s: log_prob and kl_loss are not recorded as key data, for they never leave the "
+                "compiled loss. rl_config.enable_full_monitor: true gives kl_loss; log_prob is the "
+                "output of the root cell in actor_update.",
+                _TRAINER,
             )
 
     def _around_phase(self, phase: str) -> Any:
@@ -248,12 +273,12 @@ class _Integration:
         session = self._session
         if session is None or cell is not self._train_step:
             return
-        found: dict[str, Any] = {}
-        with ExitStack() as stack:
-            if session.probe.config.key_data_dump and runs_in_python(self._loss):
-                found = stack.enter_context(values_of_the_loss(self._loss))
+        values = self._loss_values
+        with values if values is not None and runs_in_python(self._loss) else nullcontext():
             result = yield
-        session.probe.save_data({**found, "loss": result[0]})
+        session.probe.save_data(loss=result[0])
+        if values is not None:
+            session.probe.save_data(values.found())
 
     def _around_kl_loss(self, model: Any, *_: Any, **__: Any) -> _Part:
         result = yield
@@ -263,18 +288,29 @@ class _Integration:
     def _around_run(self, trainer: Any, *_: Any, **__: Any) -> _Part:
         if self._session is None:
             return
-        done = trainer.n_epoch * trainer.step_num + trainer.i_step
-        if done:
-            logger.info("%s resumes: its steps are recorded from %d on", _TRAINER, done)
-            self._session.probe.start_at(done)
+        self._start_where_it_resumes(self._session.probe, trainer)
+        arguments = getattr(getattr(trainer, "args", None), "__dict__", {})
         self._session.probe.save_configs(
-            {**sections(self._config), **self._session.configurations, "args": vars(trainer.args)}
+            {
+                **sections(self._config),
+                **self._session.configurations,
+                "args": {key: arguments[key] for key in arguments if key != "tensor_writer"},
+            }
         )
         try:
             with self._session.probe:
                 yield
         finally:
             self._end()
+
+    def _start_where_it_resumes(self, probe: Probe, trainer: Any) -> None:
+        try:
+            done = trainer.n_epoch * trainer.step_num + trainer.i_step
+        except AttributeError as missing:
+            logger.warning("%s: the steps are counted from 0 if it resumes: %s", _TRAINER, missing)
+        else:
+            if done:
+                probe.start_at(done)
 
 
 def _prompts_and_responses(result: Any) -> dict[str, Any]:

@@ -121,15 +121,14 @@ class _Integration:
         for phase in (_GENERATE, _LOG_PROB, _UPDATES[0]):
             session.watch(phase, trainer, "ppo_model.policy_model")
         session.watch(_REFERENCE, trainer, "ref_model")
-        if getattr(trainer, "is_shared_backbone", False):
-            session.leave_out(
-                _VALUES,
-                "is_shared_backbone: there is no critic, and no critic_update either; the values "
-                "come from a head of the actor, whose layers are in actor_compute_log_prob and "
-                "actor_update",
-            )
-        else:
-            for phase in (_VALUES, _UPDATES[1]):
+        for phase in (_VALUES, _UPDATES[1]):
+            if getattr(trainer, "is_shared_backbone", False):
+                session.leave_out(
+                    phase,
+                    "is_shared_backbone: there is no critic; values come from a head of the actor, "
+                    "whose layers are in actor_compute_log_prob and actor_update",
+                )
+            else:
                 session.watch(phase, trainer, "ppo_model.critic_model")
         if _REWARD in session.probe.config.phases:
             session.watch(_REWARD, trainer, "reward_fn")
@@ -194,10 +193,12 @@ class _Integration:
         session.watch_optimizer(_UPDATES, optimizer)
         missing = "the update is not recorded"
         self._patches.wrap(type(train_step), "__call__", self._around_update, otherwise=missing)
-        if not runs_in_python(self._loss):
-            session.say_key_data_missing(
-                "log_prob, kl_loss, actor_loss and value_loss are not recorded as key data: they "
-                "never leave the compiled loss. log_prob is the output of actor_update's root cell"
+        if session.probe.config.key_data_dump and not runs_in_python(self._loss):
+            logger.info(
+                "%s: log_prob, kl_loss, actor_loss and value_loss are not recorded as key data, "
+                "for they never leave the compiled loss; log_prob is the output of the root cell "
+                "in actor_update.",
+                _TRAINER,
             )
 
     def _around_update(self, cell: Any, *_: Any, **__: Any) -> _Part:

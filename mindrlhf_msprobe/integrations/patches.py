@@ -36,7 +36,7 @@ class Patches:
         trainer: whose they are, for messages, e.g. "MindRLHF's GRPO trainer".
 
     Attributes:
-        missing: what was not found and is therefore not recorded, one sentence each.
+        missing: what was not found, and what follows from it; empty when `report` has said it.
         strict: whether faults in what goes around a method are raised.
     """
 
@@ -95,13 +95,14 @@ class Patches:
         self.missing.append(f"{what} is missing: {otherwise}")
 
     def report(self) -> None:
-        """Log, once, what was not found."""
+        """Log what was not found, each once."""
         if self.missing:
             logger.warning(
                 "%s is not the version this integration was written for. %s. The rest is recorded.",
                 self.trainer,
                 "; ".join(self.missing),
             )
+            self.missing.clear()
 
     def undo(self) -> None:
         """Put all methods back."""

@@ -34,29 +34,28 @@ def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
     settings = load_config(section)
     if not settings.msprobe:
         return None
-    actor = _ray_actor()
-    if apart and actor is not None:
+    if apart and in_ray_actor():
+        name = sys.modules["ray"].get_runtime_context().get_actor_name()
         settings = dataclasses.replace(
-            settings, dump_path=str(Path(settings.dump_path) / (actor or apart))
+            settings, dump_path=str(Path(settings.dump_path) / (name or apart))
         )
         logger.warning(
-            "%s: %s runs in a Ray worker of its own, which does not know its rank nor where a step "
-            "ends: its records stand in %s, as one step.",
+            "%s: %s runs in a Ray actor of its own, which knows neither its rank nor, unless it "
+            "trains, where a step ends: its records stand apart in %s.",
             trainer,
             apart,
             settings.dump_path,
         )
     probe = Probe(settings)
-    return Session(probe, trainer) if probe.enabled else None
+    return Session(probe) if probe.enabled else None
 
 
-def _ray_actor() -> str | None:
-    """Return the name of the Ray actor this process is, "" if it has none; None if it is none."""
+def in_ray_actor() -> bool:
+    """Tell whether this process is an actor of Ray."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
-        return None
-    here = ray.get_runtime_context()
-    return (here.get_actor_name() or "") if here.get_actor_id() else None
+        return False
+    return ray.get_runtime_context().get_actor_id() is not None
 
 
 class Session:
@@ -64,16 +63,14 @@ class Session:
 
     Args:
         probe: a probe that is switched on.
-        trainer: what the training is called in messages.
 
     Attributes:
         configurations: what is known of them so far, by name.
     """
 
-    def __init__(self, probe: Probe, trainer: str) -> None:
+    def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.configurations: dict[str, Any] = {}
-        self._trainer = trainer
         self._phases = probe.config.phase_table()
         self._networks: dict[str, Any] = {}
 
@@ -103,7 +100,7 @@ class Session:
                 name_as_seen_from(_reach(network, inner), network)
             optimizers = {role: _reach(owner, optimizer)} if optimizer else None
             self.probe.watch(optimizers=optimizers, **{role: network})
-        except (AttributeError, UsageError) as error:
+        except (AttributeError, ValueError, UsageError) as error:
             self.leave_out(phase, f"{type(owner).__name__}.{path}: {error}")
         else:
             self._networks[phase] = network
@@ -115,17 +112,11 @@ class Session:
             if optimizer is not None and roles:
                 self.probe.watch(optimizers=dict.fromkeys(roles, optimizer))
         except UsageError as error:
-            logger.warning("%s: gradients of parameters: %s", self._trainer, error)
+            logger.warning("the gradients of parameters are not recorded: %s", error)
 
     def leave_out(self, phase: str, why: str) -> None:
         """Say that the layers of a phase, if they should be recorded, are not."""
-        if self.probe.config.records_phase(self._phases[phase]):
-            logger.warning("%s: the layers of %s are not recorded: %s.", self._trainer, phase, why)
-
-    def say_key_data_missing(self, what: str) -> None:
-        """Say which key data, if they should be recorded, are not."""
-        if self.probe.config.key_data_dump:
-            logger.info("%s: %s.", self._trainer, what)
+        self.probe.leave_out(phase, why)
 
     def phase(self, *names: str) -> AbstractContextManager[Any]:
         """Return a phase, or several at once; those whose network is not watched are left out."""

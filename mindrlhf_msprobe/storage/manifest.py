@@ -214,6 +214,15 @@ class Manifest:
             self.content["coverage"] = {**coverage, "graph_mode": roles}
         return new
 
+    def note_left_out(self, phase: str, why: str) -> bool:
+        """Note that a phase which is switched on is not recorded; tell whether it is news."""
+        coverage = self.content["coverage"]
+        phases = coverage.get("phases", {})
+        if phases.get(phase) == why:
+            return False
+        self.content["coverage"] = {**coverage, "phases": {**phases, phase: why}}
+        return True
+
     @classmethod
     def claim(
         cls,

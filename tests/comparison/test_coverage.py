@@ -163,3 +163,22 @@ def test_what_a_graph_could_not_hand_over_is_coverage(tmp_path, gaps, reason, sw
         assert result.verdict.status is Outcome.IDENTICAL
         (gap,) = result.verdict.coverage
         assert reason in gap.reason
+
+
+def test_a_phase_that_a_run_says_it_left_out_is_coverage(tmp_path):
+    """Generation by another engine has no layers to record: they are not missing."""
+    for name in ("a", "b"):
+        recording = Recording(tmp_path / name)
+        for phase in ("actor_generate_sequences", "actor_update"):
+            if name == "a" or phase == "actor_update":
+                with recording.phase(phase):
+                    recording.call("x", "Net", np.sin, np.ones(3))
+        if name == "b":
+            assert recording.writer.note_left_out("actor_generate_sequences", "vLLM generates")
+            assert not recording.writer.note_left_out("actor_generate_sequences", "vLLM generates")
+        recording.end_step()
+        recording.close()
+    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    assert result.verdict.status is Outcome.IDENTICAL
+    (gap,) = result.verdict.coverage
+    assert gap.reason == "actor_generate_sequences not recorded: vLLM generates"

@@ -1,17 +1,22 @@
 """MindRLHF's GRPO, here a stand-in with its names and signatures, is recorded as it is."""
 
+import atexit
 import importlib
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import mindspore as ms
+import numpy as np
 import pytest
 import yaml
 
-from mindrlhf_msprobe import ConfigError, RunError, UsageError, compare_runs, open_run
+from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
 from mindrlhf_msprobe.integrations import mindrlhf
 
 STAND_IN = Path(__file__).parent / "stand_in"
+EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
 ALL = {
     "msprobe": True,
     "key_data_dump": True,
@@ -45,6 +50,7 @@ def forget():
     for name in [n for n in sys.modules if n == "main" or n.partition(".")[0] == "mindrlhf"]:
         del sys.modules[name]
     sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "_Watch"]
+    atexit.unregister(mindrlhf._say_if_nothing_was_prepared)
     mindrlhf._install.cache_clear()
     mindrlhf._prepared.clear()
 
@@ -93,11 +99,12 @@ def untouched(tmp_path_factory):
     sys.path.insert(0, str(STAND_IN))
     forget()
     path = tmp_path_factory.mktemp("untouched") / "grpo.yaml"
-    results = {}
+    results, before = {}, ms.get_context("mode")
     for mode in (PYNATIVE, GRAPH):
         path.write_text(f"context: {{mode: {mode}}}\n")
         results[mode] = train(path)
     sys.path.remove(str(STAND_IN))
+    ms.set_context(mode=before)
     return results
 
 
@@ -111,7 +118,7 @@ def test_a_training_is_recorded_and_stays_as_it_is(tmp_path, configure, untouche
     assert run.finished
     assert set(run.phases) == PHASES
     keys = KEYS | ({"log_prob", "kl_loss"} if mode == PYNATIVE else set())
-    assert {key for key in run.keys} == keys
+    assert set(run.keys) == keys
     assert not run.lost
     configurations = run.configurations()
     assert configurations["actor_config"] == {"learning_rate": 0.1}
@@ -151,10 +158,346 @@ def test_key_data_are_what_the_trainer_computed(tmp_path, configure):
     losses, _ = train(configure({"msprobe": True, "key_data_dump": True}))
     run = open_run(tmp_path / "run")
     assert run.phases == []
-    saved = [data.arrays[0].tobytes() for data in run.key_data("loss")]
-    assert saved == losses
-    assert [(d.step, d.micro_step) for d in run.key_data("loss")][:3] == [(0, 0), (0, 1), (1, 0)]
-    kl = run.key_data("kl_loss")[0].arrays[0]
-    loss = run.key_data("loss")[0].arrays[0]
-    assert kl.dtype == "float32"
-    assert abs(float(loss)) > 0
+    saved = run.key_data("loss")
+    assert [np.asarray(datum.value).tobytes() for datum in saved] == losses
+    assert [(d.step, d.micro_step) for d in saved] == [(s, m) for s in range(4) for m in (0, 1)]
+    first = {key: np.asarray(run.key_data(key, step=0)[0].value) for key in run.keys}
+    assert first["prompts"].tolist() == [[1, 2]] * 4
+    assert first["responses"].shape == (4, 3)
+    kl = np.exp(first["ref_log_prob"][:2] - first["log_prob"]) - 1
+    kl = (kl - first["ref_log_prob"][:2] + first["log_prob"]).mean(axis=1).sum() / 2
+    assert first["kl_loss"] == pytest.approx(kl, abs=1e-7)
+    last = run.key_data("kl_loss")[-1].value
+    assert last > 1e-4  # the policy has left the reference
+
+
+def test_what_graph_mode_keeps_to_itself_is_said(tmp_path, configure, caplog):
+    """log_prob never leaves the compiled loss; kl_loss does where MindRLHF monitors it."""
+    caplog.set_level("INFO", logger="mindrlhf_msprobe")
+    mindrlhf.install()
+    section = {"msprobe": True, "key_data_dump": True}
+    train(configure(section, mode=GRAPH, epochs=1))
+    assert "enable_full_monitor: true gives kl_loss" in caplog.text
+    caplog.clear()
+    train(configure(section, mode=GRAPH, name="monitored", epochs=1, enable_full_monitor=True))
+    assert len(open_run(tmp_path / "monitored").key_data("kl_loss")) == 4
+    train(configure(section, name="eager", epochs=1, enable_full_monitor=True))
+    assert len(open_run(tmp_path / "eager").key_data("kl_loss")) == 4
+
+
+@pytest.mark.parametrize("section", [None, {**ALL, "msprobe": False}])
+def test_without_the_switch_nothing_happens(tmp_path, configure, untouched, section):
+    mindrlhf.install()
+    assert train(configure(section)) == untouched[PYNATIVE]
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_example_records_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mindrlhf.install()
+    train(EXAMPLE)  # in graph mode
+    run = open_run("msprobe_dump")
+    assert set(run.keys) == KEYS | {"kl_loss"}
+    assert {(e.phase, e.step) for e in run.entries()} == {(p, s) for p in PHASES for s in (0, 1)}
+    generated = run.entries(phase="actor_generate_sequences")
+    assert {entry.token for entry in generated} == {0, 1}
+    assert {"rl_config", "args"} <= set(run.configurations())
+
+
+def test_two_runs_of_one_training_agree(tmp_path, configure):
+    mindrlhf.install()
+    for name in "ab":
+        train(configure(ALL, mode=GRAPH, name=name, epochs=1))
+    result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
+    assert result.verdict.status == "identical"
+
+
+def test_installed_twice_is_installed_once(tmp_path, configure):
+    mindrlhf.install()
+    mindrlhf.install()
+    train(configure(ALL, epochs=1))
+    mindrlhf.install()
+    run = open_run(tmp_path / "run")
+    assert len(run.key_data("rewards", step=0)) == 1
+    assert run.steps == [0, 1]
+
+
+def test_it_may_be_installed_after_the_import(tmp_path, configure):
+    path = configure({"msprobe": True, "key_data_dump": True}, epochs=1)
+    main = module("main")
+    mindrlhf.install()
+    main.train(path)
+    assert set(open_run(tmp_path / "run").keys) == KEYS | {"log_prob", "kl_loss"}
+
+
+def test_a_resumed_training_counts_on(tmp_path, configure):
+    mindrlhf.install()
+    train(configure(ALL), resume_training=True)  # at step 1 of epoch 1, of two steps each
+    run = open_run(tmp_path / "run")
+    assert run.steps == [3]
+    assert run.config().initial_step == 3
+
+
+def test_an_old_policy_that_is_switched_off(tmp_path, configure, caplog):
+    mindrlhf.install()
+    train(configure(ALL, enable_oldpolicy=False))
+    run = open_run(tmp_path / "run")
+    assert set(run.phases) == PHASES - {"actor_compute_log_prob"}
+    assert "old_log_prob" not in run.keys
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"msprobe": True, "actor_dump": True}, "Did you mean 'actor_infer_dump'|'actor_train"),
+        ({"msprobe": "yes"}, "msprobe_config.msprobe is 'yes'"),
+        ([1], r"the section msprobe_config is \[1\]"),
+        ("", "the section msprobe_config is ''"),
+    ],
+)
+def test_a_mistake_in_the_section_is_explained(configure, section, said):
+    mindrlhf.install()
+    with pytest.raises(ConfigError, match=said):
+        train(configure(section))
+
+
+def test_what_is_wrong_with_the_rest_is_mindrlhfs_to_say(tmp_path):
+    mindrlhf.install()
+    with pytest.raises(FileNotFoundError):
+        train(tmp_path / "nowhere.yaml")
+    path = tmp_path / "grpo.yaml"
+    path.write_text("actor_configuration: {}\n")
+    with pytest.raises(AttributeError, match="actor_configuration"):
+        train(path)
+
+
+def test_a_taken_dump_path_is_refused_before_networks_are_built(tmp_path, configure):
+    mindrlhf.install()
+    train(configure(ALL, epochs=1))
+    with pytest.raises(RunError, match="already holds a run") as caught:
+        train(configure(ALL, epochs=1))
+    assert "InferWorker" not in "".join(str(frame) for frame in caught.traceback)
+
+
+#: Methods that are missing together, and what is not recorded without them.
+RENAMED = [
+    (
+        ["InferWorker.generate", "GRPOExperienceMaker.compute_rewards"],
+        {"actor_generate_sequences", "rewards"},
+    ),
+    (
+        [
+            "GRPOTrainer._init_grpo_configs",
+            "RefWorker.compute_ref_log_prob",
+            "GRPOExperienceMaker.compute_ref_log_probs",
+            "GRPOExperienceMaker._generate_old_logps",
+        ],
+        {"reference_compute_log_prob", "ref_log_prob", "old_log_prob"},
+    ),
+    (
+        [
+            "GRPOExperienceMaker.generate_sequence",
+            "GRPOExperienceMaker.compute_advantages",
+            "OldPolicyWorker.compute_old_log_prob",
+            "TrainWorker.train",
+        ],
+        {"prompts", "responses", "advantages", "actor_compute_log_prob", "actor_update"},
+    ),
+    (
+        ["GRPOTrainer.run_grpo_train", "GRPOExperienceMaker.make_experience"],
+        {"configurations"},
+    ),
+]
+HOMES = {
+    "GRPOTrainer": "mindrlhf.trainer.spmd.grpo_trainer",
+    "GRPOExperienceMaker": "mindrlhf.trainer.spmd.grpo_experience_maker",
+    "InferWorker": "mindrlhf.worker.infer_worker",
+    "RefWorker": "mindrlhf.worker.ref_worker",
+    "OldPolicyWorker": "mindrlhf.worker.old_policy_worker",
+    "TrainWorker": "mindrlhf.worker.train_worker",
+}
+
+
+@pytest.mark.parametrize(("names", "lost"), RENAMED)
+def test_a_renamed_method_is_named_and_the_rest_recorded(
+    tmp_path, configure, untouched, caplog, names, lost
+):
+    main = module("main")
+    kinds = {name: getattr(module(home), name) for name, home in HOMES.items()}
+    hidden = {name: vars(kinds[name.split(".")[0]])[name.split(".")[1]] for name in names}
+    for name in names:
+        delattr(kinds[name.split(".")[0]], name.split(".")[1])
+    mindrlhf.install()  # which does not find them; the stand-in itself still uses these names
+    for name, method in hidden.items():
+        setattr(kinds[name.split(".")[0]], name.split(".")[1], method)
+    assert main.train(configure(ALL)) == untouched[PYNATIVE]
+    (message,) = [m for m in caplog.messages if "is not the version" in m]
+    assert all(f"{name} is missing: " in message for name in names)
+    run = open_run(tmp_path / "run")
+    assert set(run.phases) == PHASES - lost
+    assert set(run.keys) == (KEYS | {"log_prob", "kl_loss"}) - lost
+    assert run.steps == [0, 1, 2, 3]
+    assert (run.configurations() is None) == ("configurations" in lost)
+
+
+def test_a_class_that_is_gone_is_named(configure, untouched, caplog):
+    main = module("main")
+    worker = module(HOMES["RefWorker"])
+    kind, trainer = worker.RefWorker, module(HOMES["GRPOTrainer"])
+    del worker.RefWorker, trainer.RefWorker
+    mindrlhf.install()
+    worker.RefWorker = trainer.RefWorker = kind
+    assert main.train(configure(ALL)) == untouched[PYNATIVE]
+    assert "RefWorker.compute_ref_log_prob is missing: the layers of" in caplog.text
+
+
+def test_a_network_that_is_elsewhere_is_named(tmp_path, configure, untouched, caplog):
+    main = module("main")
+    worker = module(HOMES["RefWorker"]).RefWorker
+    before = worker.__init__
+
+    def renamed(self, *args, **kwargs):
+        before(self, *args, **kwargs)
+        self.reference, self.ref_model = self.ref_model, None
+
+    worker.__init__ = renamed
+    worker.compute_ref_log_prob = lambda self, ids, mask, samples, actual_sequence_length: (
+        self.reference(ids, samples)
+    )
+    mindrlhf.install()
+    assert main.train(configure(ALL)) == untouched[PYNATIVE]
+    assert "reference_compute_log_prob are not recorded: RefWorker.ref_model" in caplog.text
+    assert set(open_run(tmp_path / "run").phases) == PHASES - {"reference_compute_log_prob"}
+
+
+@pytest.mark.parametrize("use_vllm", [1, 2])
+def test_where_vllm_generates_it_is_said(tmp_path, configure, caplog, use_vllm):
+    """vLLM's own network is not recorded; one that vLLM has compiled cannot be."""
+    main = module("main")
+    module("mindrlhf.configs.grpo_configs").GenerateConfig.use_vllm = use_vllm
+    worker = module(HOMES["InferWorker"]).InferWorker
+    before = worker.__init__
+
+    def warmed_up(self, *args, **kwargs):
+        before(self, *args, **kwargs)
+        self.policy_model.model(ms.Tensor([[1, 2]], ms.int32))
+
+    worker.__init__ = warmed_up
+    mindrlhf.install()
+    ms.set_context(mode=GRAPH)
+    main.train(configure(ALL, mode=GRAPH, epochs=1))
+    assert "the layers of actor_generate_sequences are not recorded" in caplog.text
+    assert ("vLLM" if use_vllm == 1 else "compiled already") in caplog.text
+    run = open_run(tmp_path / "run")
+    assert set(run.phases) == PHASES - {"actor_generate_sequences"}
+    assert set(run.keys) == KEYS
+
+
+def test_a_training_that_fails_is_marked(tmp_path, configure):
+    mindrlhf.install()
+    main = module("main")
+    trainer = module(HOMES["GRPOTrainer"]).GRPOTrainer
+
+    def fails(self):
+        raise RuntimeError("no memory")
+
+    trainer._reshard_train_to_infer = fails
+    with pytest.raises(RuntimeError, match="no memory"):
+        main.train(configure(ALL))
+    run = open_run(tmp_path / "run")
+    assert run.state == "failed"
+    assert run.completed(0)
+
+
+def test_offloaded_weights_are_looked_at_when_they_are_back(tmp_path, configure, monkeypatch):
+    """MindRLHF loads a network just before it runs; no weight is read before that."""
+    main = module("main")
+    worker = module(HOMES["InferWorker"]).InferWorker
+    seen = []
+    monkeypatch.setattr(
+        "mindrlhf_msprobe.capture.recorder.initial_weights",
+        lambda network, fault: seen.append(trainers[0].infer.on_device) or {},
+    )
+    trainers = []
+    before = worker.__init__
+
+    def offloaded(self, *args, **kwargs):
+        before(self, *args, **kwargs)
+        self.offload()
+        trainers.append(type("Trainer", (), {"infer": self}))
+
+    worker.__init__ = offloaded
+    mindrlhf.install()
+    main.train(configure({"msprobe": True, "actor_infer_dump": True}, epochs=1))
+    assert seen == [True]
+
+
+def test_a_loss_that_computes_otherwise_is_named(tmp_path, configure, untouched, caplog):
+    main = module("main")
+    model = module("mindrlhf.models.grpo_models").GRPOModel
+    model.mean_of_mask = model.masked_mean
+    del model.masked_mean
+    construct = model.construct
+
+    def renamed(self, *args):
+        vars(self)["masked_mean"] = self.mean_of_mask
+        try:
+            return construct(self, *args)
+        finally:
+            del vars(self)["masked_mean"]
+
+    model.construct = renamed
+    mindrlhf.install()
+    assert main.train(configure(ALL)) == untouched[PYNATIVE]
+    assert "log_prob and kl_loss are not recorded: " in caplog.text
+    assert "masked_mean" in caplog.text
+    assert set(open_run(tmp_path / "run").keys) == KEYS
+
+
+def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
+    """Each actor believes to be rank 0; none is refused, and none writes into another's run."""
+    ray = pytest.importorskip("ray")
+    path = configure(ALL, epochs=1)
+
+    class Role:
+        def __init__(self, name):
+            from mindrlhf_msprobe.integrations import mindrlhf
+
+            mindrlhf.install()
+            import mindspore as ms
+            from mindrlhf.configs.grpo_configs import GRPOConfig
+            from mindrlhf.trainer.spmd import grpo_trainer
+
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+            kind = getattr(grpo_trainer, name)
+            self.worker = kind(grpo_config=GRPOConfig(str(path)), args=None)
+
+        def score(self):
+            import mindspore as ms
+
+            ids = ms.Tensor([[1, 2, 3]], ms.int32)
+            self.worker.compute_ref_log_prob(ids, None, ids, None)
+
+        def train(self):
+            self.worker.train()
+
+    environment = {"PYTHONPATH": os.pathsep.join([str(STAND_IN), *(p for p in sys.path if p)])}
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": environment},
+        _temp_dir=str(tempfile.mkdtemp(prefix="ray_", dir="/tmp")),
+    )
+    try:
+        actor = ray.remote(num_cpus=1)(Role)
+        reference = actor.remote("RefWorker")
+        trainer = actor.options(name="the_trainer").remote("TrainWorker")
+        ray.get([reference.score.remote(), trainer.train.remote()])
+    finally:
+        ray.shutdown()
+    assert {entry.phase for entry in open_run(tmp_path / "run" / "RefWorker").entries()} == {
+        "reference_compute_log_prob"
+    }
+    assert open_run(tmp_path / "run" / "the_trainer").completed(0)

@@ -46,6 +46,8 @@ class RLConfig:
     beta: float = 0.1
     enable_oldpolicy: bool = True
     enable_full_monitor: bool = False
+    deterministic: str = "OFF"
+    seed: int = None
 
 
 @dataclass

@@ -1,0 +1,190 @@
+"""MindRLHF's own GRPO example, unmodified, with the section in its YAML, on a CPU in both modes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindrlhf_msprobe import compare_runs, open_run
+
+MINDRLHF = os.environ.get("MINDRLHF_PATH", "")
+EXAMPLE = Path(MINDRLHF, "examples", "grpo", "qwen_grpo_tutorial", "main.py")
+pytestmark = pytest.mark.skipif(
+    not (MINDRLHF and EXAMPLE.is_file()),
+    reason="MINDRLHF_PATH does not name a checkout of mindspore-ai/mindrlhf (MindRLHF is not on "
+    "the package index; it also needs jsonlines and latex2sympy2_extended)",
+)
+DRIVER = Path(__file__).parent / "mindrlhf_on_cpu.py"
+PYNATIVE, GRAPH = 1, 0
+PHASES = {
+    "actor_generate_sequences",
+    "actor_compute_log_prob",
+    "reference_compute_log_prob",
+    "actor_update",
+}
+KEYS = {
+    *("prompts", "responses", "rewards", "advantages"),
+    *("ref_log_prob", "old_log_prob", "loss"),
+}
+SECTION = {
+    "msprobe": True,
+    "key_data_dump": True,
+    "configurations_dump": True,
+    "actor_infer_dump": True,
+    "actor_train_dump": True,
+    "reference_dump": True,
+    "step_end": 9,
+    "token_range_end": 9,
+}
+
+
+def start(config, *arguments, launched):
+    command = [DRIVER, "--config", config, *arguments]
+    if launched:
+        command = ["-m", "mindrlhf_msprobe", "run", *command]
+    result = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=config.parent,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "LOG_MF_PATH": str(config.parent / "logs"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    said = [line for line in result.stderr.splitlines() if "rank 0" in line or "msprobe" in line]
+    losses = [
+        line.partition("loss: ")[2].partition(" |")[0]
+        for line in result.stdout.splitlines()
+        if " loss: " in line and "| lr:" in line
+    ]
+    return losses, said
+
+
+def weights(root):
+    from safetensors.numpy import load_file
+
+    found = {}
+    for path in sorted((root / "trained").rglob("*.safetensors")):
+        for name, array in load_file(path).items():
+            found[f"{path.name}/{name}"] = array.tobytes()
+    assert len(found) > 20
+    return found
+
+
+@pytest.fixture(scope="module", params=[GRAPH, PYNATIVE], ids=["graph", "pynative"])
+def trained(request, tmp_path_factory):
+    """Return two directories of the same training, without and with the section; its losses."""
+    from mindrlhf_on_cpu import write_files
+
+    root = tmp_path_factory.mktemp("grpo")
+    section = {**SECTION, "dump_path": str(root / "run")}
+    plain = write_files(root / "plain", MINDRLHF, mode=request.param)
+    probed = write_files(root / "probed", MINDRLHF, mode=request.param, section=section)
+    return {
+        "mode": request.param,
+        "root": root,
+        "plain": start(plain, launched=False)[0],
+        "probed": start(probed, launched=True),
+    }
+
+
+def test_training_stays_as_it_is_and_everything_is_recorded(trained):
+    root = trained["root"]
+    losses, said = trained["probed"]
+    assert len(losses) == 8
+    assert losses == trained["plain"]
+    assert weights(root / "probed") == weights(root / "plain")
+    assert not [line for line in said if "missing" in line or "not recorded:" in line]
+    run = open_run(root / "run")
+    assert run.finished
+    assert run.steps == [0, 1, 2, 3]
+    assert set(run.phases) == PHASES
+    extra = {"log_prob", "kl_loss"} if trained["mode"] == PYNATIVE else set()
+    assert set(run.keys) == KEYS | extra
+    assert not run.lost
+    recorded = [float(np.asarray(d.value)) for d in run.key_data("loss")]
+    assert recorded == [pytest.approx(float(loss), rel=1e-6) for loss in losses]
+    configurations = run.configurations()
+    assert configurations["rl_config"]["beta"] == 0.01
+    assert configurations["TrainWorker.sft_model_config_train"]["hidden_size"] == 16
+
+
+def test_a_cell_of_the_actor_has_one_name_in_all_phases(trained):
+    run = open_run(trained["root"] / "run")
+    cells = {
+        phase: {e.cell for e in run.entries(phase=phase, step=1) if e.direction == "forward"}
+        for phase in PHASES
+    }
+    inside = {name for name in cells["actor_update"] if name.startswith("model.")}
+    assert "model.model.layers.0.attention.wo" in inside
+    assert cells["actor_generate_sequences"] == inside | {"model"} | (
+        cells["actor_generate_sequences"] - cells["actor_update"]
+    )
+    assert cells["actor_compute_log_prob"] == cells["reference_compute_log_prob"]
+    assert cells["actor_update"] - cells["actor_compute_log_prob"] == {"outer"}
+    gradients = {e.direction for e in run.entries(phase="actor_update", step=1)}
+    assert {"forward", "parameters_grad"} <= gradients
+
+
+def test_the_patch_by_hand_records_the_same(trained, tmp_path, monkeypatch):
+    """The four `with` lines that the documents show, in a copy of MindRLHF."""
+    from mindrlhf_on_cpu import write_files
+
+    if trained["mode"] == PYNATIVE:
+        pytest.skip("the patch is the same in both modes; MindRLHF's default is tried")
+    for part in ("mindrlhf", "examples"):
+        shutil.copytree(Path(MINDRLHF, part), tmp_path / part)
+    patch = ["patch", "-p1", "-i", str(DRIVER.parent / "hand_made_grpo.patch")]
+    applied = subprocess.run(patch, cwd=tmp_path, capture_output=True, text=True)
+    if applied.returncode:
+        pytest.skip(f"the patch was made for another version of MindRLHF: {applied.stdout}")
+    monkeypatch.setenv("MINDRLHF_PATH", str(tmp_path))
+    root = trained["root"]
+    section = {**SECTION, "dump_path": str(root / "by_hand")}
+    config = write_files(root / "hand", MINDRLHF, mode=GRAPH, section=section)
+    assert start(config, launched=False)[0] == trained["plain"]
+    assert weights(root / "hand") == weights(root / "plain")
+    runs = [open_run(root / name) for name in ("by_hand", "run")]
+    entries = [{(e.phase, e.step, e.name) for e in run.entries()} for run in runs]
+    assert entries[0] == {entry for entry in entries[1] if ".outer." not in entry[2]}
+    assert set(runs[0].keys) == KEYS
+
+
+def test_a_resumed_training_counts_on(trained):
+    """Resumed from the checkpoint at the end of epoch 0, which MindRLHF numbers epoch 1, step 2:
+    it goes on with epoch 2, and the steps go on with it."""
+    from mindrlhf_on_cpu import write_files
+
+    if trained["mode"] == GRAPH:
+        pytest.skip("resuming is the same in both modes; once is enough")
+    root = trained["root"]
+    as_ckpt = {"mode": PYNATIVE, "save_ckpt_format": "ckpt", "save_ckpt_interval": 1}
+    first = write_files(root / "first", MINDRLHF, epochs=1, **as_ckpt)
+    start(first, launched=False)
+    section = {**SECTION, "actor_infer_dump": False, "dump_path": str(root / "resumed")}
+    second = write_files(root / "second", MINDRLHF, section=section, epochs=3, **as_ckpt)
+    saved = str(root / "first" / "trained")
+    start(
+        second,
+        "--resume_training",
+        *("--actor_checkpoint_path", f"{saved}/train", "--ref_checkpoint_path", f"{saved}/ref"),
+        launched=True,
+    )
+    run = open_run(root / "resumed")
+    assert run.steps == [4, 5]
+    assert run.config().initial_step == 4
+
+
+def test_two_runs_are_compared(trained, tmp_path):
+    run = trained["root"] / "run"
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(run), str(copy)], check=True)
+    assert compare_runs(run, copy, output_path=tmp_path / "out").verdict.status == "identical"
