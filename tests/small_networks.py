@@ -174,6 +174,18 @@ class Mixed(nn.Cell):
         return self.tail(x)
 
 
+class HalfInside(nn.Cell):
+    """Computes in float16, as `to_float` has it, and takes and returns float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale(1.1)
+        self.to_float(ms.float16)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.cast(self.scale(x) + x * 0.3, ms.float32)
+
+
 class Gate(nn.Cell):
     """Takes a positional None and a dict; returns a tuple with a dict inside."""
 

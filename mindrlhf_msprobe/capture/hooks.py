@@ -11,7 +11,10 @@ from typing import Any
 
 import mindspore
 from mindspore import nn
+from mindspore._c_expression import MixedPrecisionType
 from mindspore.common import hook_handle
+
+from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
 
 #: Arguments and keyword arguments of a cell.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -40,6 +43,31 @@ _COMPILING = _Compiling()
 # kwargs and must do nothing.
 
 
+class _UncastOperators:
+    """A context in which operators run as they are called.
+
+    A hook runs inside its cell. Under `to_float`, MindSpore casts the inputs of every operator that
+    runs there, also those of ours.
+    """
+
+    def __enter__(self) -> None:
+        EXECUTOR.set_mixed_precision_type(MixedPrecisionType.NOTSET)
+
+    def __exit__(self, *_: object) -> None:
+        EXECUTOR.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
+
+
+_UNCAST = _UncastOperators()
+
+
+def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
+    def inside(*args: Any) -> Any:
+        with _UNCAST:
+            return function(*args)
+
+    return inside
+
+
 def _pre_hook(before: Before) -> Callable[..., Any]:
     """Return `before` as MindSpore takes it."""
 
@@ -60,15 +88,15 @@ class CellHooks:
     """
 
     def __init__(self, before: Before, after: After) -> None:
-        self._before = before
-        self._after = after
+        self._before = _uncast(before)
+        self._after = _uncast(after)
         self._handles: list[Any] = []
 
         def hook(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
             if not _COMPILING():
                 self._after(cell, output)
 
-        self._pre_hook = _pre_hook(before)
+        self._pre_hook = _pre_hook(self._before)
         self._hook = hook
 
     def add(self, cell: nn.Cell) -> None:
@@ -84,7 +112,7 @@ class CellHooks:
     def add_before(self, cell: nn.Cell, before: Before) -> None:
         """Have another function called before a cell runs."""
         with without_recompiling():
-            handle = cell.register_forward_pre_hook(_pre_hook(before), with_kwargs=True)
+            handle = cell.register_forward_pre_hook(_pre_hook(_uncast(before)), with_kwargs=True)
             self._handles.append(handle)
 
     def remove(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -104,14 +105,26 @@ class Session:
         else:
             self._networks[phase] = network
 
+    def watch_optimizer(self, phases: Sequence[str], optimizer: Any) -> None:
+        """Watch the optimizer of the networks that are trained in phases, built after them."""
+        roles = [self._phases[phase].role for phase in phases if phase in self._networks]
+        try:
+            if optimizer is not None and roles:
+                self.probe.watch(optimizers=dict.fromkeys(roles, optimizer))
+        except UsageError as error:
+            logger.warning("the gradients of parameters are not recorded: %s", error)
+
     def leave_out(self, phase: str, why: str) -> None:
         """Say that the layers of a phase, if they should be recorded, are not."""
         self.probe.leave_out(phase, why)
 
-    def phase(self, name: str) -> AbstractContextManager[Any]:
-        """Return the phase, or one that records nothing where its network is not watched."""
-        network = self._networks.get(name)
-        return nullcontext() if network is None else self.probe.phase(name, model=network)
+    def phase(self, *names: str) -> AbstractContextManager[Any]:
+        """Return a phase, or several at once; those whose network is not watched are left out."""
+        watched = [name for name in names if name in self._networks]
+        if not watched:
+            return nullcontext()
+        model = self._networks[watched[0]] if len(watched) == 1 else None
+        return self.probe.phase(watched, model=model)
 
 
 def sections(config: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 ms = pytest.importorskip("mindspore")
 
 from mindspore import Tensor, nn, ops  # noqa: E402
-from small_networks import Mixed, Scale, hook_count, tensor  # noqa: E402
+from small_networks import HalfInside, Mixed, Scale, hook_count, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe, open_run  # noqa: E402
 
@@ -87,6 +87,31 @@ def test_a_network_of_odd_cells_trains_the_same(tmp_path: Path, variant: str) ->
     """Shared cells, a custom bprop and odd signatures train bit for bit as without the probe."""
     expected = train(mixed_task(), None, tmp_path)
     assert train(mixed_task(), SETTINGS[variant], tmp_path / "run") == expected
+
+
+def half_task() -> tuple[nn.Cell, Callable[[nn.Cell], Tensor]]:
+    """Return a network with cells of another precision inside, and its loss."""
+    x = tensor(3, 4, start=-0.5)
+
+    def loss(network: nn.Cell) -> Tensor:
+        return (network(x) ** 2).mean()
+
+    return nn.SequentialCell(Scale(1.01), HalfInside(), Scale(1.003), HalfInside()), loss
+
+
+@pytest.mark.parametrize("variant", ["statistics", "no parameters"])
+def test_cells_of_another_precision_train_the_same(tmp_path: Path, variant: str) -> None:
+    """Hooks run inside a cell with `to_float`, whose operators are cast; theirs are not."""
+    expected = train(half_task(), None, tmp_path)
+    assert train(half_task(), SETTINGS[variant], tmp_path / "run") == expected
+    dtypes = {
+        f"{e.cell} {r.io}": r.leaf.dtype
+        for e in open_run(tmp_path / "run").entries(phase="actor_update", step=0)
+        for r in e.records
+        if e.direction == "forward"
+    }
+    assert (dtypes["1 input"], dtypes["1 output"]) == ("Float32", "Float32")
+    assert dtypes["1.scale output"] == "Float16"
 
 
 @pytest.mark.parametrize("variant", ["off", "statistics", "tensor"])
