@@ -9,24 +9,18 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.phase_context import NO_PHASE, NoPhase, PhaseContext
 from mindrlhf_msprobe.phases import ROLES, Phase
+from mindrlhf_msprobe.probe_arguments import MISSING, checked_cell, checked_tokens, key_data_items
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recorder import Recorder
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-MISSING: Any = object()  # data that were not given; None is data
-_RUN_LATER = (
-    inspect.isgeneratorfunction,
-    inspect.iscoroutinefunction,
-    inspect.isasyncgenfunction,
-)
 
 
 class Probe:
@@ -145,11 +139,13 @@ class Probe:
                     f"is declared in msprobe_config.phases."
                 )
         self._networks |= {
-            role: None if network is None else _checked(f"watch({role}=…)", network)
+            role: None if network is None else checked_cell(f"watch({role}=…)", network)
             for role, network in networks.items()
         }
         checked = {
-            role: None if optimizer is None else _checked(f"watch(optimizers[{role!r}])", optimizer)
+            role: None
+            if optimizer is None
+            else checked_cell(f"watch(optimizers[{role!r}])", optimizer)
             for role, optimizer in (optimizers or {}).items()
         }
         self._recorder.watch({role: self._networks[role] for role in networks}, checked)
@@ -173,7 +169,7 @@ class Probe:
         model: Any = None,
         *,
         token_range: tuple[int, int] | None = None,
-    ) -> PhaseContext | _NoPhase:
+    ) -> PhaseContext | NoPhase:
         """Return a context manager, also usable as a decorator, around one phase of the step.
 
         Args:
@@ -189,7 +185,7 @@ class Probe:
                 on entry, no network was watched for its role, or another phase is still open.
         """
         if self._recorder is None:
-            return _NO_PHASE
+            return NO_PHASE
         names = [name] if isinstance(name, str) or not isinstance(name, Sequence) else list(name)
         together = [self._known_phase("phase", n) for n in names]
         if len({phase.role for phase in together}) < max(len(together), 1):
@@ -200,9 +196,9 @@ class Probe:
         if model is not None:
             if len(together) > 1:
                 raise UsageError(f"phase({name!r}, model=…): a model is that of one phase.")
-            model = _checked(f"phase({name!r}, model=…)", model)
+            model = checked_cell(f"phase({name!r}, model=…)", model)
         if token_range is not None:
-            token_range = _checked_tokens(f"phase({name!r}, token_range=…)", token_range)
+            token_range = checked_tokens(f"phase({name!r}, token_range=…)", token_range)
         return PhaseContext(self, self._recorder, together, model, token_range)
 
     def _known_phase(self, call: str, name: Any) -> Phase:
@@ -232,7 +228,7 @@ class Probe:
 
         self._refuse_if_closed("save_data")
         refused: UsageError | None = None
-        for key, value in _key_data_items(name, data, named):
+        for key, value in key_data_items(name, data, named):
             try:
                 check_key(key)
             except UsageError as error:
@@ -350,7 +346,7 @@ class Probe:
                 f"dump_path."
             )
 
-    def _enter(
+    def enter_phases(
         self, context: PhaseContext, phases: Sequence[Phase], model: Any
     ) -> dict[Phase, Any]:
         """Mark phases open and return the network to record in each that is recorded now."""
@@ -383,113 +379,11 @@ class Probe:
             )
         return model if model is not None else self._networks[phase.role]
 
-    def _leave_phase(self, context: PhaseContext) -> None:
+    def leave_phases(self, context: PhaseContext) -> None:
+        """Mark phases closed; for PhaseContext, as `enter_phases`."""
         if self._open is context:
             self._open = None
 
-
-class PhaseContext:
-    """One phase of the step, or several at once: `with probe.phase(…):` or `@probe.phase(…)`.
-
-    Exceptions inside pass through; the phase is closed all the same.
-    """
-
-    def __init__(
-        self,
-        probe: Probe,
-        recorder: Recorder,
-        phases: Sequence[Phase],
-        model: Any,
-        token_range: tuple[int, int] | None = None,
-    ) -> None:
-        self._probe = probe
-        self._recorder = recorder
-        self._phases = phases
-        self._model = model
-        self._token_range = token_range
-        self._capture: Any = None
-
-    @property
-    def name(self) -> str:
-        """The phase's name; of several, all of them."""
-        return " and ".join(phase.name for phase in self._phases)
-
-    def __enter__(self) -> PhaseContext:
-        networks = self._probe._enter(self, self._phases, self._model)
-        if networks:
-            try:
-                with self._recorder.ledger.charge(next(iter(networks)).name):
-                    self._capture = self._recorder.open_phases(networks, self._token_range)
-            except BaseException:
-                self._probe._leave_phase(self)
-                raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None and self._capture is not None:
-            self._recorder.note_exception(self._phases[0], error)
-        try:
-            self.end()
-        except Exception:
-            if error is None:  # strict mode never hides the training's own exception
-                raise
-
-    def end(self) -> None:
-        """Remove the hooks; does nothing where the phase has ended already."""
-        capture, self._capture = self._capture, None
-        try:
-            if capture is not None:
-                with self._recorder.ledger.charge(next(iter(capture.phases)).name):
-                    self._recorder.close_phases(capture)
-        finally:
-            self._probe._leave_phase(self)
-
-    def __call__(self, function: _Function) -> _Function:
-        """Return `function` wrapped so that each call of it is this phase.
-
-        Raises:
-            UsageError: it is not a function, or one whose body runs after it returned.
-        """
-        if not callable(function):
-            raise UsageError(
-                f"phase({self.name!r}) cannot decorate {function!r}; expected a function."
-            )
-        if any(kind(function) for kind in _RUN_LATER):
-            raise UsageError(
-                f"phase({self.name!r}) cannot decorate {function.__qualname__}, whose body runs "
-                f"after it returned; use `with probe.phase(…)` inside it."
-            )
-        probe, model, tokens = self._probe, self._model, self._token_range
-        names = [phase.name for phase in self._phases]
-
-        @functools.wraps(function)
-        def in_phase(*args: Any, **kwargs: Any) -> Any:
-            with probe.phase(names, model=model, token_range=tokens):
-                return function(*args, **kwargs)
-
-        return in_phase  # type: ignore[return-value]
-
-
-class _NoPhase:
-    """The phase of a probe that is switched off: costs nothing, changes nothing."""
-
-    def __enter__(self) -> _NoPhase:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, function: _Function) -> _Function:
-        """Return `function` as it is."""
-        return function
-
-
-_NO_PHASE = _NoPhase()
 
 _RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()
 
@@ -513,40 +407,3 @@ def _in_forked_child() -> None:
     for probe in list(_RECORDING):
         probe._leave_to_parent()
     _RECORDING.clear()
-
-
-def _checked(call: str, network: Any) -> Any:
-    try:
-        from mindrlhf_msprobe.capture.eager import check_cell
-    except ImportError as error:
-        raise UsageError(
-            f"{call} got {type(network).__name__}, which is not a cell here: MindSpore cannot be "
-            f"imported ({error})."
-        ) from None
-    return check_cell(call, network)
-
-
-def _checked_tokens(call: str, token_range: Any) -> tuple[int, int]:
-    pair = tuple(token_range) if isinstance(token_range, (list, tuple)) else ()
-    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
-    if len(pair) != 2 or not whole or not 0 <= pair[0] <= pair[1]:
-        raise UsageError(
-            f"{call} is {token_range!r}; expected two whole numbers, the first token and the last "
-            f"one, 0 or larger."
-        )
-    return pair
-
-
-def _key_data_items(name: Any, data: Any, named: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Return the keys and values of one of the three forms of `save_data`."""
-    items = list(named.items())
-    if data is not MISSING:
-        return [(name, data), *items]
-    if isinstance(name, Mapping):
-        return [*name.items(), *items]
-    if name is not None or not named:
-        raise UsageError(
-            f"save_data() got {name!r} without data; expected save_data('loss', loss), "
-            f"save_data({{'loss': loss}}) or save_data(loss=loss)."
-        )
-    return items

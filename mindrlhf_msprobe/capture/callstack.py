@@ -69,3 +69,21 @@ class CallStacks:
         text = f"File {file}, line {line}, in {function}, \n {source}"
         self._texts[place] = text
         return text
+
+
+def running_frame() -> FrameType | None:
+    """Return the Python frame of MindSpore that runs the cell whose hook asks, if it is known."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name not in ("_run_construct", "__call__"):
+        frame = frame.f_back
+    return frame
+
+
+def encloses(outer: FrameType | None, inner: FrameType | None) -> bool:
+    """Tell whether `outer` is still running around `inner`; where that is not known, it is."""
+    if outer is None or inner is None:
+        return True
+    frame: FrameType | None = inner
+    while frame is not None and frame is not outer:
+        frame = frame.f_back
+    return frame is not None

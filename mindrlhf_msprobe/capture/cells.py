@@ -5,6 +5,7 @@ from __future__ import annotations
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.recompute import is_helper
+from mindrlhf_msprobe.errors import UsageError
 
 ROOT_NAME = "root"
 OUTER_NAME = "outer"
@@ -54,3 +55,18 @@ def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
         ]
         pending += reversed(children)
     return cells
+
+
+def check_cell(call: str, cell: object) -> nn.Cell:
+    """Return `cell` if it is a network.
+
+    Raises:
+        UsageError: it is not a mindspore.nn.Cell.
+    """
+    if not isinstance(cell, nn.Cell):
+        kind = f"class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__
+        raise UsageError(
+            f"{call} got {kind}, which is not a cell; expected a mindspore.nn.Cell "
+            f"(the network itself, not its class, parameters or trainer)."
+        )
+    return cell

@@ -6,18 +6,17 @@ sees, and a fault inside one never reaches the training.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import mindspore
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.backlog import Backlog
-from mindrlhf_msprobe.capture.callstack import CallStacks
+from mindrlhf_msprobe.capture.callstack import CallStacks, encloses, running_frame
 from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.gradients import (
@@ -27,6 +26,7 @@ from mindrlhf_msprobe.capture.gradients import (
     gradients_flow,
     inside_the_graph,
 )
+from mindrlhf_msprobe.capture.guarded import Guarded
 from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks, ParameterHooks
 from mindrlhf_msprobe.capture.recompute import (
     MARKS,
@@ -35,24 +35,7 @@ from mindrlhf_msprobe.capture.recompute import (
     repeating_cells,
 )
 from mindrlhf_msprobe.capture.selection import Selection
-from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.storage.ledger import Charge
 from mindrlhf_msprobe.storage.records import entry_name
-
-
-def check_cell(call: str, cell: object) -> nn.Cell:
-    """Return `cell` if it is a network.
-
-    Raises:
-        UsageError: it is not a mindspore.nn.Cell.
-    """
-    if not isinstance(cell, nn.Cell):
-        kind = f"class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__
-        raise UsageError(
-            f"{call} got {kind}, which is not a cell; expected a mindspore.nn.Cell "
-            f"(the network itself, not its class, parameters or trainer)."
-        )
-    return cell
 
 
 @dataclass
@@ -105,32 +88,6 @@ class _Frame:
     values: dict[str, Any] = field(default_factory=dict)
     stack: tuple[str, ...] = ()
     gradients: CallGradients | None = None
-
-
-class _Guard:
-    """A context that no exception leaves, but those that end the process."""
-
-    __slots__ = ("_charge", "_fault", "_what")
-
-    def __init__(self, charge: Charge, fault: FaultSink, what: str) -> None:
-        self._charge = charge
-        self._fault = fault
-        self._what = what
-
-    def __enter__(self) -> None:
-        self._charge.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        self._charge.__exit__(kind, error, trace)
-        if not isinstance(error, Exception):
-            return False
-        self._fault(self._what, error)
-        return True
 
 
 class EagerCapture:
@@ -281,17 +238,17 @@ class EagerCapture:
         with self._guard("the output of a cell"):
             self._leave(cell, output)
 
-    def _guard(self, what: str) -> _Guard:
+    def _guard(self, what: str) -> Guarded:
         """Return a context whose time is charged to the phase, and whose faults are counted."""
-        return _Guard(self._entries.charge, self._fault, what)
+        return Guarded(self._entries.charge, self._fault, what)
 
     def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:
         slot = self._slots.get(id(cell))
         if slot is None or self._closed:  # a copy of a hooked cell has its hooks too
             return None
-        runs = _running_frame()
+        runs = running_frame()
         frames = self._frames()
-        while frames and not _encloses(frames[-1].runs, runs):
+        while frames and not encloses(frames[-1].runs, runs):
             self._emit_unfinished(frames.pop())  # it raised, and somebody caught that
         if slot.recorded:
             stack, repeating = self._stacks.here()
@@ -442,21 +399,3 @@ class EagerCapture:
             if self._selection.outputs:
                 frame.values["output"] = []
             self._entries.sink(frame.values, frame.stack)
-
-
-def _running_frame() -> FrameType | None:
-    """Return the Python frame of MindSpore that runs the cell whose hook asks, if it is known."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name not in ("_run_construct", "__call__"):
-        frame = frame.f_back
-    return frame
-
-
-def _encloses(outer: FrameType | None, inner: FrameType | None) -> bool:
-    """Tell whether `outer` is still running around `inner`; where that is not known, it is."""
-    if outer is None or inner is None:
-        return True
-    frame: FrameType | None = inner
-    while frame is not None and frame is not outer:
-        frame = frame.f_back
-    return frame is not None

@@ -6,73 +6,30 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.capture.graph_call import (
+    Call,
+    CellSlot,
+    backward_of,
+    gradients_of,
+    record_name,
+    reversed_calls,
+)
 from mindrlhf_msprobe.capture.graph_outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph_probes import SITES, Site
 from mindrlhf_msprobe.capture.selection import Selection
 from mindrlhf_msprobe.capture.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
-from mindrlhf_msprobe.storage.records import Leaf, child_path, entry_name
+from mindrlhf_msprobe.storage.records import Leaf, child_path
 
 #: Where a gradient stands in a backward entry: what arrives is its input, what leaves its output.
 _BACKWARD_PARTS = {"output": "input", "input_args": "output", "input_kwargs": "output_kwargs"}
-_RECORD_PARTS = {"input_args": "input", "input_kwargs": "input", "output_kwargs": "output"}
-_NOTHING = Leaf("NoneType").to_json()
 
 #: So many calls are kept for gradients that may still come: some 50 MB.
 _MOST_CALLS = 50_000
-
-
-@dataclass(frozen=True)
-class CellSlot:
-    """A cell of the phase's network: its name and class, and whether it is recorded."""
-
-    name: str
-    class_name: str
-    recorded: bool
-
-    def call_name(self, direction: str) -> str:
-        """Return the entry's name without its call number."""
-        return entry_name(self.name, self.class_name, direction, 0)[:-2]
-
-
-@dataclass(eq=False)
-class _Call:
-    """One run of a cell; tensors and gradients by part and path.
-
-    Attributes:
-        recorded: whether its forward entry is recorded.
-        traced: whether its backward entry may be recorded.
-        selected: whether it is, once that is known.
-        differentiated: whether any gradient of it has come.
-        group: the calls among which it ran, up to the gradients of all of them.
-    """
-
-    number: int
-    cell: int
-    slot: CellSlot
-    count: int
-    parent: _Call | None
-    recorded: bool
-    traced: bool
-    values: dict[str, Any]
-    inputs: Any
-    output: Any = None
-    tensors: dict[tuple[str, Path], Any] = field(default_factory=dict)
-    gradients: dict[tuple[str, Path], Any] = field(default_factory=dict)
-    outer: str | None = None
-    backward_seq: int | None = None
-    backward_end: int | None = None
-    selected: bool | None = None
-    differentiated: bool = False
-    group: list[_Call] = field(default_factory=list)
-
-    def entry(self, direction: str) -> str:
-        return f"{self.slot.call_name(direction)}.{self.count}"
 
 
 class GraphCalls:
@@ -130,10 +87,10 @@ class GraphCalls:
         self._sink = sink
         self._fault = fault
         self._numbers = itertools.count(1)
-        self._calls: dict[int, _Call] = {}
-        self._running: list[_Call] = []
-        self._group: list[_Call] = []
-        self._earlier: list[_Call] = []
+        self._calls: dict[int, Call] = {}
+        self._running: list[Call] = []
+        self._group: list[Call] = []
+        self._earlier: list[Call] = []
         self._group_has_gradients = False
         self._forgotten = 0
         self._strict_fault: Exception | None = None
@@ -161,7 +118,7 @@ class GraphCalls:
                     return 0  # the network ran in PyNative, where parameters have hooks
                 self._end_group()
                 slot = CellSlot("", "", True)
-                self._calls[number] = _Call(number, site.cell, slot, 0, None, True, False, {}, ())
+                self._calls[number] = Call(number, site.cell, slot, 0, None, True, False, {}, ())
                 return number
             if site.cell not in self._slots:
                 return 0
@@ -180,7 +137,7 @@ class GraphCalls:
             return
         if not self._forward or not self._selection.takes_part(site.part):
             return
-        record = _record(found.entry("forward"), site.part, site.path)
+        record = record_name(found.entry("forward"), site.part, site.path)
         if site.part == "parameters":
             key = f"{found.slot.call_name('forward')}.{site.path[0]}"
             host = to_host(array)
@@ -204,7 +161,7 @@ class GraphCalls:
             found.differentiated = self._group_has_gradients = self.has_gradients = True
         if not found.selected or not self._selection.takes_part(part):
             return
-        record = _record(found.entry("backward"), part, site.path)
+        record = record_name(found.entry("backward"), part, site.path)
         described = self._describe(array, site.outline, record)
         with self._lock:
             found.gradients[part, site.path] = described
@@ -256,7 +213,7 @@ class GraphCalls:
 
     # Forward.
 
-    def _open_call(self, number: int, site: Site) -> _Call:
+    def _open_call(self, number: int, site: Site) -> Call:
         slot = self._slots[site.cell]
         if any(call.cell == site.cell for call in self._running):
             # A cell does not run inside itself: its last run, and all in it, was given up.
@@ -270,14 +227,14 @@ class GraphCalls:
         call_name = slot.call_name("forward")
         if above is not None and above.rpartition(".")[0] == call_name:
             self.cells_seen += 1
-            return _Call(number, site.cell, slot, 0, None, False, False, {}, ())
+            return Call(number, site.cell, slot, 0, None, False, False, {}, ())
         token, in_range = self._token_of(outermost, site.cell)
         count = self._counts.get(call_name, 0)
         self._counts[call_name] = count + 1
         self.cells_seen += slot.recorded
         parent = self._running[-1] if self._running else None
         recorded = traced = slot.recorded and in_range
-        call = _Call(number, site.cell, slot, count, parent, recorded, traced, {}, site.outline)
+        call = Call(number, site.cell, slot, count, parent, recorded, traced, {}, site.outline)
         if recorded:
             call.recorded = self._selection.begin(call.entry("forward"))
             call.traced = self._selection.may_begin(call.entry("backward"))
@@ -296,7 +253,7 @@ class GraphCalls:
         call.group = self._group
         return call
 
-    def _forward_values(self, call: _Call, output: Any = ()) -> dict[str, Any]:
+    def _forward_values(self, call: Call, output: Any = ()) -> dict[str, Any]:
         args, kwargs = call.inputs
         values = dict(call.values)
         if self._selection.inputs:
@@ -311,13 +268,13 @@ class GraphCalls:
             values["output"] = self._filled(call, "output", output)
         return values
 
-    def _give_up(self, call: _Call) -> None:
+    def _give_up(self, call: Call) -> None:
         """Hand on a call that did not return."""
         self._selection.end(call.entry("forward"))
         if call.recorded and self._forward:
             self._sink(self._forward_values(call), ())
 
-    def _filled(self, call: _Call, part: str, tree: Any, path: Path = ()) -> Any:
+    def _filled(self, call: Call, part: str, tree: Any, path: Path = ()) -> Any:
         """Return the JSON structure of one part of a call."""
         if isinstance(tree, TensorOutline):
             missing = Leaf("mindspore.Tensor", error="the graph did not hand it over")
@@ -329,7 +286,7 @@ class GraphCalls:
             return {str(key): filled(item, (*path, key)) for key, item in tree.items()}
         if isinstance(tree, (tuple, list)):
             return [filled(item, (*path, index)) for index, item in enumerate(tree)]
-        return self._describer.describe(tree, _record(call.entry("forward"), part, path))
+        return self._describer.describe(tree, record_name(call.entry("forward"), part, path))
 
     def _describe(self, array: np.ndarray, tensor: TensorOutline, record: str) -> Any:
         described = self._describer.describe(array, record)
@@ -339,7 +296,7 @@ class GraphCalls:
 
     def _end_group(self) -> None:
         """Give the backward pass of what ran so far its places in time: the reverse of forward."""
-        for moment, call in _reversed(self._group):
+        for moment, call in reversed_calls(self._group):
             if moment == "begin":
                 call.backward_seq = next(self._sequence)
             else:
@@ -348,7 +305,7 @@ class GraphCalls:
         self._emit_backward(self._earlier)
         self._earlier, self._group, self._group_has_gradients = self._group, [], False
 
-    def _emit_backward(self, calls: list[_Call]) -> None:
+    def _emit_backward(self, calls: list[Call]) -> None:
         with_gradients = [call for call in calls if call.differentiated and call.selected]
         for call in sorted(with_gradients, key=lambda call: call.backward_end or 0):
             parent = call.parent
@@ -360,19 +317,19 @@ class GraphCalls:
                 "entry": call.entry("backward"),
                 "seq": call.backward_seq if call.backward_seq is not None else call.backward_end,
                 "end": call.backward_end,
-                "parent": parent.entry("backward") if parent else _backward_of(call),
+                "parent": parent.entry("backward") if parent else backward_of(call),
             }
             if self._selection.inputs:
-                values["input"] = _gradients(call, "input", call.output or [])
+                values["input"] = gradients_of(call, "input", call.output or [])
             if self._selection.outputs:
-                values["output"] = _gradients(call, "output", args)
-                values["output_kwargs"] = _gradients(call, "output_kwargs", kwargs)
+                values["output"] = gradients_of(call, "output", args)
+                values["output_kwargs"] = gradients_of(call, "output_kwargs", kwargs)
             self._sink(values, ())
         for call in calls:
             self._calls.pop(call.number, None)
             self._forgotten = max(self._forgotten, call.number)
 
-    def _select(self, calls: list[_Call]) -> None:
+    def _select(self, calls: list[Call]) -> None:
         """Decide which backward entries of calls that ran one after another are recorded.
 
         Called once gradients come, so that what was never differentiated opens no scope.
@@ -380,13 +337,13 @@ class GraphCalls:
         undecided = [call for call in calls if call.selected is None]
         # What has not ended yet will end last, so its gradients come first.
         moments = [("begin", call) for call in undecided if not call.values["end"]]
-        for moment, call in [*moments, *_reversed(undecided)]:
+        for moment, call in [*moments, *reversed_calls(undecided)]:
             if moment == "begin":
                 call.selected = self._selection.begin(call.entry("backward"))
             else:
                 self._selection.end(call.entry("backward"))
 
-    def _describe_parameter_gradient(self, call: _Call, site: Site, array: np.ndarray) -> None:
+    def _describe_parameter_gradient(self, call: Call, site: Site, array: np.ndarray) -> None:
         index = site.path[-1] if len(site.path) > 1 else 0
         of_cells = self._optimizers[call.cell]
         target = of_cells[index] if index < len(of_cells) else None
@@ -404,7 +361,7 @@ class GraphCalls:
         record = child_path(entry, name)
         call.tensors[slot.name, (index,)] = self._describe(array, site.outline, record)
 
-    def _emit_parameter_gradients(self, call: _Call) -> None:
+    def _emit_parameter_gradients(self, call: Call) -> None:
         """Hand on one entry for each cell whose parameters had a gradient."""
         entries: dict[str, dict[str, Any]] = {}
         of_cells = self._optimizers[call.cell]
@@ -423,34 +380,3 @@ class GraphCalls:
                 **gradients,
             }
             self._sink(values, ())
-
-
-def _reversed(calls: list[_Call]) -> list[tuple[str, _Call]]:
-    """Return when the backward entries of calls begin and end: the reverse of forward."""
-    moments = [(call.values["seq"], "end", call) for call in calls]
-    moments += [(call.values["end"], "begin", call) for call in calls if call.values["end"]]
-    moments.sort(key=lambda moment: moment[0], reverse=True)
-    return [(moment, call) for _, moment, call in moments]
-
-
-def _backward_of(call: _Call | None) -> str | None:
-    """Return the backward entry of the cell that ran in PyNative around a call."""
-    while call is not None and call.outer is None:
-        call = call.parent
-    if call is None or call.outer is None:
-        return None
-    call_name, _, count = call.outer.rpartition(".")
-    return f"{call_name.removesuffix('.forward')}.backward.{count}"
-
-
-def _gradients(call: _Call, part: str, tree: Any, path: Path = ()) -> Any:
-    """Return the gradients of one part, nested as the part is; None stands where there is none."""
-    if isinstance(tree, dict):
-        return {str(k): _gradients(call, part, item, (*path, k)) for k, item in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return [_gradients(call, part, item, (*path, i)) for i, item in enumerate(tree)]
-    return call.gradients.get((part, path), _NOTHING)
-
-
-def _record(entry: str, part: str, path: Path) -> str:
-    return functools.reduce(child_path, path, f"{entry}.{_RECORD_PARTS.get(part, part)}")

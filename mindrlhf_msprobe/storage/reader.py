@@ -8,24 +8,30 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mindrlhf_msprobe.config import BASIC_KEYS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE, phase_order
+from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import foreign, layout
 from mindrlhf_msprobe.storage.claim import load_manifest
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
 from mindrlhf_msprobe.storage.manifest import FINISHED
+from mindrlhf_msprobe.storage.places import (
+    is_wanted,
+    key_data_directories,
+    layer_directories,
+    phase_name,
+    places_at,
+    step_and_rank,
+)
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, entry_records
 from mindrlhf_msprobe.storage.world import expected_ranks
-
-_Place = TypeVar("_Place")
 
 
 @dataclass(frozen=True)
@@ -94,13 +100,13 @@ class Run:
         self.manifests = list(self._read_manifests())
         self._of_rank: dict[int, list[dict[str, Any]]] | None = None
         self._layer_dirs: dict[tuple[str, int, int], Path] = {}
-        for place, directory in _layer_directories(path, self._unlisted):
+        for place, directory in layer_directories(path, self._unlisted):
             if place in self._layer_dirs:
                 message = "another directory is the same step and rank"
                 self._problem(Problem(directory, message, *place))
             self._layer_dirs.setdefault(place, directory)
         self._key_dirs: dict[tuple[str, int, int, int], Path] = {}
-        for datum, directory in _key_data_directories(path, self._unlisted):
+        for datum, directory in key_data_directories(path, self._unlisted):
             if datum in self._key_dirs:
                 message = "another directory is the same step, rank and micro-step"
                 key, step, rank, _ = datum
@@ -283,7 +289,7 @@ class Run:
     ) -> list[Entry]:
         """Return the entries of a phase, step and rank (None: of all), as they began in time."""
         found: list[Entry] = []
-        places = [p for p in _at(self._layers_at, step, rank) if _wanted(p[0], phase)]
+        places = [p for p in places_at(self._layers_at, step, rank) if is_wanted(p[0], phase)]
         for place in sorted(places, key=lambda p: (p[1], p[2], phase_order(p[0]), p[0])):
             found += self._read_entries(*place)
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
@@ -293,8 +299,8 @@ class Run:
     ) -> list[KeyDatum]:
         """Return what was saved under `name` (None: all), by step, rank and micro-step."""
         found = []
-        for key, at_step, at_rank, micro_step in sorted(_at(self._keys_at, step, rank)):
-            if _wanted(key, name):
+        for key, at_step, at_rank, micro_step in sorted(places_at(self._keys_at, step, rank)):
+            if is_wanted(key, name):
                 path = self._key_dirs[key, at_step, at_rank, micro_step]
                 datum = read_key_datum(
                     self.path,
@@ -366,17 +372,17 @@ class Run:
         parts = path.relative_to(self.path).parts
         if parts[:1] == (layout.KEY_DATA_DIR,):
             key = parts[1] if len(parts) > 1 else None
-            step, rank = _step_and_rank(parts[2:])
+            step, rank = step_and_rank(parts[2:])
             self._problem(Problem(path, message, None, step, rank, True, key))
             return
-        step, rank = _step_and_rank(parts)
+        step, rank = step_and_rank(parts)
         if step is None and rank is not None:  # a step's directory was opened
-            step, phase = layout.step_number(self.path.name), _phase_name(self.path.parent)
+            step, phase = layout.step_number(self.path.name), phase_name(self.path.parent)
         elif parts and layout.step_number(parts[0]) is None:
             phase = parts[0]
-            step, rank = _step_and_rank(parts[1:])
+            step, rank = step_and_rank(parts[1:])
         else:
-            phase = _phase_name(self.path)
+            phase = phase_name(self.path)
         self._problem(Problem(path, message, phase, step, rank))
 
     def _problem(self, problem: Problem) -> None:
@@ -408,94 +414,3 @@ def _entry(line: dict[str, Any], files: Locator, phase: str, step: int, rank: in
 def _rank_of(manifest: dict[str, Any]) -> Any:
     world = manifest.get("world")
     return world.get("rank") if isinstance(world, dict) else None
-
-
-def _step_and_rank(parts: Sequence[str]) -> tuple[int | None, int | None]:
-    """Return what the names of directories, from a step's or a rank's on, say."""
-    step = layout.step_number(parts[0]) if parts else None
-    rest = parts if step is None else parts[1:]
-    return step, layout.rank_number(rest[0]) if rest else None
-
-
-def _at(
-    index: Mapping[tuple[int, int], Sequence[_Place]], step: int | None, rank: int | None
-) -> list[_Place]:
-    """Return what an index holds of a step and a rank (None: of all)."""
-    if step is not None and rank is not None:
-        return list(index.get((step, rank), ()))
-    wanted = [at for at in index if _wanted(at[0], step) and _wanted(at[1], rank)]
-    return [place for at in wanted for place in index[at]]
-
-
-def _wanted(value: Any, choice: Any) -> bool:
-    return choice is None or value == choice
-
-
-def _layer_directories(
-    root: Path, unlisted: layout.OnUnlisted
-) -> Iterator[tuple[tuple[str, int, int], Path]]:
-    """Yield ((phase, step, rank), directory) for layer data at, or below, `root`."""
-    own_step = layout.step_number(root.name)
-    if own_step is not None and layout.rank_directories(root, links=True):
-        yield from _ranks_of(root, _phase_name(root.parent), own_step, unlisted)
-        return
-    if own_step is None and _holds_entries(root):  # one rank's directory
-        step_dir = root.absolute().parent
-        step, rank = layout.step_number(step_dir.name), layout.rank_number(root.absolute().name)
-        phase = UNNAMED_PHASE if step is None else _phase_name(step_dir.parent)
-        yield (phase, step or 0, rank or 0), root
-        return
-    for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
-        phase_dir = step_dir.parent
-        if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
-            continue
-        step = layout.step_number(step_dir.name)
-        assert step is not None
-        if phase_dir == root:
-            # A run's own directory may be called as it likes; that of a phase holds no manifest.
-            phase = UNNAMED_PHASE if layout.manifests(root) else _phase_name(root)
-            yield from _ranks_of(step_dir, phase, step, unlisted)
-        elif phase_dir.parent == root:
-            yield from _ranks_of(step_dir, phase_dir.name, step, unlisted)
-
-
-def _phase_name(directory: Path) -> str:
-    known = {phase.name for phase in PHASES}
-    return directory.name if directory.name in known else UNNAMED_PHASE
-
-
-def _ranks_of(
-    step_dir: Path, phase: str, step: int, unlisted: layout.OnUnlisted
-) -> Iterator[tuple[tuple[str, int, int], Path]]:
-    ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
-    for rank, path in ranks.items():
-        if _holds_entries(path):
-            yield (phase, step, rank), path
-
-
-def _holds_entries(directory: Path) -> bool:
-    try:
-        return any((directory / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
-    except OSError:  # reading it will say why
-        return True
-
-
-def _key_data_directories(
-    root: Path, unlisted: layout.OnUnlisted
-) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    """Yield ((key, step, rank, micro-step), directory) for key data below `root`."""
-    data = root / layout.KEY_DATA_DIR
-    for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
-        if step_dir.parent.parent != data:
-            continue
-        key, step = step_dir.parent.name, layout.step_number(step_dir.name)
-        assert step is not None
-        ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
-        for rank, path in ranks.items():
-            micro_steps = [
-                (number, child)
-                for child in layout.subdirectories(path, links=True, unlisted=unlisted)
-                if (number := layout.micro_step_number(child.name)) is not None
-            ]
-            for number, child in sorted(micro_steps) or [(0, path)]:
-                yield (key, step, rank, number), child
