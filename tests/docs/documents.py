@@ -113,16 +113,18 @@ def links(page: Path) -> list[str]:
 def unlike(shown: str, printed: str) -> str | None:
     """Return the first line of `shown` that was not printed, None if all were, in this order.
 
-    A line `…` stands for any lines. Times, sizes, paths, fingerprints and what depends on the
-    processor (numbers with a fraction, how far a difference spread) may differ.
+    A line `…` stands for any lines, a `…` that ends a line for the rest of it. Times, sizes,
+    paths, fingerprints and what depends on the processor (numbers with a fraction, how far a
+    difference spread) may differ.
     """
     left, gap = [_steady(line) for line in printed.splitlines()], False
     for line in shown.splitlines():
         if line.strip() == "…":
             gap = True
             continue
-        wanted = _steady(line)
-        at = next((i for i, other in enumerate(left) if other == wanted), None)
+        wanted, cut = _steady(line.removesuffix("…")), line.endswith("…")
+        same = str.startswith if cut else str.__eq__
+        at = next((i for i, other in enumerate(left) if same(other, wanted)), None)
         if at is None or (at and not gap):
             return line
         left, gap = left[at + 1 :], False
