@@ -71,8 +71,9 @@ def render_records(records: Sequence[FoundRecord]) -> str:
             f"{printable(found.record.name)}  step {found.step}, {phase}, rank {found.rank}"
         )
         if leaf.is_tensor:
-            counts = f"NaN {leaf.nan_count}, Inf {leaf.inf_count}"
-            lines.append(f"  {leaf.dtype} {list(leaf.shape or ())}  {counts}")
+            known = leaf.nan_count is not None  # msprobe does not count
+            counts = f"  NaN {leaf.nan_count}, Inf {leaf.inf_count}" if known else ""
+            lines.append(f"  {leaf.dtype} {list(leaf.shape or ())}{counts}")
             lines.append(f"  max {leaf.max}  min {leaf.min}  mean {leaf.mean}  norm {leaf.norm}")
             if leaf.type == "str":
                 lines.append(f"  text {leaf.value!r}")
