@@ -273,7 +273,7 @@ def test_content_that_fails_leaves_the_old_file(
     assert any("configurations" in w and "File too large" in w for w in warnings_of())
     probe.save_configs({"broken": 0, "critic": 2})
     assert open_run(tmp_path / "run").configurations() == {"actor": 1, "broken": 0, "critic": 2}
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.json", "configurations.json"}
+    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {"run.json", "configurations.json"}
 
 
 def test_switched_off_writes_nothing(make_probe: Callable[..., Probe], tmp_path: Path) -> None:

@@ -356,7 +356,7 @@ def test_keys_that_cannot_name_a_directory_are_refused(
         probe.save_data(key, tensor(2))
     with pytest.raises(UsageError, match="key"):
         probe.save_data({key: tensor(2)})
-    assert {p.name for p in tmp_path.rglob("*")} == {"run", "run.json"}
+    assert {p.name for p in tmp_path.rglob("[!.]*")} == {"run", "run.json"}
 
 
 def test_what_is_saved_is_the_value_of_that_moment(make_probe: Callable[..., Probe]) -> None:
