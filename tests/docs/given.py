@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from contextlib import ExitStack
@@ -89,12 +88,6 @@ class Given:
         stand_in = ROOT / "tests" / "integrations" / "stand_in"
         shutil.copytree(stand_in, directory, dirs_exist_ok=True)
         (directory / "grpo.yaml").write_text("context: {mode: 1}\n", encoding="utf-8")
-
-    def _mindrlhf_source(self, directory: Path) -> None:
-        """MindRLHF's source, where there is a checkout of it."""
-        checkout = os.environ.get("MINDRLHF_PATH")
-        if checkout:
-            shutil.copytree(Path(checkout) / "mindrlhf", directory / "source" / "mindrlhf")
 
     def _trainer(self, directory: Path) -> dict[str, Any]:
         """A trainer: networks, data, functions, and its YAML file."""
