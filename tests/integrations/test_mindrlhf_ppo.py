@@ -1,0 +1,382 @@
+"""MindRLHF's older PPO, here a stand-in with its names and signatures, is recorded as it is."""
+
+import atexit
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+ms = pytest.importorskip("mindspore")
+
+from conftest import run_python  # noqa: E402
+from mindspore import Tensor, nn  # noqa: E402
+from small_networks import hook_count  # noqa: E402
+
+from mindrlhf_msprobe import ConfigError, RunError, open_run  # noqa: E402
+from mindrlhf_msprobe.integrations import mindrlhf  # noqa: E402
+
+STAND_IN = Path(__file__).parent / "stand_in_ppo"
+MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
+ALL = {
+    "msprobe": True,
+    "key_data_dump": True,
+    "configurations_dump": True,
+    "actor_infer_dump": True,
+    "actor_train_dump": True,
+    "reference_dump": True,
+    "critic_train_dump": True,
+    "step_end": 9,
+    "token_range_end": 9,
+}
+PHASES = [
+    "actor_generate_sequences",
+    "actor_compute_log_prob",
+    "reference_compute_log_prob",
+    "critic_compute_values",
+    "actor_update",
+    "critic_update",
+]
+KEYS = {
+    *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
+    *("rewards", "advantages", "returns", "loss"),
+}
+OF_THE_LOSS = {"log_prob", "kl_loss", "actor_loss", "value_loss"}
+Configure = Callable[..., Any]
+
+
+def forget() -> None:
+    """Leave no module of the stand-in, and nothing that waits for one."""
+    for name in [n for n in sys.modules if n.partition(".")[0] == "mindrlhf"]:
+        del sys.modules[name]
+    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "_Watch"]
+    mindrlhf._install.cache_clear()
+    mindrlhf._prepared.clear()
+    atexit.unregister(mindrlhf._say_if_nothing_was_prepared)
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    forget()
+    yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    forget()
+
+
+def trainer_module() -> ModuleType:
+    """Import the stand-in's trainer."""
+    return importlib.import_module("mindrlhf.trainer.ppo_trainer")
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Configure:
+    """Return a function that makes a PPOConfig whose actor's file holds a section, or none."""
+
+    def make(section: Any = None, name: str = "run", **settings: Any) -> Any:
+        content: dict[str, Any] = {"model": {"model_config": {"type": "LlamaConfig"}}}
+        if section is not None:
+            content["msprobe_config"] = {"dump_path": str(tmp_path / name), **section}
+        path = tmp_path / "actor.yaml"
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        return trainer_module().PPOConfig(sft_model_path=str(path), **settings)
+
+    return make
+
+
+def build(config: Any) -> Any:
+    """Build the trainer."""
+    model_config = SimpleNamespace(to_dict=lambda: {"hidden_size": 4})
+    return trainer_module().PPOTrainer(config, model_config, rm_model_config=model_config)
+
+
+def train_step(trainer: Any) -> nn.Cell:
+    """Build the cell that trains."""
+    optimizer = nn.Adam(trainer.ppo_model.trainable_params(), 0.05)
+    return trainer_module().TrainOneStepWithLossScaleCell(trainer.ppo_model, optimizer)
+
+
+def batches(trainer: Any, size: int = 2) -> list[list[Tensor]]:
+    """Return what the store holds in batches."""
+    names = ("response_tensors", "logprobs", "advantages", "returns")
+    columns = [np.stack([getattr(e, name) for e in trainer.store]) for name in names]
+    count = len(trainer.store)
+    return [[Tensor(c[i : i + size]) for c in columns] for i in range(0, count, size)]
+
+
+def train(config: Any, mode: int = ms.PYNATIVE_MODE) -> list[bytes]:
+    """Train two steps; return the bits of every loss and, at the end, weight."""
+    ms.set_context(mode=mode)
+    trainer = build(config)
+    step = train_step(trainer)
+    for _ in range(2):
+        trainer.make_experience(num_rollouts=config.num_rollouts)
+        trainer.train(step, batches(trainer))
+        assert hook_count(trainer.ppo_model) == 0
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    return trainer.losses + [p.asnumpy().tobytes() for p in trainer.ppo_model.get_parameters()]
+
+
+def end() -> None:
+    """End the recording, as building another trainer does: nothing tells when a training ends."""
+    build(trainer_module().PPOConfig())
+
+
+def names(path: Path, phase: str) -> set[str]:
+    """Return the names of a phase's entries in step 1."""
+    return {entry.name for entry in open_run(path).entries(phase=phase, step=1)}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_training_is_recorded_by_role_and_stays_as_it_is(
+    mode: int, configure: Configure, tmp_path: Path
+) -> None:
+    """Every phase, two openings each; the joint update stands under both roles."""
+    expected = train(configure(), mode)
+    forget()
+    mindrlhf.install()
+    config = configure(ALL)
+    assert train(config, mode) == expected
+    end()
+    run = open_run(tmp_path / "run")
+    assert run.finished
+    assert run.steps == [0, 1]
+    assert all(run.completed(step) for step in run.steps)
+    assert not run.lost
+    assert run.phases == PHASES
+    for phase in PHASES:
+        assert {e.opening for e in run.entries(phase=phase, step=1)} == {0, 1}
+    assert set(run.keys) == KEYS | (OF_THE_LOSS if mode == ms.PYNATIVE_MODE else set())
+    actor, critic = names(run.path, "actor_update"), names(run.path, "critic_update")
+    assert "Cell.root.CausalLMHydraWithValueHead.backward.1" in actor
+    assert "Cell.root.CriticModel.backward.1" in critic
+    assert not [n for n in critic if ".root.Causal" in n]
+    for found in (actor, critic):
+        assert "Cell.model.layer.Dense.parameters_grad.1" in found
+    assert "Cell.model.layer.Dense.forward.1" in names(run.path, "actor_generate_sequences")
+    assert run.configurations()["rm_model_config"] == {"hidden_size": 4}
+    assert run.configurations()["ppo_config"]["chunk_size"] == 2
+
+
+def test_key_data_are_what_the_trainer_saw(configure: Configure, tmp_path: Path) -> None:
+    """Experience in chunks, what is made of it once, the losses of each update."""
+    mindrlhf.install()
+    config = configure(ALL)
+    trainer = build(config)
+    trainer.make_experience()
+    rewards = np.stack([element.rewards for element in trainer.store])
+    trainer.train(train_step(trainer), batches(trainer))
+    end()
+    run = open_run(tmp_path / "run")
+    saved = {key: [d.value for d in run.key_data(key)] for key in run.keys}
+    assert {key for key, values in saved.items() if len(values) == 1} == {
+        *("rewards", "advantages", "returns"),
+    }
+    np.testing.assert_array_equal(saved["rewards"][0], rewards)
+    assert [loss.tobytes() for loss in saved["loss"]] == trainer.losses
+    total = saved["actor_loss"][1] + saved["value_loss"][1]
+    np.testing.assert_allclose(total, saved["loss"][1], rtol=1e-6)
+    assert saved["prompts"][0].shape == (2, 3)
+    assert saved["responses"][0].shape == (2, 2)
+    assert saved["log_prob"][0].shape == (2, 2)
+
+
+def test_without_a_critic_its_phases_are_left_out(
+    configure: Configure, tmp_path: Path, warnings_of: Callable[[], list[str]]
+) -> None:
+    """A shared backbone: the values are recorded, and it is said why the layers are not."""
+    expected = train(configure(is_shared_backbone=True))
+    forget()
+    mindrlhf.install()
+    config = configure(ALL, is_shared_backbone=True)
+    assert train(config) == expected
+    end()
+    run = open_run(tmp_path / "run")
+    assert run.phases == [phase for phase in PHASES if "critic" not in phase]
+    assert len(list(run.key_data("values"))) == 4
+    assert len([w for w in warnings_of() if "there is no critic" in w]) == 2
+
+
+def test_a_critic_that_is_none_is_said(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch, warnings_of: Callable[[], list[str]]
+) -> None:
+    """The name is there, the network is not: the others are recorded."""
+    mindrlhf.install()
+    config = configure({**ALL, "dump_path": "unused"})
+    monkeypatch.setattr(trainer_module(), "CriticModel", lambda: None)
+    monkeypatch.chdir(Path(config.sft_model_path).parent)
+    build(config)
+    end()
+    assert [w for w in warnings_of() if "critic_model is None" in w]
+
+
+def test_rewards_are_a_phase_where_it_is_declared(configure: Configure, tmp_path: Path) -> None:
+    """phases: {reward_compute: reward}."""
+    mindrlhf.install()
+    config = configure({"msprobe": True, "phases": {"reward_compute": "reward"}, "step_end": 9})
+    train(config)
+    end()
+    assert names(tmp_path / "run", "reward_compute") == {
+        f"Cell.{cell}.forward.{call}"
+        for cell in ("root.RewardFn", "reward_model.Dense")
+        for call in range(2)
+    }
+
+
+@pytest.mark.parametrize(
+    ("missing", "lost", "kept"),
+    [
+        ("generate", "actor_generate_sequences", "actor_update"),
+        ("train", "actor_update", "reference_compute_log_prob"),
+        ("make_experience", "reference_compute_log_prob", "actor_update"),
+    ],
+)
+def test_a_renamed_method_is_named_and_the_rest_recorded(
+    missing: str,
+    lost: str,
+    kept: str,
+    configure: Configure,
+    tmp_path: Path,
+    warnings_of: Callable[[], list[str]],
+) -> None:
+    """The training does not notice."""
+    expected = train(configure())
+    forget()
+    mindrlhf.install()
+    source = STAND_IN / "mindrlhf" / "trainer" / "ppo_trainer.py"
+    copy = tmp_path / "renamed" / "mindrlhf" / "trainer"
+    copy.mkdir(parents=True)
+    for folder in (copy, copy.parent):
+        (folder / "__init__.py").write_text("")
+    networks, trainer_class, own = source.read_text().partition("class PPOTrainer:")
+    own = own.replace(f"def {missing}(", f"def {missing}_all(")
+    own = own.replace(f"self.{missing}(", f"self.{missing}_all(")
+    (copy / "ppo_trainer.py").write_text(networks + trainer_class + own)
+    sys.path.insert(0, str(copy.parent.parent))
+    try:
+        config = configure(ALL)
+        trainer = build(config)
+        step = train_step(trainer)
+        make = getattr(trainer, "make_experience", getattr(trainer, "make_experience_all", None))
+        learn = getattr(trainer, "train", getattr(trainer, "train_all", None))
+        for _ in range(2):
+            make()
+            learn(step, batches(trainer))
+        weights = [p.asnumpy().tobytes() for p in trainer.ppo_model.get_parameters()]
+        assert trainer.losses + weights == expected
+        end()
+    finally:
+        sys.path.pop(0)
+    said = [w for w in warnings_of() if f"PPOTrainer.{missing} is missing" in w]
+    assert len(said) == 1
+    run = open_run(tmp_path / "run")
+    assert lost not in run.phases
+    assert kept in run.phases
+
+
+def test_experience_alone_makes_steps_too(configure: Configure, tmp_path: Path) -> None:
+    """A script that only makes experience, as MindRLHF's make_experience.py."""
+    mindrlhf.install()
+    config = configure(ALL)
+    trainer = build(config)
+    for _ in range(3):
+        trainer.make_experience()
+    end()
+    run = open_run(tmp_path / "run")
+    assert run.steps == [0, 1, 2]
+    assert all(run.completed(step) for step in run.steps)
+    assert run.phases == PHASES[:4]
+
+
+def test_a_script_is_recorded_to_its_end(configure: Configure, tmp_path: Path) -> None:
+    """`mindrlhf-msprobe run`: at exit the last experience is a whole step, and the run finished."""
+    path = configure(ALL).sft_model_path
+    script = tmp_path / "make_experience.py"
+    script.write_text(
+        "import sys\n"
+        "from mindrlhf.trainer.ppo_trainer import PPOConfig, PPOTrainer\n"
+        "trainer = PPOTrainer(PPOConfig(sft_model_path=sys.argv[1]))\n"
+        "trainer.make_experience()\n"
+    )
+    program = "import sys; from mindrlhf_msprobe.cli import main; sys.exit(main())"
+    done = run_python(program, tmp_path, "run", str(script), path)
+    assert done.returncode == 0, done.stderr
+    run = open_run(tmp_path / "run")
+    assert run.finished
+    assert run.completed(0)
+    assert run.phases == PHASES[:4]
+
+
+def test_installed_twice_nothing_is_recorded_twice(configure: Configure, tmp_path: Path) -> None:
+    """Neither by the call nor by the module that is prepared again."""
+    mindrlhf.install()
+    mindrlhf.install()
+    from mindrlhf_msprobe.integrations.mindrlhf_ppo import install_ppo
+
+    install_ppo(trainer_module())
+    config = configure(ALL)
+    train(config)
+    end()
+    run = open_run(tmp_path / "run")
+    assert [d.micro_step for d in run.key_data("loss")] == [0, 1, 0, 1]
+    assert not run.lost
+
+
+@pytest.mark.parametrize("section", [None, {"msprobe": False}])
+def test_without_the_section_nothing_happens(
+    section: Any, configure: Configure, tmp_path: Path
+) -> None:
+    """No directory, no hook, no phase."""
+    mindrlhf.install()
+    trainer = build(configure(section))
+    trainer.make_experience()
+    assert not (tmp_path / "run").exists()
+    assert "__call__" not in vars(type(trainer.ref_model))
+
+
+def test_a_wrong_section_is_refused_when_the_trainer_is_built(
+    configure: Configure, tmp_path: Path
+) -> None:
+    """With the file's name; so is a dump_path that holds another run."""
+    mindrlhf.install()
+    with pytest.raises(ConfigError, match=r"actor\.yaml: unknown key 'key_data_dmp'"):
+        build(configure({"msprobe": True, "key_data_dmp": True}))
+    config = configure({"msprobe": True, "key_data_dump": True})
+    build(config)
+    end()
+    with pytest.raises(RunError, match="already holds a run"):
+        build(configure({"msprobe": True, "key_data_dump": True}))
+
+
+def test_a_section_on_the_configuration_itself_counts(configure: Configure, tmp_path: Path) -> None:
+    """For scripts that build their PPOConfig in Python."""
+    mindrlhf.install()
+    config = configure()
+    config.msprobe_config = {**ALL, "dump_path": str(tmp_path / "own")}
+    build(config).make_experience()
+    end()
+    assert open_run(tmp_path / "own").phases == PHASES[:4]
+
+
+def test_an_exception_of_the_training_is_its_own(configure: Configure, tmp_path: Path) -> None:
+    """It passes through as it is; no hook stays, and what was recorded is readable."""
+    mindrlhf.install()
+    config = configure(ALL)
+    trainer = build(config)
+    trainer.make_experience()
+    wrong = [[Tensor(np.zeros((2, 5), np.int32)), *[Tensor(np.zeros((3, 3, 3)))] * 3]]
+    with pytest.raises(ValueError, match="broadcast"):
+        trainer.train(train_step(trainer), wrong)
+    assert hook_count(trainer.ppo_model) == 0
+    end()
+    run = open_run(tmp_path / "run")
+    assert not run.completed(0) or run.steps == [0]
+    assert "actor_update" in run.phases
+    manifest = json.loads((run.path / "run.json").read_text())
+    assert manifest["lost"] == {}
