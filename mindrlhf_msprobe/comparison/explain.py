@@ -230,14 +230,30 @@ def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[
     if home in cells and _counts_tokens(home) and not _all_tokens(step, home, runs):
         why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."
     elif home in cells:
-        why = f"Every recorded cell of {home} agrees: the trainer's own arithmetic made it differ."
+        why = f"Every recorded cell of {home} agrees{_how(step, index, home)}"
     elif home is not None:
         why = f"The cells of {home}, which it comes from, were not recorded in both runs."
     elif cells:
-        why = "Every recorded cell before it agrees: the trainer's own arithmetic made it differ."
+        why = f"Every recorded cell before it agrees{_how(step, index)}"
     else:
         why = "No cell before it was recorded in both runs; all key data before it agree."
     return Cause.DATA, None, why + (_doubt(runs) if cells else "")
+
+
+def _how(step: JudgedStep, index: int, phase: str | None = None) -> str:
+    """Say what it means that the cells before a key agree: all of them, or those of a phase."""
+    statuses = [
+        finding.status
+        for pair, finding in step.judged[:index]
+        if finding is not None and pair.entry and phase in (None, pair.entry.phase)
+    ]
+    close = sum(status is Status.WITHIN_TOLERANCE for status in statuses)
+    if not close:
+        return ": the trainer's own arithmetic made it differ."
+    return (
+        f", but {close} of their {len(statuses)} records only within the tolerance or by "
+        f"statistics: it may come of these small differences, or of the trainer's own arithmetic."
+    )
 
 
 def _doubt(runs: tuple[Run, Run]) -> str:

@@ -8,7 +8,8 @@ import shutil
 import pytest
 from runs import Fault, record_training
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+from mindrlhf_msprobe.comparison.tolerance import Rule, Tolerances
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Cause
 
@@ -169,6 +170,16 @@ def test_agreement_by_statistics_only_is_said(first):
     """Without fingerprints, what agrees before the origin agrees by statistics only."""
     place = first(Fault("layers.1.mlp", REFERENCE), fingerprint=False, task="statistics")
     assert "by statistics only, not bit for bit" in place.explanation
+
+
+def test_cells_within_the_tolerance_may_have_made_key_data_differ(tmp_path):
+    """The trainer's own arithmetic is not blamed alone where cells differ a little."""
+    a = record_training(tmp_path / "a", task="tensor")
+    b = record_training(tmp_path / "b", task="tensor", faults=[Fault("layers.1.mlp", REFERENCE)])
+    loose = Tolerances(rules=(Rule("^Cell", Tolerance(rtol=1e6, atol=1e6)),))
+    place = compare_runs(a, b, tolerance=loose).verdict.first_divergence
+    assert (place.record, place.cause) == ("ref_log_prob", Cause.DATA)
+    assert "it may come of these small differences" in place.explanation
 
 
 def test_a_cut_off_run_is_said_with_key_data_alone(first):
