@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config, read_yaml
+from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.integrations.grpo_loss import LossValues, runs_in_python
 from mindrlhf_msprobe.integrations.patches import Patches
@@ -22,6 +22,7 @@ from mindrlhf_msprobe.integrations.session import (
 )
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe
+from mindrlhf_msprobe.yaml_file import read_yaml
 
 _TRAINER = "MindRLHF's GRPO trainer"
 _GENERATE = "actor_generate_sequences"

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.config import SECTION, load_config, read_yaml
+from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.integrations.grpo_loss import runs_in_python
 from mindrlhf_msprobe.integrations.patches import Patches
 from mindrlhf_msprobe.integrations.session import Session, begin
 from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.yaml_file import read_yaml
 
 _TRAINER = "MindRLHF's PPO trainer"
 _GENERATE = "actor_generate_sequences"
