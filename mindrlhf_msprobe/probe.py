@@ -8,24 +8,19 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.phase_context import NO_PHASE, NoPhase, PhaseContext
 from mindrlhf_msprobe.phases import ROLES, Phase
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recorder import Recorder
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 _MISSING: Any = object()
-_RUN_LATER = (
-    inspect.isgeneratorfunction,
-    inspect.iscoroutinefunction,
-    inspect.isasyncgenfunction,
-)
 
 
 class Probe:
@@ -166,7 +161,7 @@ class Probe:
             self._refuse_if_closed("leave_out")
             self._recorder.leave_out(self._known_phase("leave_out", phase), why)
 
-    def phase(self, name: str | Sequence[str], model: Any = None) -> PhaseContext | _NoPhase:
+    def phase(self, name: str | Sequence[str], model: Any = None) -> PhaseContext | NoPhase:
         """Return a context manager, also usable as a decorator, around one phase of the step.
 
         Args:
@@ -180,8 +175,9 @@ class Probe:
                 was watched for its role, or another phase is still open.
         """
         if self._recorder is None:
-            return _NO_PHASE
-        names = [name] if isinstance(name, str) or not isinstance(name, Sequence) else list(name)
+            return NO_PHASE
+        several = isinstance(name, (list, tuple)) and len(name) != 1
+        names = name if several else [name]
         together = [self._known_phase("phase", each) for each in names]
         if len({phase.role for phase in together}) < max(len(together), 1):
             raise UsageError(
@@ -365,103 +361,6 @@ class Probe:
         if self._open is context:
             self._open = None
 
-
-class PhaseContext:
-    """One phase of the step, or several at once: `with probe.phase(…):` or `@probe.phase(…)`.
-
-    Exceptions inside pass through; the phase is closed all the same.
-    """
-
-    def __init__(
-        self, probe: Probe, recorder: Recorder, phases: Sequence[Phase], model: Any
-    ) -> None:
-        self._probe = probe
-        self._recorder = recorder
-        self._phases = phases
-        self._model = model
-        self._capture: Any = None
-
-    @property
-    def name(self) -> str:
-        """The phase's name; of several, all of them."""
-        return " and ".join(phase.name for phase in self._phases)
-
-    def __enter__(self) -> PhaseContext:
-        networks = self._probe._enter(self, self._phases, self._model)
-        if networks:
-            try:
-                with self._recorder.ledger.charge(next(iter(networks)).name):
-                    self._capture = self._recorder.open_phases(networks)
-            except BaseException:
-                self._probe._leave_phase(self)
-                raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None and self._capture is not None:
-            self._recorder.note_exception(self._phases[0], error)
-        try:
-            self.end()
-        except Exception:
-            if error is None:  # strict mode never hides the training's own exception
-                raise
-
-    def end(self) -> None:
-        """Remove the hooks; does nothing where the phase has ended already."""
-        capture, self._capture = self._capture, None
-        try:
-            if capture is not None:
-                with self._recorder.ledger.charge(next(iter(capture.phases)).name):
-                    self._recorder.close_phases(capture)
-        finally:
-            self._probe._leave_phase(self)
-
-    def __call__(self, function: _Function) -> _Function:
-        """Return `function` wrapped so that each call of it is this phase.
-
-        Raises:
-            UsageError: it is not a function, or one whose body runs after it returned.
-        """
-        if not callable(function):
-            raise UsageError(
-                f"phase({self.name!r}) cannot decorate {function!r}; expected a function."
-            )
-        if any(kind(function) for kind in _RUN_LATER):
-            raise UsageError(
-                f"phase({self.name!r}) cannot decorate {function.__qualname__}, whose body runs "
-                f"after it returned; use `with probe.phase(…)` inside it."
-            )
-        probe, model = self._probe, self._model
-        names = [phase.name for phase in self._phases]
-
-        @functools.wraps(function)
-        def in_phase(*args: Any, **kwargs: Any) -> Any:
-            with probe.phase(names, model=model):
-                return function(*args, **kwargs)
-
-        return in_phase  # type: ignore[return-value]
-
-
-class _NoPhase:
-    """The phase of a probe that is switched off: costs nothing, changes nothing."""
-
-    def __enter__(self) -> _NoPhase:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, function: _Function) -> _Function:
-        """Return `function` as it is."""
-        return function
-
-
-_NO_PHASE = _NoPhase()
 
 _RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()
 
