@@ -100,7 +100,8 @@ class PhaseContext:
                 f"after it returned; use `with probe.phase(…)` inside it."
             )
         probe, model, tokens = self._probe, self._model, self._token_range
-        names = [phase.name for phase in self._phases]
+        each = [phase.name for phase in self._phases]
+        names = each if len(each) > 1 else each[0]
 
         @functools.wraps(function)
         def in_phase(*args: Any, **kwargs: Any) -> Any:

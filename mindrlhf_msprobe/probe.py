@@ -186,8 +186,8 @@ class Probe:
         """
         if self._recorder is None:
             return NO_PHASE
-        names = [name] if isinstance(name, str) or not isinstance(name, Sequence) else list(name)
-        together = [self._known_phase("phase", n) for n in names]
+        several = isinstance(name, (list, tuple)) and len(name) != 1
+        together = [self._known_phase("phase", each) for each in (name if several else [name])]
         if len({phase.role for phase in together}) < max(len(together), 1):
             raise UsageError(
                 f"phase({name!r}): expected phases of different roles, each of which records its "

@@ -212,6 +212,7 @@ def test_a_control_exception_closes_the_phase_too(
         ("xyz", "Phases: actor_generate_sequences"),
         ("", "Phases:"),
         (None, "phase(None)"),
+        (["actor_update"], "phase(['actor_update'])"),
         (["actor_update", 3], "phase(3)"),
     ],
 )

@@ -123,8 +123,9 @@ class Session:
         watched = [name for name in names if name in self._networks]
         if not watched:
             return nullcontext()
-        model = self._networks[watched[0]] if len(watched) == 1 else None
-        return self.probe.phase(watched, model=model)
+        if len(watched) == 1:
+            return self.probe.phase(watched[0], model=self._networks[watched[0]])
+        return self.probe.phase(watched)
 
 
 def sections(config: Any) -> dict[str, Any]:
