@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -34,6 +33,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def _merge(arguments: argparse.Namespace) -> int:
+    import dataclasses
+
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.wording import spans
     from mindrlhf_msprobe.storage.merge import merge_runs
