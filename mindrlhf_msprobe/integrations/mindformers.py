@@ -138,7 +138,8 @@ class ProbeCallback(Callback):
         trace: TracebackType | None = None,
     ) -> None:
         """End the run where the training raised: what was recorded stays, marked as failed."""
-        self._end(kind, error, trace)
+        if error is not None:  # an evaluation between two epochs leaves it, too
+            self._end(kind, error, trace)
 
     def _end(self, *raised: Any) -> None:
         probe, self._probe = self._probe, None

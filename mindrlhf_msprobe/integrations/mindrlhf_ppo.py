@@ -183,9 +183,8 @@ class _Integration:
         train_step = args[0] if args else kwargs.get("ppo_with_grad")
         if train_step is not self._train_step:
             self._watch_train_step(self._session, trainer, train_step)
-        self._step_open = True
+        self._step_open = False  # a training that raises leaves the step unfinished
         yield
-        self._step_open = False
         self._session.probe.step()
 
     def _watch_train_step(self, session: Session, trainer: Any, train_step: Any) -> None:

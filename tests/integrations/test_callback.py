@@ -196,6 +196,25 @@ def test_a_network_with_its_own_loss_is_the_root(
     assert not [name for name in found if name.startswith("Cell.outer.")]
 
 
+def test_evaluation_between_the_epochs_is_no_step(settings: Settings) -> None:
+    """`Model.fit` hands its callbacks to the evaluation too."""
+    losses, bits = [], []
+    for callback in (None, ProbeCallback(settings())):
+        network, kept = Decoder(), Losses()
+        optimizer = nn.Adam(network.trainable_params(), 0.01)
+        model = Model(network, Loss(), optimizer, metrics={"loss"})
+        model.fit(EPOCHS, batches(), batches(), callbacks=[*filter(None, [callback]), kept])
+        losses.append(kept.bits)
+        bits.append([p.asnumpy().tobytes() for p in network.get_parameters()])
+    assert losses[0] == losses[1]
+    assert bits[0] == bits[1]
+    run = open_run(settings()["dump_path"])
+    assert run.steps == [0, 1, 2, 3]
+    assert run.finished
+    assert "Cell.root.Decoder.forward.1" not in names(run, 1)
+    assert model.eval(batches(), callbacks=ProbeCallback(settings())) is not None
+
+
 def test_names_may_be_those_of_a_cell_inside(
     settings: Settings, names_of_the_decoder: set[str]
 ) -> None:

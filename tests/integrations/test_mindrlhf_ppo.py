@@ -380,5 +380,6 @@ def test_an_exception_of_the_training_is_its_own(configure: Configure, tmp_path:
     end()
     run = open_run(tmp_path / "run")
     assert "actor_update" in run.phases
+    assert not run.completed(0)
     assert len(list(run.key_data("loss"))) == 1
     assert not run.lost
