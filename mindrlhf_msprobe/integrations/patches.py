@@ -130,7 +130,9 @@ class Patches:
                 result = function(*args, **kwargs)
             except BaseException as error:
                 if part is not None:
+                    raised = error.__traceback__
                     self._end(where, part, error)
+                    error.__traceback__ = raised  # without the frames of what runs around it
                 raise
             if part is not None:
                 self._continue(where, part, result, raises)
