@@ -1,5 +1,3 @@
-import sys
+from mindrlhf_msprobe.cli import command
 
-from mindrlhf_msprobe.cli import main
-
-sys.exit(main())
+command()

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import compare, demo, estimate, merge, run, show
@@ -16,18 +19,39 @@ from mindrlhf_msprobe.cli.answers import UNDECIDED, close_stdout
 from mindrlhf_msprobe.cli.parsing import Command, Parser, joined
 from mindrlhf_msprobe.errors import MsprobeError
 
+#: Commands that leave nothing behind but files which are closed.
+_ENDED_AT_ONCE = ("compare", "show", "estimate", "merge")
+
+
+def command() -> NoReturn:
+    """Run one command as this process, and end it.
+
+    Freeing what a comparison holds, object by object, takes as long as writing its tables: the
+    system does it at once. What a framework has to do at the end it does.
+    """
+    arguments = _arguments(None)
+    code = _run(arguments)
+    if arguments.command in _ENDED_AT_ONCE and "ray" not in sys.modules:
+        with suppress(OSError, ValueError):  # nobody reads any more, or it is closed
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    return _run(_arguments(argv))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
-    parser = _parser()
-    own, for_script = run.split(sys.argv[1:] if argv is None else argv)
-    arguments = parser.parse_args(joined(own))
-    if arguments.command == run.NAME:
-        arguments.arguments = for_script
-        return run.run_script(arguments)  # what the script raises is Python's to report
+    return _parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         return int(arguments.run(arguments))
     except MsprobeError as error:
