@@ -172,7 +172,7 @@ class _Integration:
         finally:
             self._making_experience = False
         for name in ("rewards", "advantages", "returns"):
-            rows = [getattr(element, name) for element in trainer.store]
+            rows: Any = [getattr(element, name) for element in trainer.store]
             with suppress(ValueError):  # rows of different lengths stay a list
                 rows = np.stack(rows)
             self._session.probe.save_data(name, rows)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from queue import SimpleQueue
+from typing import IO, Any, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from openpyxl import Workbook
@@ -31,6 +33,7 @@ _MAX_EXACT = 2**53  # Excel rounds larger numbers
 _LONG_TEXT = 2_048  # is not kept for the next cell
 _MANY_ROWS = 100_000  # may need more than a zip file holds without its extension
 _CHUNK = 256  # rows written at a time
+_MOST_WAITING = 4  # chunks that wait to be compressed
 _LEVEL = 3  # of compression: half the time of the usual 6, a tenth larger
 
 #: The number of a style in the file, by (colour, whether its text is wrapped).
@@ -152,12 +155,50 @@ def _fill(
                 continue
             head, end, tail = content.rpartition(b"</sheetData>")
             assert end, "openpyxl wrote a sheet without its header"
-            with target.open(name, "w", force_zip64=large) as file:
-                file.write(head)
+            with target.open(name, "w", force_zip64=large) as file, _beside(file) as write:
+                write(head)
                 for chunk in _rows(sheet, styles):
-                    file.write(chunk)
-                file.write(end + tail)
+                    write(chunk)
+                write(end + tail)
     assert not places, f"openpyxl did not write {', '.join(places)}"
+
+
+@contextlib.contextmanager
+def _beside(file: IO[bytes]) -> Iterator[Callable[[bytes], object]]:
+    """Yield what writes into a file in a thread: compressing leaves Python to the next rows.
+
+    Raises:
+        OSError, RuntimeError: what writing raised.
+    """
+    chunks: SimpleQueue[bytes | None] = SimpleQueue()
+    room = threading.Semaphore(_MOST_WAITING)
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        while (chunk := chunks.get()) is not None:
+            try:
+                if not raised:
+                    file.write(chunk)
+            except BaseException as error:
+                raised.append(error)
+            finally:
+                room.release()
+
+    def write(chunk: bytes) -> None:
+        room.acquire()
+        if raised:
+            raise raised[0]
+        chunks.put(chunk)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield write
+    finally:
+        chunks.put(None)
+        thread.join()
+    if raised:
+        raise raised[0]
 
 
 def _rows(sheet: Sheet, styles: _Styles) -> Iterator[bytes]:
