@@ -48,10 +48,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
-    return _parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
+    own, for_script = run.split(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(joined(own))
+    if arguments.command == run.NAME:
+        arguments.arguments = for_script
+    return arguments
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == run.NAME:
+        return run.run_script(arguments)  # what the script raises is Python's to report
     try:
         return int(arguments.run(arguments))
     except MsprobeError as error:
