@@ -34,8 +34,9 @@ def read_yaml(
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL in it
         raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from None
     try:
-        content = yaml.safe_load(text)
-        nodes = yaml.compose(text, yaml.SafeLoader)
+        loader = yaml.SafeLoader(text)
+        top = loader.get_single_node()
+        content = None if top is None else loader.construct_document(top)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2024-13-45
         raise ConfigError(f"{path}: is not valid YAML: {error}") from None
     if not isinstance(content, Mapping):
@@ -43,7 +44,7 @@ def read_yaml(
         raise ConfigError(
             f"{path}: expected a mapping of {of} at the top of the file, found {kind}."
         )
-    _refuse_repeated(path, nodes, unique)
+    _refuse_repeated(path, top, unique)
     return content
 
 

@@ -9,14 +9,6 @@ from typing import Any
 _KL, _MEAN = "compute_approx_kl", "masked_mean"
 
 
-def runs_in_python(model: Any) -> bool:
-    """Tell whether the loss cell runs as Python code: only then can it be listened to."""
-    import mindspore
-
-    jitted = hasattr(type(model).construct, "__wrapped_by_jit__")
-    return bool(mindspore.get_context("mode") == mindspore.PYNATIVE_MODE) and not jitted
-
-
 class LossValues:
     """Listens to two methods of a GRPOModel while it trains.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -11,13 +11,14 @@ from typing import Any
 
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.grpo_loss import LossValues, runs_in_python
-from mindrlhf_msprobe.integrations.patches import Patches
+from mindrlhf_msprobe.integrations.grpo_loss import LossValues
+from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
     begin,
     in_ray_actor,
     model_configs,
+    runs_in_python,
     sections,
 )
 from mindrlhf_msprobe.log import logger
@@ -29,9 +30,6 @@ _GENERATE = "actor_generate_sequences"
 _OLD = "actor_compute_log_prob"
 _REFERENCE = "reference_compute_log_prob"
 _UPDATE = "actor_update"
-
-#: What runs around a method of MindRLHF; see patches.py.
-_Part = Generator[None, Any, None]
 
 
 def allow_section(module: ModuleType) -> None:
@@ -52,7 +50,7 @@ def _section(**values: Any) -> ProbeConfig:
     return load_config({SECTION: values})
 
 
-def _check_section(_config: Any, file_path: Any, *_: Any, **__: Any) -> _Part:
+def _check_section(_config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
     """Explain what is wrong with a section; MindRLHF itself would unpack it as it is."""
     try:
         content = read_yaml(Path(file_path))
@@ -131,7 +129,7 @@ class _Integration:
             "configurations are not recorded, and the steps of a resumed training count from 0",
         )
 
-    def _wrap(self, method: str, around: Callable[..., _Part], otherwise: str) -> bool:
+    def _wrap(self, method: str, around: Callable[..., Part], otherwise: str) -> bool:
         class_name, name = method.split(".")
         owner = self._class(class_name)
         return self._patches.wrap(
@@ -168,11 +166,11 @@ class _Integration:
         if session is not None:
             session.probe.close()
 
-    def _around_configs(self, *_: Any, **__: Any) -> _Part:
+    def _around_configs(self, *_: Any, **__: Any) -> Part:
         self._begin((yield))
 
     def _around_worker(self, name: str, watch: Callable[[Session, Any], None]) -> Any:
-        def around(worker: Any, *args: Any, **kwargs: Any) -> _Part:
+        def around(worker: Any, *args: Any, **kwargs: Any) -> Part:
             yield
             if self._config is None and (in_ray_actor() or not self._told_by_trainer):
                 self._begin(kwargs.get("grpo_config", args[0] if args else None), apart=name)
@@ -241,7 +239,7 @@ class _Integration:
             )
 
     def _around_phase(self, phase: str) -> Any:
-        def around(*_: Any, **__: Any) -> _Part:
+        def around(*_: Any, **__: Any) -> Part:
             if self._session is not None:
                 with self._session.phase(phase):
                     yield
@@ -249,28 +247,28 @@ class _Integration:
         return around
 
     def _around_data(self, of_result: Callable[[Any], dict[str, Any]]) -> Any:
-        def around(*_: Any, **__: Any) -> _Part:
+        def around(*_: Any, **__: Any) -> Part:
             result = yield
             if self._session is not None:
                 self._session.probe.save_data(of_result(result))
 
         return around
 
-    def _around_experience(self, *_: Any, **__: Any) -> _Part:
+    def _around_experience(self, *_: Any, **__: Any) -> Part:
         if self._session is not None:
             if self._step_open:  # nothing told where the step before ended
                 self._session.probe.step()
             self._step_open = True
             yield
 
-    def _around_train(self, *_: Any, **__: Any) -> _Part:
+    def _around_train(self, *_: Any, **__: Any) -> Part:
         if self._session is not None:
             with self._session.phase(_UPDATE):
                 yield
             self._step_open = False
             self._session.probe.step()
 
-    def _around_train_step(self, cell: Any, *_: Any, **__: Any) -> _Part:
+    def _around_train_step(self, cell: Any, *_: Any, **__: Any) -> Part:
         session = self._session
         if session is None or cell is not self._train_step:
             return
@@ -281,12 +279,12 @@ class _Integration:
         if values is not None:
             session.probe.save_data(values.found())
 
-    def _around_kl_loss(self, model: Any, *_: Any, **__: Any) -> _Part:
+    def _around_kl_loss(self, model: Any, *_: Any, **__: Any) -> Part:
         result = yield
         if self._session is not None and model is self._loss and not runs_in_python(model):
             self._session.probe.save_data(kl_loss=result)
 
-    def _around_run(self, trainer: Any, *_: Any, **__: Any) -> _Part:
+    def _around_run(self, trainer: Any, *_: Any, **__: Any) -> Part:
         if self._session is None:
             return
         self._start_where_it_resumes(self._session.probe, trainer)

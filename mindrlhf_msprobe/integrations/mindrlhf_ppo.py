@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,9 +18,8 @@ import numpy as np
 
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.grpo_loss import runs_in_python
-from mindrlhf_msprobe.integrations.patches import Patches
-from mindrlhf_msprobe.integrations.session import Session, begin
+from mindrlhf_msprobe.integrations.patches import Part, Patches
+from mindrlhf_msprobe.integrations.session import Session, begin, runs_in_python
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.yaml_file import read_yaml
 
@@ -38,8 +37,6 @@ _CONFIGS = (
     *("critic_model_config", "rm_model_config"),
 )
 
-#: What runs around a method of MindRLHF; see patches.py.
-_Part = Generator[None, Any, None]
 #: What is recorded of a call's result: key → value.
 _OfResult = Callable[[Any], Mapping[str, Any]]
 
@@ -78,7 +75,7 @@ class _Integration:
                 self._class, name, around, otherwise=otherwise, raises=(ConfigError, RunError)
             )
 
-    def _around_init(self, trainer: Any, *args: Any, **kwargs: Any) -> _Part:
+    def _around_init(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
         configs = {**dict(zip(_CONFIGS, args)), **kwargs}
         self._begin(configs.get("ppo_config"))
         session = self._session
@@ -145,7 +142,7 @@ class _Integration:
                 self._calls[id(network)] = phase, of_result
                 self._patches.wrap(type(network), "__call__", self._around_call, otherwise="")
 
-    def _around_generate(self, trainer: Any, *args: Any, **kwargs: Any) -> _Part:
+    def _around_generate(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
         if self._session is None:
             return
         with self._session.phase(_GENERATE):
@@ -153,7 +150,7 @@ class _Integration:
         prompts = args[0] if args else kwargs.get("input_ids")
         self._session.probe.save_data({"prompts": prompts, "responses": responses})
 
-    def _around_call(self, network: Any, *_: Any, **__: Any) -> _Part:
+    def _around_call(self, network: Any, *_: Any, **__: Any) -> Part:
         found = self._calls.get(id(network))
         if self._session is None or found is None or not self._making_experience:
             return
@@ -162,7 +159,7 @@ class _Integration:
             result = yield
         self._session.probe.save_data(of_result(result))
 
-    def _around_experience(self, trainer: Any, *_: Any, **__: Any) -> _Part:
+    def _around_experience(self, trainer: Any, *_: Any, **__: Any) -> Part:
         if self._session is None:
             return
         self._finish()  # the step before was not trained with
@@ -177,7 +174,7 @@ class _Integration:
                 rows = np.stack(rows)
             self._session.probe.save_data(name, rows)
 
-    def _around_train(self, trainer: Any, *args: Any, **kwargs: Any) -> _Part:
+    def _around_train(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
         if self._session is None:
             return
         train_step = args[0] if args else kwargs.get("ppo_with_grad")
@@ -201,7 +198,7 @@ class _Integration:
                 _TRAINER,
             )
 
-    def _around_update(self, cell: Any, *_: Any, **__: Any) -> _Part:
+    def _around_update(self, cell: Any, *_: Any, **__: Any) -> Part:
         session = self._session
         if session is None or cell is not self._train_step:
             return

@@ -24,7 +24,9 @@ from typing import Any
 
 from mindrlhf_msprobe.log import logger
 
-Around = Callable[..., Generator[None, Any, Any]]
+#: What runs around one call of a method.
+Part = Generator[None, Any, None]
+Around = Callable[..., Part]
 
 _MARK = "__mindrlhf_msprobe_wraps__"
 

@@ -155,6 +155,14 @@ def model_configs(worker: Any) -> dict[str, Any]:
     }
 
 
+def runs_in_python(model: Any) -> bool:
+    """Tell whether the loss cell runs as Python code: only then can it be listened to."""
+    import mindspore
+
+    jitted = hasattr(type(model).construct, "__wrapped_by_jit__")
+    return bool(mindspore.get_context("mode") == mindspore.PYNATIVE_MODE) and not jitted
+
+
 def _reach(owner: Any, path: str) -> Any:
     for name in path.split("."):
         owner = getattr(owner, name)
