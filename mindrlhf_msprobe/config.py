@@ -93,6 +93,13 @@ class ProbeConfig:
         in_window = self.step_start <= step <= self.step_end
         return in_window and (not self.steps or step in self.steps)
 
+    @property
+    def recorded_steps(self) -> int | None:
+        """How many steps' layer data are recorded; None if the step window has no end."""
+        if self.steps:
+            return sum(map(self.records_step, set(self.steps)))
+        return None if self.step_end == NO_END else self.step_end - self.step_start + 1
+
     def records_token(self, token: int) -> bool:
         """Tell whether `token` lies in the token range of the generate phase."""
         return self.token_range_start <= token <= self.token_range_end

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.keydata import describe_key_data
-from mindrlhf_msprobe.capture.selection import Selection
 from mindrlhf_msprobe.capture.summary import fingerprint_of, is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage.records import Leaf, entry_name
 from mindrlhf_msprobe.storage.writer import RunWriter
 

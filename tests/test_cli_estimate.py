@@ -12,7 +12,7 @@ import runs
 from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.storage.estimate import estimate
 from mindrlhf_msprobe.storage.reader import open_run
 
@@ -33,11 +33,12 @@ def test_the_estimate_is_what_the_disk_then_holds(tmp_path, monkeypatch, width, 
     monkeypatch.setattr(runs, "WIDTH", width)
     record_training(tmp_path / "cheap", steps=1, ranks=ranks)
     record_training(tmp_path / "full", steps=3, ranks=ranks, task="tensor")
-    found = estimate(open_run(tmp_path / "cheap"), ProbeConfig(task="tensor"), steps=3)
+    everything = ProbeConfig(task="tensor", token_range_end=NO_END)
+    found = estimate(open_run(tmp_path / "cheap"), everything, steps=3)
     assert found.ranks == len(ranks)
     assert found.total == pytest.approx(on_disk(tmp_path / "full"), rel=0.05)
     assert found.fits
-    again = estimate(open_run(tmp_path / "full"), ProbeConfig(task="tensor"), steps=3)
+    again = estimate(open_run(tmp_path / "full"), everything, steps=3)
     assert again.total == pytest.approx(found.total, rel=0.02)
 
 
@@ -54,6 +55,68 @@ def test_the_estimate_follows_the_choice_of_cells(tmp_path):
     assert phase.distinct == len({file.stat().st_ino for file in files})
     nothing = estimate(open_run(tmp_path / "cheap"), ProbeConfig(directions=["backward"]))
     assert [phase.phase for phase in nothing.phases] == ["key data"]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"parts": ["output"]},
+        {"parts": ["input"], "parameters": False},
+        {"entries": ["attention", "layers.1."]},
+        {"token_range_start": 1, "token_range_end": 1},
+        {
+            "scope": [
+                "Cell.layers.0.attention.Attention.forward.0",
+                "Cell.layers.1.attention.Attention.forward.0",
+            ]
+        },
+        {"reference_dump": False, "actor_infer_dump": False, "step_end": 2},
+        {"key_data_dump": False, "parameters": False},
+        {"task": "statistics"},
+    ],
+    ids=lambda chosen: ",".join(chosen),
+)
+def test_a_file_says_which_recording_is_meant(tmp_path, capsys, monkeypatch, chosen):
+    """--config takes the section of the recording that is planned: all of its keys count."""
+    monkeypatch.setattr(runs, "WIDTH", 40)
+    record_training(tmp_path / "cheap", steps=1)
+    settings = {**runs.EVERYTHING, "task": "tensor", "step_end": 0, **chosen}
+    planned = {**settings, "dump_path": str(tmp_path / "full")}
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(json.dumps({"msprobe_config": planned}))
+    assert main(["estimate", str(tmp_path / "cheap"), "--config", str(plan), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    record_training(tmp_path / "full", steps=3, **settings)
+    assert found["steps"] == (3 if "step_end" in chosen else 1)
+    files = [p for p in (tmp_path / "full").rglob("*.npy") if "data" not in p.parts]
+    tensors = sum(p["tensors"] for p in found["phases"] if p["phase"] != "key data")
+    steps = {p.parts[p.parts.index("full") + 2] for p in files}
+    if settings["task"] == "tensor":
+        assert tensors * len(steps) == len(files)
+    in_full = {p.name for p in (tmp_path / "full").iterdir() if p.is_dir()}
+    named = {"data" if p["phase"] == "key data" else p["phase"] for p in found["phases"]}
+    assert named == in_full
+
+
+def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_path, capsys):
+    record_training(tmp_path / "cheap", steps=1, tokens=2, token_range_end=1, reference_dump=False)
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(json.dumps({"msprobe_config": {**runs.EVERYTHING, "token_range_end": 7}}))
+    assert main(["estimate", str(tmp_path / "cheap"), "--config", str(plan)]) == 0
+    text = capsys.readouterr().out
+    assert "reference_compute_log_prob was not recorded, so it is not in the estimate" in text
+    assert "of generation, only tokens 0 to 1 can be in it" in text
+    for content, said in (
+        ({"msprobe": False}, "switches nothing on"),
+        ({"msprobe": True}, "switches nothing on"),
+        ({"msprob": True}, "unknown key 'msprob'"),
+    ):
+        plan.write_text(json.dumps({"msprobe_config": content}))
+        assert main(["estimate", str(tmp_path / "cheap"), "--config", str(plan)]) == 2
+        assert said in capsys.readouterr().err
+    with_both = ["estimate", str(tmp_path / "cheap"), "--config", str(plan), "--include", "x"]
+    assert main(with_both) == 2
+    assert "--include cannot stand beside --config" in capsys.readouterr().err
 
 
 def test_every_dtype_has_its_size(tmp_path):

@@ -34,7 +34,7 @@ from mindrlhf_msprobe.capture.recompute import (
     Repetitions,
     repeating_cells,
 )
-from mindrlhf_msprobe.capture.selection import Selection
+from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage.records import entry_name
 
 

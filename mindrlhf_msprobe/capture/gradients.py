@@ -29,9 +29,9 @@ from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.entries import Entries
 from mindrlhf_msprobe.capture.hooks import ParameterHooks
 from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
-from mindrlhf_msprobe.capture.selection import Selection
 from mindrlhf_msprobe.capture.summary import is_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, PARAMETERS_GRAD, Leaf, child_path
 
 _TAPPED_BY = "_msprobe_tapped_by"

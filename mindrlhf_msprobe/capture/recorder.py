@@ -199,7 +199,7 @@ class Recorder:
         from mindrlhf_msprobe.capture.eager import StepCounters
         from mindrlhf_msprobe.capture.graph import PhaseCapture
         from mindrlhf_msprobe.capture.hooks import ParameterHooks
-        from mindrlhf_msprobe.capture.selection import Selection
+        from mindrlhf_msprobe.selection import Selection
 
         counters = self._counters.get(phase.name)
         if counters is None:

@@ -10,6 +10,7 @@ from mindrlhf_msprobe.cli.answers import DIVERGED, SAME, answer
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
+    from mindrlhf_msprobe.config import ProbeConfig
 
 
 def add_parser(commands: Commands) -> None:
@@ -23,26 +24,34 @@ def add_parser(commands: Commands) -> None:
     )
     estimate.add_argument("path", metavar="RUN", help="the dump_path of a run")
     estimate.add_argument(
-        "--task", choices=("statistics", "tensor"), default="tensor", help="(default: %(default)s)"
+        "--config",
+        metavar="FILE",
+        help="the YAML file of the recording that is meant: its msprobe_config says all of the "
+        "following",
+    )
+    estimate.add_argument(
+        "--task", choices=("statistics", "tensor"), help="as task (default: tensor)"
     )
     for name in ("include", "exclude"):
         estimate.add_argument(
-            f"--{name}", metavar="RE", action="append", default=[], help=f"as {name} (repeatable)"
+            f"--{name}", metavar="RE", action="append", help=f"as {name} (repeatable)"
         )
     estimate.add_argument(
         "--directions",
         metavar="X,Y",
-        default="forward,backward",
-        help="as directions, with commas between (default: %(default)s)",
+        help="as directions, with commas between (default: forward,backward)",
     )
-    estimate.add_argument("--steps", type=int, default=1, help="training steps (default: 1)")
-    estimate.add_argument("--ranks", type=int, help="ranks (default: as many as recorded)")
+    estimate.add_argument(
+        "--steps", type=int, help="training steps (default: 1, or as many as FILE names)"
+    )
+    estimate.add_argument(
+        "--ranks", type=int, help="ranks (default: as many as recorded, or as FILE names)"
+    )
     estimate.add_argument("--json", action="store_true", help="print JSON instead of text")
     estimate.set_defaults(run=_estimate)
 
 
 def _estimate(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.config import ProbeConfig
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.estimate import render_estimate
     from mindrlhf_msprobe.storage.estimate import estimate
@@ -54,13 +63,47 @@ def _estimate(arguments: argparse.Namespace) -> int:
         number = getattr(arguments, option)
         if number is not None and number < 1:
             raise UsageError(f"--{option} is {number}; expected a whole number, 1 or larger")
-    wanted = ProbeConfig(
-        task=arguments.task,
-        include=arguments.include,
-        exclude=arguments.exclude,
-        directions=tuple(part.strip() for part in arguments.directions.split(",")),
+    wanted, phases, steps = _wanted(arguments)
+    found = estimate(
+        open_run(arguments.path),
+        wanted,
+        phases=phases,
+        steps=arguments.steps or steps,
+        ranks=arguments.ranks or len(wanted.ranks) or None,
     )
-    found = estimate(open_run(arguments.path), wanted, steps=arguments.steps, ranks=arguments.ranks)
     content = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
     code = SAME if found.fits else DIVERGED
     return answer(content if arguments.json else render_estimate(found), code)
+
+
+def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | None, int]:
+    """Return the settings that are meant, the phases (None: all there are) and how many steps."""
+    from mindrlhf_msprobe.config import NO_END, ProbeConfig, load_config
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.storage.estimate import KEY_DATA
+
+    given = {
+        name: getattr(arguments, name)
+        for name in ("task", "include", "exclude", "directions")
+        if getattr(arguments, name) is not None
+    }
+    if arguments.config is None:
+        if "directions" in given:
+            given["directions"] = [part.strip() for part in given["directions"].split(",")]
+        wanted = ProbeConfig(**{"task": "tensor", "token_range_end": NO_END, **given})
+        return wanted, None, 1
+    if given:
+        raise UsageError(
+            f"--{', --'.join(given)} cannot stand beside --config, whose file says it already; "
+            f"give either, or change a copy of the file"
+        )
+    wanted = load_config(arguments.config)
+    phases = [name for name, phase in wanted.phase_table().items() if wanted.records_phase(phase)]
+    if wanted.msprobe and wanted.key_data_dump:
+        phases.append(KEY_DATA)
+    if not phases:
+        raise UsageError(
+            f"{arguments.config} switches nothing on, so it takes no room; expected msprobe: true "
+            f"and a phase's switch or key_data_dump: true"
+        )
+    return wanted, phases, wanted.recorded_steps or 1

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.phases import phase_order
+from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import BFLOAT16, npy_header
 from mindrlhf_msprobe.storage.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Leaf, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Leaf, Record
 
 KEY_DATA = "key data"
 _NAMED = len('"data_name": "", ')  # what a line gains by the name of a file, beside the name
@@ -91,34 +93,43 @@ class Estimate:
 
 
 def estimate(
-    run: Run, wanted: ProbeConfig, *, steps: int = 1, ranks: int | None = None
+    run: Run,
+    wanted: ProbeConfig,
+    *,
+    phases: Collection[str] | None = None,
+    steps: int = 1,
+    ranks: int | None = None,
 ) -> Estimate:
     """Estimate the room for a recording of the same training.
 
     Args:
         run: recorded with either task; what it did not record cannot be estimated.
-        wanted: its `task`, `include`, `exclude` and `directions` count.
+        wanted: what it says of the task, tokens, cells, entries and their parts counts.
+        phases: those to be recorded, KEY_DATA among them; None for all that the run holds.
         ranks: None for as many as recorded.
 
     Raises:
-        RunError: the run holds no layer data and no key data.
+        RunError: the run holds nothing of `phases`.
     """
     block = os.statvfs(run.path).f_frsize or 4096
     largest: dict[tuple[str, int], PhaseEstimate] = {}
     unsized: set[str] = set()
     for place in sorted(_estimates(run, wanted, block, unsized), key=lambda e: -e.size):
-        largest.setdefault((place.phase, place.rank), place)
+        if phases is None or place.phase in phases:
+            largest.setdefault((place.phase, place.rank), place)
     if not largest:
-        raise RunError(f"{run.path} holds nothing to estimate from: neither layer nor key data.")
+        what = "neither layer nor key data" if phases is None else f"none of {', '.join(phases)}"
+        raise RunError(f"{run.path} holds nothing to estimate from: {what}.")
     order = [*run.phases, KEY_DATA]
-    phases = sorted(largest.values(), key=lambda e: (e.rank, order.index(e.phase)))
+    found = sorted(largest.values(), key=lambda e: (e.rank, order.index(e.phase)))
+    missing = set(phases or ()) - {place.phase for place in found}
     return Estimate(
         run.path,
-        tuple(phases),
+        tuple(found),
         steps,
-        ranks or len({phase.rank for phase in phases}),
+        ranks or len({place.rank for place in found}),
         free_bytes(run.path),
-        tuple(_remarks(run, wanted, unsized)),
+        tuple(_remarks(run, wanted, sorted(missing, key=phase_order), unsized)),
     )
 
 
@@ -133,13 +144,12 @@ def _estimates(
 ) -> Iterator[PhaseEstimate]:
     for step, rank in sorted(run.places):
         for phase in run.phases:
-            entries = [
-                entry
-                for entry in run.entries(phase, step, rank)
-                if wanted.records_cell(entry.cell) and _direction(entry) in wanted.directions
-            ]
-            if entries:
-                yield _phase_estimate(run, entries, wanted.task == "tensor", block, unsized)
+            entries = run.entries(phase, step, rank)
+            chosen = list(_chosen(entries, wanted))
+            if chosen:
+                whole = sum(len(entry.records) for entry in entries)
+                kept = sum(len(entry.records) for entry in chosen) / max(1, whole)
+                yield _phase_estimate(run, chosen, kept, wanted.task == "tensor", block, unsized)
         data = run.key_data(step=step, rank=rank)
         if data:
             files = {r.file for datum in data for r in datum.records if r.file is not None}
@@ -150,13 +160,60 @@ def _estimates(
             yield PhaseEstimate(KEY_DATA, rank, step, len(files), len(files), size)
 
 
+def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
+    """Yield the entries, with the records, that a recording as `wanted` would hold.
+
+    Args:
+        entries: of one phase, step and rank, in the order in which they began.
+    """
+    selection = Selection(wanted)
+    open_entries: list[Entry] = []
+    parameters: dict[str, dict[str, Record]] = {}  # those of calls that are left out
+    for entry in entries:
+        for ended in [e for e in open_entries if e.end is not None and e.end <= entry.seq]:
+            open_entries.remove(ended)
+            selection.end(ended.name)
+        open_entries.append(entry)
+        if entry.direction == PARAMETERS_GRAD:
+            head = entry.name.rpartition(f".{PARAMETERS_GRAD}.")[0]
+            selected = selection.takes_parameter_gradient(head, entry.name)
+        else:
+            selected = selection.begin(entry.name)
+        chosen = (
+            selected
+            and wanted.records_cell(entry.cell)
+            and _direction(entry) in wanted.directions
+            and (entry.token is None or wanted.records_token(entry.token))
+        )
+        # A parameter stands in the first recorded call, and again only where it has changed.
+        own = parameters.setdefault(entry.call_name, {})
+        own |= {record.path: record for record in entry.records if record.io == "parameters"}
+        if chosen:
+            records = [record for record in entry.records if record.io != "parameters"]
+            records += parameters.pop(entry.call_name).values()
+            taken = (record for record in records if _takes(record, wanted, selection))
+            yield replace(entry, records=tuple(taken))
+
+
+def _takes(record: Record, wanted: ProbeConfig, selection: Selection) -> bool:
+    if record.io == PARAMETERS_GRAD:
+        return True
+    if record.io == "parameters":
+        return wanted.parameters and selection.outputs
+    return selection.takes_part(record.io)
+
+
 def _phase_estimate(
-    run: Run, entries: list[Entry], tensors: bool, block: int, unsized: set[str]
+    run: Run, entries: list[Entry], kept: float, tensors: bool, block: int, unsized: set[str]
 ) -> PhaseEstimate:
+    """Return what the chosen entries of a phase take.
+
+    Args:
+        kept: the share of the phase's records that they hold.
+    """
     first = entries[0]
     phase, step, rank = first.phase, first.step, first.rank
     records = [record for entry in entries for record in entry.records if record.leaf.is_tensor]
-    kept = len(entries) / max(1, len(run.entries(phase, step, rank)))
     directory = layout.entry_dir(run.path, phase, step, rank)
     unnamed = [record for record in records if tensors and record.leaf.data_name is None]
     names = sum(_NAMED + len(layout.record_file_name(record.name)) for record in unnamed)
@@ -219,14 +276,28 @@ def _on_disk(file: Path, block: int) -> int:
     return _blocks(file.lstat().st_size, block)
 
 
-def _remarks(run: Run, wanted: ProbeConfig, unsized: set[str]) -> Iterator[str]:
+def _remarks(
+    run: Run, wanted: ProbeConfig, missing: Iterable[str], unsized: set[str]
+) -> Iterator[str]:
+    for phase in missing:
+        yield f"{phase} was not recorded, so it is not in the estimate"
     config = run.config()
     if config is not None:
-        missing = sorted(set(wanted.directions) - set(config.directions))
-        if missing:
-            yield f"{', '.join(missing)} was not recorded, so it is not in the estimate"
-        if config.include or config.exclude:
-            yield "cells that include and exclude left out of the recording are not in it"
+        for key in ("directions", "parts"):
+            absent = sorted(set(getattr(wanted, key)) - set(getattr(config, key)))
+            if absent:
+                yield f"{', '.join(absent)} was not recorded, so it is not in the estimate"
+        limits = [k for k in ("include", "exclude", "entries", "scope") if getattr(config, k)]
+        if limits:
+            yield f"what {' and '.join(limits)} left out of the recording is not in it"
+        if wanted.token_range_end != NO_END and (
+            wanted.token_range_start < config.token_range_start
+            or wanted.token_range_end > config.token_range_end
+        ):
+            recorded = f"{config.token_range_start} to {config.token_range_end}"
+            yield f"of generation, only tokens {recorded} can be in it: no more were recorded"
+        if wanted.parameters and not config.parameters:
+            yield "parameters were not recorded, so they are not in the estimate"
         if wanted.task == "tensor" and not config.fingerprint:
             yield "without fingerprints equal tensors cannot be told, so each is counted"
     for said in run.coverage().items():
