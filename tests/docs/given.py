@@ -53,8 +53,9 @@ class Given:
         return getattr(self, f"_{name}")(directory) or {}
 
     def _demo(self, directory: Path) -> None:
-        """demo_out, as the README's command leaves it."""
+        """demo_out, as the README's command leaves it in a checkout."""
         shutil.copytree(self._demo_out, directory / "demo_out", symlinks=True)
+        (directory / "yaml_examples").symlink_to(ROOT / "yaml_examples")
 
     def _runs(self, directory: Path) -> None:
         """Two runs of his own, under the names that stand for them."""
