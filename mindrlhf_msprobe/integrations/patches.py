@@ -46,7 +46,6 @@ class Patches:
         self.trainer = trainer
         self.missing: list[str] = []
         self.strict = False
-        self._undo: list[Callable[[], None]] = []
         self._faults: set[tuple[str, str]] = set()
 
     def wrap(
@@ -83,13 +82,7 @@ class Patches:
         if getattr(function, _MARK, None) is not None:
             return False
         wrapped: Any = self._wrapped(function, around, where, raises)
-        own = name in vars(owner)
         setattr(owner, name, wrapped if kind is None else kind(wrapped))
-        self._undo.append(
-            functools.partial(setattr, owner, name, found)
-            if own
-            else functools.partial(delattr, owner, name)
-        )
         return True
 
     def note_missing(self, what: str, otherwise: str) -> None:
@@ -105,11 +98,6 @@ class Patches:
                 "; ".join(self.missing),
             )
             self.missing.clear()
-
-    def undo(self) -> None:
-        """Put all methods back."""
-        while self._undo:
-            self._undo.pop()()
 
     def _wrapped(
         self,

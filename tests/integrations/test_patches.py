@@ -50,9 +50,6 @@ def test_what_goes_around_sees_arguments_and_result():
     assert worker().train(2, scale=3) == 6
     assert seen == [("before", 2, 3, []), ("after", 6)]
     assert worker.train.__doc__ == "Train on a batch."
-    patches.undo()
-    assert worker().train(2) == 2
-    assert len(seen) == 2
 
 
 def test_static_and_class_methods_stay_what_they_are():
@@ -82,8 +79,7 @@ def test_an_inherited_method_is_wrapped_for_the_subclass_alone():
     base().train(1)
     special().train(2)
     assert seen == [2]
-    patches.undo()
-    assert "train" not in vars(special)
+    assert base.train is not special.train
 
 
 def test_nothing_is_wrapped_twice():
