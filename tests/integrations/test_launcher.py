@@ -3,17 +3,16 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from launching import RUN, python
 
 from mindrlhf_msprobe import open_run
 
 STAND_IN = Path(__file__).parent / "stand_in"
-RUN = ("-m", "mindrlhf_msprobe", "run")
 
 SCRIPT = '''\
 """A script."""
@@ -48,19 +47,6 @@ if __name__ == "__main__":
         sys.excepthook = lambda kind, error, trace: print("mine:", error, file=sys.stderr)
         fail()
 '''
-
-
-def python(*arguments, cwd, **settings):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    environment.pop("PYTHONSAFEPATH", None)
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        env={**environment, **settings},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 @pytest.fixture

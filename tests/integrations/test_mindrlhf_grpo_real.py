@@ -3,11 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launching import RUN, python
 
 from mindrlhf_msprobe import compare_runs, open_run
 
@@ -43,20 +43,12 @@ SECTION = {
 
 
 def start(config, *arguments, launched):
-    command = [DRIVER, "--config", config, *arguments]
-    if launched:
-        command = ["-m", "mindrlhf_msprobe", "run", *command]
-    result = subprocess.run(
-        [sys.executable, *map(str, command)],
+    result = python(
+        *(RUN if launched else ()),
+        *(DRIVER, "--config", config, *arguments),
         cwd=config.parent,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-            "LOG_MF_PATH": str(config.parent / "logs"),
-        },
-        capture_output=True,
-        text=True,
         timeout=900,
+        LOG_MF_PATH=str(config.parent / "logs"),
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     said = [line for line in result.stderr.splitlines() if "rank 0" in line or "msprobe" in line]

@@ -1,12 +1,11 @@
 """MindRLHF's own older PPO, with the section in the actor's YAML, on a CPU in both modes."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import RUN, python
 
 from mindrlhf_msprobe import open_run
 
@@ -40,18 +39,12 @@ KEYS = {
 
 def start(config: Path, *arguments: object, launched: bool) -> list[str]:
     """Train in a process of its own; return the lines that tell of losses and weights."""
-    launcher = ["-m", "mindrlhf_msprobe", "run"] if launched else []
-    done = subprocess.run(
-        [sys.executable, *launcher, str(DRIVER), str(config), *map(str, arguments)],
+    done = python(
+        *(RUN if launched else ()),
+        *(DRIVER, config, *arguments),
         cwd=config.parent,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-            "LOG_MF_PATH": str(config.parent / "logs"),
-        },
-        capture_output=True,
-        text=True,
         timeout=600,
+        LOG_MF_PATH=str(config.parent / "logs"),
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "could not record" not in done.stderr
