@@ -7,7 +7,6 @@ sees, and a fault inside one never reaches the training.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -18,7 +17,6 @@ from mindspore import nn
 from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.callstack import CallStacks, encloses, running_frame
 from mindrlhf_msprobe.capture.cells import named_cells
-from mindrlhf_msprobe.capture.entries import Entries, FaultSink
 from mindrlhf_msprobe.capture.gradients import (
     CallGradients,
     ParameterGradients,
@@ -27,34 +25,15 @@ from mindrlhf_msprobe.capture.gradients import (
     inside_the_graph,
 )
 from mindrlhf_msprobe.capture.guarded import Guarded
-from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks, ParameterHooks
+from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks
+from mindrlhf_msprobe.capture.opening import Opening
 from mindrlhf_msprobe.capture.recompute import (
     MARKS,
     Call,
     Repetitions,
     repeating_cells,
 )
-from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage.records import entry_name
-
-
-@dataclass
-class StepCounters:
-    """What is counted per phase and step, over all openings of the phase.
-
-    Attributes:
-        selection: which entries are recorded.
-        calls: how often each entry's cell ran.
-        parameters: the fingerprint of each cell's parameters when they were last recorded.
-        gradients: how many gradients of each parameter were seen.
-        openings: how often the phase was opened.
-    """
-
-    selection: Selection
-    calls: dict[str, int] = field(default_factory=dict)
-    parameters: dict[str, str] = field(default_factory=dict)
-    gradients: dict[str, int] = field(default_factory=dict)
-    openings: int = 0
 
 
 @dataclass
@@ -94,50 +73,24 @@ class EagerCapture:
     """The hooks of one opening of one phase.
 
     Args:
-        root: the network whose cells are hooked.
-        counters: the phase's counters of this step.
-        sequence: the process's clock: one number for every event.
-        entries: describes tensors and takes each entry when it ended.
-        is_recorded: tells by a cell's name whether it is recorded.
-        records_token: tells by a token's number whether it is recorded; None in phases that do
-            not count tokens.
-        with_parameters: whether parameters are recorded.
-        directions: what is recorded of a cell: forward, backward.
-        parameter_hooks: hooks parameters; the same at every opening.
-        buffer_bytes: of gradients that may wait to be summarised.
-        fault: told about every fault while recording; may raise only in strict mode.
+        opening: its `root` is the network whose cells are hooked.
     """
 
-    def __init__(
-        self,
-        root: nn.Cell,
-        *,
-        counters: StepCounters,
-        sequence: Iterator[int],
-        entries: Entries,
-        is_recorded: Callable[[str], bool],
-        records_token: Callable[[int], bool] | None,
-        with_parameters: bool,
-        directions: Collection[str],
-        parameter_hooks: ParameterHooks,
-        buffer_bytes: int,
-        fault: FaultSink,
-    ) -> None:
-        self._root = root
-        self._counters = counters
-        self._selection = counters.selection
-        self._sequence = sequence
-        self._entries = entries
-        self._describer = entries.describer
-        self._is_recorded = is_recorded
-        self._records_token = records_token
-        self._with_parameters = with_parameters
-        self._parameter_hooks = parameter_hooks
-        self._forward = "forward" in directions
-        self._backward = "backward" in directions
-        self._fault = fault
-        self._opening = counters.openings
-        counters.openings += 1
+    def __init__(self, opening: Opening) -> None:
+        self._root = opening.root
+        self._counters = opening.counters
+        self._selection = opening.counters.selection
+        self._sequence = opening.sequence
+        self._entries = opening.entries
+        self._describer = opening.entries.describer
+        self._is_recorded = opening.is_recorded
+        self._records_token = opening.records_token
+        self._with_parameters = opening.with_parameters
+        self._parameter_hooks = opening.parameter_hooks
+        self._forward = "forward" in opening.directions
+        self._backward = "backward" in opening.directions
+        self._fault = opening.fault
+        self._opening = opening.number
         self._first_outermost: int | None = None
         self._token = -1
         self._hooks = CellHooks(self._before, self._after)
@@ -149,7 +102,7 @@ class EagerCapture:
         self._closed = False
         self._stacks = CallStacks(mindspore.__file__, MARKS)
         self._repetitions = Repetitions()
-        self._backlog = Backlog(buffer_bytes)
+        self._backlog = Backlog(opening.buffer_bytes)
         self._gradients: list[CallGradients] = []
         self._mark = object()  # outlives it on the tensors it tapped, and holds nothing
         self._parameter_gradients: ParameterGradients | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
 
@@ -19,8 +19,7 @@ import mindspore
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.cells import named_cells
-from mindrlhf_msprobe.capture.eager import EagerCapture, StepCounters
-from mindrlhf_msprobe.capture.entries import Entries, FaultSink
+from mindrlhf_msprobe.capture.eager import EagerCapture
 from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
 from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
 from mindrlhf_msprobe.capture.graph_source import (
@@ -31,8 +30,8 @@ from mindrlhf_msprobe.capture.graph_source import (
     cell_source,
     optimizer_source,
 )
-from mindrlhf_msprobe.capture.hooks import ParameterHooks
 from mindrlhf_msprobe.capture.mindspore_api import API, EXECUTOR
+from mindrlhf_msprobe.capture.opening import Opening
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
@@ -193,7 +192,7 @@ def listen(receiver: Receiver) -> None:
         from mindrlhf_msprobe.capture import graph_ascend
 
         graph_ascend.before_phase()
-    else:
+    elif SITES.compiled:
         EXECUTOR.sync()  # what ran before the phase may still be handing over
     SITES.receiver = receiver
 
@@ -214,78 +213,43 @@ class PhaseCapture:
     """One opening of one phase: what runs in Python and what runs in graphs.
 
     Args:
-        root: the network whose cells are recorded.
-        probes, role: where its probes, and those of its role's optimizers, are known.
-
-    The other arguments are those of `EagerCapture`.
+        probes, role: where the network's probes, and those of its role's optimizers, are known.
     """
 
-    def __init__(
-        self,
-        root: nn.Cell,
-        *,
-        probes: GraphProbes,
-        role: str,
-        counters: StepCounters,
-        sequence: Iterator[int],
-        entries: Entries,
-        is_recorded: Callable[[str], bool],
-        records_token: Callable[[int], bool] | None,
-        with_parameters: bool,
-        directions: Collection[str],
-        parameter_hooks: ParameterHooks,
-        buffer_bytes: int,
-        fault: FaultSink,
-    ) -> None:
+    def __init__(self, opening: Opening, *, probes: GraphProbes, role: str) -> None:
+        root = opening.root
         self._root = root
-        self._entries = entries
-        opening = counters.openings
-        self._eager: EagerCapture | None = None
-        if graph_mode():
-            counters.openings += 1
-        else:
-            self._eager = EagerCapture(
-                root,
-                counters=counters,
-                sequence=sequence,
-                entries=entries,
-                is_recorded=is_recorded,
-                records_token=records_token,
-                with_parameters=with_parameters,
-                directions=directions,
-                parameter_hooks=parameter_hooks,
-                buffer_bytes=buffer_bytes,
-                fault=fault,
-            )
+        self._entries = opening.entries
+        self._eager = None if graph_mode() else EagerCapture(opening)
         self._names = {
             vars(cell)[NUMBER]: (name, cell)
             for name, cell in named_cells(root).items()
             if NUMBER in vars(cell)
         }
-        self._counters = counters
+        self._counters = opening.counters
         self._slots = {
-            number: CellSlot(name, type(cell).__name__, is_recorded(name))
+            number: CellSlot(name, type(cell).__name__, opening.is_recorded(name))
             for number, (name, cell) in self._names.items()
         }
-        self._records_token = records_token
+        self._records_token = opening.records_token
         self._first_outermost: int | None = None
         self._token = -1
         self._optimizers = probes.gradients_of(role, self._slots, root)
         self._graph = GraphCalls(
             self._slots,
             self._optimizers,
-            selection=counters.selection,
-            calls=counters.calls,
-            parameters=counters.parameters,
-            opening=opening,
-            sequence=sequence,
-            describer=entries.describer,
+            selection=opening.counters.selection,
+            calls=opening.counters.calls,
+            parameters=opening.counters.parameters,
+            opening=opening.number,
+            sequence=opening.sequence,
+            describer=opening.entries.describer,
             token_of=self._token_of,
             outer=lambda: self._outer()[0],
             python_runs=self._eager is not None,
-            forward="forward" in directions,
-            sink=entries.sink,
-            fault=fault,
+            forward="forward" in opening.directions,
+            sink=opening.entries.sink,
+            fault=opening.fault,
         )
 
     @property

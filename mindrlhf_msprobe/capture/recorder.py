@@ -25,10 +25,10 @@ from mindrlhf_msprobe.storage.records import Leaf
 from mindrlhf_msprobe.storage.writer import RunWriter
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.eager import StepCounters
     from mindrlhf_msprobe.capture.graph import GraphProbes, PhaseCapture
     from mindrlhf_msprobe.capture.graph_joint import JointCapture
     from mindrlhf_msprobe.capture.hooks import ParameterHooks
+    from mindrlhf_msprobe.capture.opening import StepCounters
 
 
 class Recorder:
@@ -196,19 +196,18 @@ class Recorder:
     def _capture(
         self, phase: Phase, network: Any, token_range: tuple[int, int] | None
     ) -> PhaseCapture:
-        from mindrlhf_msprobe.capture.eager import StepCounters
         from mindrlhf_msprobe.capture.graph import PhaseCapture
         from mindrlhf_msprobe.capture.hooks import ParameterHooks
+        from mindrlhf_msprobe.capture.opening import Opening, StepCounters
         from mindrlhf_msprobe.selection import Selection
 
         counters = self._counters.get(phase.name)
         if counters is None:
             counters = StepCounters(Selection(self._config))
             self._counters[phase.name] = counters
-        return PhaseCapture(
-            network,
-            probes=self._probes(),
-            role=phase.role,
+        opening = Opening(
+            number=counters.openings,
+            root=network,
             counters=counters,
             sequence=self._sequence,
             entries=self._entries(phase.name, counters),
@@ -220,6 +219,8 @@ class Recorder:
             buffer_bytes=self._config.buffer_mb << 20,
             fault=self.fault,
         )
+        counters.openings += 1
+        return PhaseCapture(opening, probes=self._probes(), role=phase.role)
 
     def _token_filter(
         self, phase: Phase, token_range: tuple[int, int] | None
