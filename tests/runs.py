@@ -172,7 +172,7 @@ class Recording:
         finally:
             self._running.pop()
         if recorded:
-            results = list(output) if isinstance(output, (list, tuple)) else [output]
+            results = list(output) if isinstance(output, tuple) else [output]
             if selection.outputs:
                 line["output"] = describe(results, f"{name}.output")
             line["end"] = next(self._sequence)

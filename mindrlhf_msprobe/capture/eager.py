@@ -331,8 +331,8 @@ class EagerCapture:
             if frame.cell == id(cell):
                 break
             self._emit_unfinished(frame)
-        plain = isinstance(output, (list, tuple)) and not hasattr(output, "_fields")
-        results = list(output) if plain else [output]
+        several = isinstance(output, tuple) and not hasattr(output, "_fields")
+        results = list(output) if several else [output]
         if frame.recorded and self._forward:
             if self._selection.outputs:
                 described = self._describer.describe(results, f"{frame.entry}.output")

@@ -185,7 +185,7 @@ class GraphCalls:
                 del self._calls[call]
                 return
             output = site.outline
-            found.output = output if isinstance(output, (tuple, list)) else [output]
+            found.output = output if isinstance(output, tuple) else [output]
             found.values["end"] = next(self._sequence)
             values = self._forward_values(found, found.output) if found.recorded else {}
             found.tensors.clear()

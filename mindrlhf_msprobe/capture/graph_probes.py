@@ -226,10 +226,10 @@ class _HoldsParameter(Question):
 
 
 class _Root(Question):
-    """Where an output stands among a call's outputs: one that is no tuple or list is the first."""
+    """Where an output stands among a call's outputs: one that is no tuple is the first."""
 
     def answer(self, output: Any) -> Path:
-        return () if isinstance(output, (tuple, list)) else (0,)
+        return () if isinstance(output, tuple) else (0,)
 
     def __call__(self, output: Any) -> Path:
         """Return what nobody looks at."""

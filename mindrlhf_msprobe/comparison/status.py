@@ -12,11 +12,11 @@ from typing import Any
 from mindrlhf_msprobe.comparison.blocks import Tolerance, same_bytes
 from mindrlhf_msprobe.comparison.metrics import ArrayComparison, compare_arrays
 from mindrlhf_msprobe.comparison.texts import Decode, text_difference, token_difference
+from mindrlhf_msprobe.comparison.two_tools import may_be_equal, of_two_tools
 from mindrlhf_msprobe.findings import Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Leaf, Record
 
-_FLOAT32_SUM = 1e-5  # what a tool may be off that sums float32 in float32
 _STATISTICS = ("max", "min", "mean", "norm")
 
 #: (status, metrics, note)
@@ -203,7 +203,7 @@ def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     equal = all(_equal(x, y) for x, y in known) and len(known) == sum(
         x is not None or y is not None for x, y in pairs
     )
-    if not equal and known and _of_two_tools(a, b) and _round_alike(a, b):
+    if not equal and known and of_two_tools(a, b) and may_be_equal(a, b):
         return Status.WITHIN_TOLERANCE, None, "by statistics of two tools, which round unlike"
     close = bool(known) and not tolerance.bitwise
     close = close and all(_within(x, y, tolerance) for x, y in known)
@@ -217,20 +217,6 @@ def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     if equal or close:
         return Status.WITHIN_TOLERANCE, None, "by statistics only: they never prove identity"
     return Status.DIFFERENT, None, "by statistics only"
-
-
-def _of_two_tools(a: Leaf, b: Leaf) -> bool:
-    """Tell whether this package made the one's statistics and msprobe the other's."""
-    return (a.nan_count is None) != (b.nan_count is None) and a.dtype == b.dtype
-
-
-def _round_alike(a: Leaf, b: Leaf) -> bool:
-    """Tell whether statistics differ by what float32 sums may be off: max and min by nothing."""
-    if not (_equal(a.max, b.max) and _equal(a.min, b.min)):
-        return False
-    sizes = [abs(v) for leaf in (a, b) for v in (leaf.max, leaf.min, leaf.norm) if _is_number(v)]
-    allowed = Tolerance(rtol=_FLOAT32_SUM, atol=_FLOAT32_SUM * max(sizes, default=0.0))
-    return all(_within(getattr(a, name), getattr(b, name), allowed) for name in ("mean", "norm"))
 
 
 def _may_be_close(a: Leaf, b: Leaf, tolerance: Tolerance) -> bool:
@@ -253,8 +239,9 @@ def _non_finite(a: Leaf, b: Leaf) -> tuple[int, int]:
 
 
 def _seems_non_finite(leaf: Leaf) -> int:
-    values = (leaf.max, leaf.min, leaf.mean)
-    return int(any(_is_number(v) and not _is_finite(v) for v in values))
+    """Tell by the statistics; an infinite mean of finite elements is a sum that overflowed."""
+    extremes = any(_is_number(v) and not _is_finite(v) for v in (leaf.max, leaf.min))
+    return int(extremes or _is_nan(leaf.mean))
 
 
 def _is_number(value: Any) -> bool:

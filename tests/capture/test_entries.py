@@ -244,7 +244,7 @@ def test_a_long_text_is_cut_with_its_hash(run_phase: Callable[..., Run]) -> None
         (3, {"0": ("int", 3)}),
         (tensor(2), {"0": TENSOR}),
         ((tensor(2), None), {"0": TENSOR, "1": ("NoneType", None)}),
-        ([tensor(2)], {"0": TENSOR}),
+        ([tensor(2)], {"0.0": TENSOR}),
         ((), {}),
         (((tensor(2),),), {"0.0": TENSOR}),
         ({"logits": tensor(2)}, {"0.logits": TENSOR}),
@@ -256,7 +256,7 @@ def test_a_long_text_is_cut_with_its_hash(run_phase: Callable[..., Run]) -> None
 def test_outputs_are_recorded_as_they_were_returned(
     run_phase: Callable[..., Run], output: Any, expected: dict[str, Any]
 ) -> None:
-    """A single output is output.0, a tuple's elements are output.0, output.1, …"""
+    """A single output is output.0, a tuple's elements are output.0, output.1, …; as msprobe's"""
     network = Returns(output)
     run = run_phase(network, lambda: network(tensor(2)))
     assert values(run, "output") == expected
