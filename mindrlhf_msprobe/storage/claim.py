@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.world import RankLock
+from mindrlhf_msprobe.storage.world import RankLock, process_started
 
 _ADVICE = (
     "Give another dump_path, or set existing: resume to continue that run, or existing: "
@@ -71,7 +72,7 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
         except (RunError, KeyError, IndexError, TypeError):
             started = "at an unknown time"
         raise RunError(f"dump_path {root} already holds a run, started {started}. {_ADVICE}")
-    if refuse_other_job(root, world):
+    if refuse_other_job(root, rank, world, "refuse"):
         return
     if layout.has_dumps(root):
         raise RunError(
@@ -81,35 +82,60 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
         )
 
 
-def refuse_other_job(root: Path, world: dict[str, Any], *, except_for: Path | None = None) -> bool:
-    """Tell whether other ranks of this job write here.
+def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str) -> bool:
+    """Tell whether other ranks record here, those of this job.
 
     Raises:
-        RunError: ranks of another job do.
+        RunError: a rank of another job records here now; with `refuse`, also if one did.
     """
-    others = [path for path in layout.manifests(root) if path != except_for]
+    others = [path for path in layout.manifests(root) if layout.manifest_rank(path) != rank]
     for path in others:
-        theirs = read_manifest(path).get("world")
-        if not isinstance(theirs, dict) or any(theirs.get(k) != v for k, v in world.items()):
-            shown = {k: theirs.get(k) for k in world} if isinstance(theirs, dict) else theirs
+        try:
+            theirs = read_manifest(path)
+        except RunError:
+            if existing == "refuse":
+                raise
+            theirs = {}
+        lock = RankLock(root, layout.manifest_rank(path))
+        running = lock.held_elsewhere()
+        why = _another_job(theirs, world, running)
+        if why and running:
             raise RunError(
-                f"dump_path {root} already holds the run of another job ({path.name} says "
-                f"{shown}; this job is {world}). {_ADVICE}"
+                f"dump_path {root} is being written by another job that still runs "
+                f"({lock.holder()}, as rank {lock.rank}; {path.name} says {why}). Give this job "
+                f"another dump_path, or start it when that one has ended."
+            )
+        if why and existing == "refuse":
+            raise RunError(
+                f"dump_path {root} already holds the run of another job ({path.name} says {why}). "
+                f"{_ADVICE}"
             )
     return bool(others)
 
 
-def remove_rank(root: Path, rank: int, world_size: int) -> None:
-    """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world.
+def _another_job(theirs: dict[str, Any], world: dict[str, Any], running: bool) -> str:
+    """Return how a manifest shows that it is of another job; empty if it does not.
 
-    Raises:
-        RunError: one of those is being recorded now.
+    Ranks of one job wait for each other, so none has ended a step before another was even started.
+    Ranks that nothing connects may be run one after the other.
     """
-    if rank == 0:
-        for other in map(layout.manifest_rank, layout.manifests(root)):
-            lock = RankLock(root, other)
-            if other >= world_size and lock.held_elsewhere():
-                raise RunError(being_written(root, lock))
+    of = theirs.get("world")
+    if not isinstance(of, dict) or any(of.get(key) != value for key, value in world.items()):
+        shown = {key: of.get(key) for key in world} if isinstance(of, dict) else of
+        return f"{shown}; this job is {world}"
+    try:
+        attempt = theirs["attempts"][-1]
+        started = datetime.datetime.fromisoformat(attempt["started"]).timestamp()
+        worked = attempt["first_step"] is not None or attempt["state"] != "running"
+    except (KeyError, IndexError, TypeError, ValueError):
+        return ""
+    if worked and (running or world["scheduler"]) and started < int(process_started()):
+        return f"{attempt['state']}, started {attempt['started']}, before this process"
+    return ""
+
+
+def remove_rank(root: Path, rank: int, world_size: int) -> None:
+    """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world."""
     remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
     names = [layout.manifest_name(rank)]
     if rank == 0:

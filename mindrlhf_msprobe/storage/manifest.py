@@ -253,6 +253,8 @@ class Manifest:
     ) -> Manifest:
         world = world_of()
         earlier = None
+        if existing != "refuse":
+            refuse_other_job(root, rank, world, existing)
         if existing == "overwrite":
             remove_rank(root, rank, world["size"])
         elif existing == "resume":
@@ -271,7 +273,8 @@ class Manifest:
             RunError: it did.
         """
         try:
-            refuse_other_job(self._path.parent, world_of(), except_for=self._path)
+            world = self.content["world"]
+            refuse_other_job(self._path.parent, world["rank"], world_of(), "refuse")
         except RunError:
             self._path.unlink(missing_ok=True)
             raise

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import platform
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,19 @@ def world_of(environment: dict[str, str] | os._Environ[str] = os.environ) -> dic
     host, port = environment.get("MS_SCHED_HOST"), environment.get("MS_SCHED_PORT")
     scheduler = f"{host}:{port}" if host and port else None
     return {"size": int(size) if size.isdigit() else 1, "scheduler": scheduler}
+
+
+def process_started() -> float:
+    """Return when this process was started, in seconds since 1970, as Linux knows it.
+
+    Source: proc(5), /proc/<pid>/stat, field 22 (starttime), in clock ticks since the boot.
+    """
+    try:
+        ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0  # earlier than anything: nothing follows from it
+    return time.time() - uptime + int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 class RankLock:

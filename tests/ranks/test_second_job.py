@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -116,6 +117,84 @@ def test_ranks_of_another_job_are_refused(tmp_path, monkeypatch):
     job.end()
     run = open_run(path)
     assert [manifest["world"]["rank"] for manifest in run.manifests] == [0, 1]
+
+
+def start(path, existing, **environment):
+    """Begin to record in a process of its own; return its exit code and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, str(path), existing],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        input="100.5\n",
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stderr
+
+
+def losses(path):
+    return {
+        rank: [float(d.value) for d in open_run(path).key_data("loss", rank=rank)]
+        for rank in open_run(path).ranks
+    }
+
+
+@pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
+def test_no_rank_of_a_larger_job_joins_one_that_runs(tmp_path, existing):
+    """Not even a rank that the running job does not have."""
+    path = tmp_path / "run"
+    job = RunningJob(path, RANK_ID="0", RANK_SIZE="2")
+    job.step(0.5)
+    for rank in "0123":
+        code, said = start(path, existing, RANK_ID=rank, RANK_SIZE="4")
+        assert code != 0
+        assert f"process {job.pid} on " in said
+    job.step(0.25)
+    job.end()
+    assert losses(path) == {0: [0.5, 0.25]}
+
+
+@pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
+@pytest.mark.parametrize("first", ["ended", "missing"])
+def test_a_rank_that_the_running_job_no_longer_records_is_not_taken(tmp_path, existing, first):
+    """One job's rank 1 has ended, or never began: another job of that size does not take it."""
+    path = tmp_path / "run"
+    second = {"RANK_ID": "1", "RANK_SIZE": "2"}
+    job = RunningJob(path, RANK_ID="0", RANK_SIZE="2")
+    if first == "ended":
+        other = RunningJob(path, **second)
+        other.step(1.5)
+        other.end()
+    job.step(0.5)
+    time.sleep(1.1)  # manifests know seconds
+    code, said = start(path, existing, **second)
+    assert code != 0
+    if first == "missing" or existing != "refuse":
+        assert f"process {job.pid} on " in said
+        assert "as rank 0; run.json says running, started 20" in said
+    job.end()
+    assert losses(path) == {0: [0.5]} | ({1: [1.5]} if first == "ended" else {})
+
+
+def test_a_rank_of_a_job_that_has_ended_is_not_joined(tmp_path):
+    """Under a launcher: its ranks run at the same time, so this is another job's."""
+    path = tmp_path / "run"
+    launched = {"RANK_SIZE": "2", "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118"}
+    assert start(path, "refuse", RANK_ID="0", **launched)[0] == 0
+    time.sleep(1.1)
+    code, said = start(path, "refuse", RANK_ID="1", **launched)
+    assert code != 0
+    assert "already holds the run of another job (run.json says finished, started 20" in said
+    assert "existing: resume to continue that run" in said
+    assert start(path, "resume", RANK_ID="1", **launched)[0] == 0
+    assert losses(path) == {0: [100.5], 1: [100.5]}
+
+
+def test_ranks_that_nothing_connects_may_run_one_after_the_other(tmp_path):
+    path = tmp_path / "run"
+    for rank in "01":
+        assert start(path, "refuse", RANK_ID=rank, RANK_SIZE="2")[0] == 0
+        time.sleep(1.1)
+    assert losses(path) == {0: [100.5], 1: [100.5]}
 
 
 def test_two_probes_of_one_process_do_not_let_the_lock_go(tmp_path):
