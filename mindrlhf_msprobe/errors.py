@@ -22,6 +22,10 @@ class RunError(MsprobeError):
     """A directory that cannot be used as a run: not a run, another job's run, not writable."""
 
 
+class InUseError(RunError):
+    """A directory into which another process records now."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known name closest to `name`, or an empty string."""
     import difflib  # slow to import, and only a mistake needs it

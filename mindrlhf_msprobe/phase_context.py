@@ -69,18 +69,22 @@ class PhaseContext:
         if error is not None and self._capture is not None:
             self._recorder.note_exception(self._phases[0], error)
         try:
-            self.end()
+            self.end(raised=error is not None)
         except Exception:
             if error is None:  # strict mode never hides the training's own exception
                 raise
 
-    def end(self) -> None:
-        """Remove the hooks; does nothing where the phase has ended already."""
+    def end(self, *, raised: bool = False) -> None:
+        """Remove the hooks; does nothing where the phase has ended already.
+
+        Args:
+            raised: the training raised inside the phase, so it may well be empty.
+        """
         capture, self._capture = self._capture, None
         try:
             if capture is not None:
                 with self._recorder.ledger.charge(next(iter(capture.phases)).name):
-                    self._recorder.close_phases(capture)
+                    self._recorder.close_phases(capture, raised=raised)
         finally:
             self._probe.leave_phases(self)
 

@@ -150,18 +150,27 @@ class Probe:
         }
         self._recorder.watch({role: self._networks[role] for role in networks}, checked)
 
-    def leave_out(self, phase: str, why: str) -> None:
+    def leave_out(self, phase: str, why: str, *, quiet: bool = False) -> None:
         """Say that a phase cannot be recorded in this training, and why.
 
         A comparison then lists its layers as left out; without this they are missing. Where the
         phase is switched off this does nothing.
+
+        Args:
+            quiet: do not log it: it has been said otherwise.
 
         Raises:
             UsageError: the phase is not known.
         """
         if self._recorder is not None:
             self._refuse_if_closed("leave_out")
-            self._recorder.leave_out(self._known_phase("leave_out", phase), why)
+            self._recorder.leave_out(self._known_phase("leave_out", phase), why, quiet=quiet)
+
+    def leave_out_data(self, key: str, why: str, *, quiet: bool = False) -> None:
+        """Say that a key's data cannot be recorded in this training, and why; as `leave_out`."""
+        if self._recorder is not None:
+            self._refuse_if_closed("leave_out_data")
+            self._recorder.leave_out_data(key, why, quiet=quiet)
 
     def phase(
         self,

@@ -158,14 +158,21 @@ class Recorder:
             except Exception as error:
                 self.fault(f"the cells of {role} where they are compiled", error)
 
-    def leave_out(self, phase: Phase, why: str) -> None:
+    def leave_out(self, phase: Phase, why: str, *, quiet: bool = False) -> None:
         """Write down, and say once, that a phase which is switched on is not recorded."""
-        if not self._config.records_phase(phase):
-            return
+        if self._config.records_phase(phase):
+            self._leave_out("phases", phase.name, why, quiet, f"the layers of {phase.name}")
+
+    def leave_out_data(self, key: str, why: str, *, quiet: bool = False) -> None:
+        """Write down, and say once, that a key's data are not recorded."""
+        if self._config.key_data_dump:
+            self._leave_out("key_data", key, why, quiet, key)
+
+    def _leave_out(self, kind: str, name: str, why: str, quiet: bool, what: str) -> None:
         with self._lock:
-            news = self._writer.note_left_out(phase.name, why)
-        if news:
-            logger.warning("the layers of %s are not recorded: %s", phase.name, why)
+            news = self._writer.note_left_out(kind, name, why)
+        if news and not quiet:
+            logger.warning("%s are not recorded: %s", what, why)
 
     def _probes(self) -> GraphProbes:
         if self._graph_probes is None:
@@ -230,8 +237,8 @@ class Recorder:
             return lambda token: first <= token <= last
         return self._config.records_token if phase.counts_tokens else None
 
-    def close_phases(self, opening: JointCapture) -> None:
-        """End to record phases; says once of each in which no cell ran."""
+    def close_phases(self, opening: JointCapture, *, raised: bool = False) -> None:
+        """End to record phases; says once of each in which no cell ran though nothing raised."""
         try:
             opening.close()
             for phase, capture in opening.phases.items():
@@ -241,7 +248,7 @@ class Recorder:
         except Exception as error:
             self.fault(f"phase {names_of(opening.phases)}", error)
         for phase, capture in opening.phases.items():
-            if not capture.cells_seen:
+            if not (capture.cells_seen or raised):
                 self._messages.silent(phase, self.step)
 
     def note_exception(self, phase: Phase, error: BaseException) -> None:

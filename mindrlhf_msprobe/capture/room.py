@@ -63,9 +63,9 @@ def tell_missing_ranks(config: ProbeConfig, root: Path, rank: int) -> None:
     if missing and min(here, default=rank) == rank:
         shown = ", ".join(map(str, missing[:_RANKS])) + ", …" * (len(missing) > _RANKS)
         logger.warning(
-            "%d of the %d ranks have not begun to write into %s (%s): nodes without shared "
-            "storage, or a dump_path that is not the same on every rank. What they wrote is put "
-            "together with `mindrlhf-msprobe merge` when the job has ended.",
+            "%d of the %d ranks have not begun to write into %s yet (%s). If they do not come: "
+            "their nodes do not share this storage, or their dump_path is another one; what they "
+            "write is put together with `mindrlhf-msprobe merge` when the job has ended.",
             len(missing),
             size,
             root,

@@ -11,8 +11,17 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 _BACKWARD = ("backward", PARAMETERS_GRAD)
 
 
-def why_no_key_data(config: ProbeConfig | None, step: int, rank: int) -> str | None:
-    """Return why a run holds no key data of a step and rank, or None if it should."""
+def why_no_key_data(
+    config: ProbeConfig | None, coverage: Mapping[str, Any], key: str, step: int, rank: int
+) -> str | None:
+    """Return why a run holds no data of a key in a step of a rank, or None if it should.
+
+    Args:
+        coverage: what the run says it could not record.
+    """
+    left_out = coverage.get("key_data")
+    if isinstance(left_out, Mapping) and key in left_out:
+        return f"{key} not recorded: {left_out[key]}"
     if config is None:
         return None
     if not config.key_data_dump:

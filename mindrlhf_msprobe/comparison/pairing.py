@@ -290,8 +290,10 @@ class _Planner:
             if side is not None and not records and None in data:  # an empty list, say
                 records["data", ""] = Record(event.name, "data", "", Leaf("empty"))
         gaps = [
-            why_no_key_data(config, *place) if side is None else None
-            for side, config, place in zip(data, self._configs, self._places)
+            why_no_key_data(config, coverage, event.name, *place) if side is None else None
+            for side, config, coverage, place in zip(
+                data, self._configs, self._coverage, self._places
+            )
         ]
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)

@@ -8,6 +8,8 @@ The MindFormers Trainer takes it as `Trainer(…, callbacks=ProbeCallback("sft.y
 
 from __future__ import annotations
 
+import dataclasses
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -39,7 +41,8 @@ class ProbeCallback(Callback):
 
     Args:
         source: what `Probe.from_config` takes: a run is begun when the training begins, and ended
-            with it. Or a Probe, which is left open: phases after the training may use it too.
+            with it; where the same Model trains on, in a further call, it is continued. Or a Probe,
+            which is left open: phases after the training may use it too.
         phase: the phase that a training step is, whose role the network plays.
         network: the network whose names the records have, where the one given to the Model is not
             it: a cell of that.
@@ -72,6 +75,7 @@ class ProbeCallback(Callback):
         self._network = network
         self._configurations = configurations
         self._probe: Probe | None = None
+        self._trained: weakref.ref[nn.Cell] | None = None  # by the last run that was begun
         self._open: Any = None
         self._steps_done = 0
         self._told_sink = False
@@ -92,11 +96,15 @@ class ProbeCallback(Callback):
             return
         arguments = run_context.original_args()
         self._steps_done = arguments.get("cur_step_num") or 0
-        self._probe = self._given or Probe(self._config)
+        train_cell = arguments["train_network"]
+        config = self._config
+        if self._trained is not None and self._trained() is train_cell:
+            config = dataclasses.replace(config, existing="resume")  # the training goes on
+        self._probe = self._given or Probe(config)
+        self._trained = weakref.ref(train_cell)
         steps_before = _steps_before(arguments)
         if steps_before and self._given is None:
             self._probe.start_at(steps_before)
-        train_cell = arguments["train_network"]
         network = recorded_network(train_cell, arguments.get("network"), self._network)
         optimizer = _optimizer(train_cell) or arguments.get("optimizer")
         role = self._phase.role

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -95,29 +95,38 @@ class _Integration:
             ("OldPolicyWorker", self._watch_old, _OLD),
             ("TrainWorker", self._watch_train, _UPDATE),
         ):
-            missing = f"the layers of {phase} are not recorded"
-            self._wrap(f"{worker}.__init__", self._around_worker(worker, watch), missing)
+            self._wrap(
+                f"{worker}.__init__",
+                self._around_worker(worker, watch),
+                f"the layers of {phase} are not recorded",
+                [phase],
+            )
         for method, phase in (
             ("InferWorker.generate", _GENERATE),
             ("RefWorker.compute_ref_log_prob", _REFERENCE),
             ("OldPolicyWorker.compute_old_log_prob", _OLD),
         ):
-            missing = f"the layers of {phase} are not recorded"
-            self._wrap(method, self._around_phase(phase), missing)
+            otherwise = f"the layers of {phase} are not recorded"
+            self._wrap(method, self._around_phase(phase), otherwise, [phase])
         self._wrap(
             "TrainWorker.train",
             self._around_train,
             "the layers of actor_update are not recorded, and a step ends where the next begins",
+            [_UPDATE],
         )
         for method, keys, of_result in (
-            ("generate_sequence", "prompts and responses", _prompts_and_responses),
-            ("compute_rewards", "rewards", lambda result: {"rewards": result[0]}),
-            ("compute_advantages", "advantages", lambda result: {"advantages": result}),
-            ("compute_ref_log_probs", "ref_log_prob", lambda result: {"ref_log_prob": result}),
-            ("_generate_old_logps", "old_log_prob", _old_log_prob),
+            ("generate_sequence", ["prompts", "responses"], _prompts_and_responses),
+            ("compute_rewards", ["rewards"], lambda result: {"rewards": result[0]}),
+            ("compute_advantages", ["advantages"], lambda result: {"advantages": result}),
+            ("compute_ref_log_probs", ["ref_log_prob"], lambda result: {"ref_log_prob": result}),
+            ("_generate_old_logps", ["old_log_prob"], _old_log_prob),
         ):
-            around = self._around_data(of_result)
-            self._wrap(f"GRPOExperienceMaker.{method}", around, f"{keys} are not recorded")
+            self._wrap(
+                f"GRPOExperienceMaker.{method}",
+                self._around_data(of_result),
+                f"{' and '.join(keys)} are not recorded",
+                keys,
+            )
         self._wrap(
             "GRPOExperienceMaker.make_experience",
             self._around_experience,
@@ -129,15 +138,16 @@ class _Integration:
             "configurations are not recorded, and the steps of a resumed training count from 0",
         )
 
-    def _wrap(self, method: str, around: Callable[..., Part], otherwise: str) -> bool:
+    def _wrap(
+        self, method: str, around: Callable[..., Part], otherwise: str, lost: Sequence[str] = ()
+    ) -> bool:
         class_name, name = method.split(".")
         owner = self._class(class_name)
+        if owner is None:
+            self._patches.note_missing(class_name, otherwise, lost)
+            return False
         return self._patches.wrap(
-            owner,
-            method if owner is None else name,
-            around,
-            otherwise=otherwise,
-            raises=(ConfigError, RunError),
+            owner, name, around, otherwise=otherwise, lost=lost, raises=(ConfigError, RunError)
         )
 
     def _class(self, name: str) -> type | None:
@@ -157,7 +167,13 @@ class _Integration:
         self._session = begin(config, _TRAINER, apart)
         if self._session is not None:
             self._patches.strict = self._session.probe.config.strict
-            self._patches.report()
+            self._patches.report(self._session.note_lost)
+            rl_config = getattr(config, "rl_config", None)
+            if getattr(rl_config, "enable_oldpolicy", True) is False:
+                why = "rl_config.enable_oldpolicy is False, so no old policy runs"
+                logger.info("%s: %s and old_log_prob are not recorded: %s", _TRAINER, _OLD, why)
+                for name in (_OLD, "old_log_prob"):
+                    self._session.note_lost(name, why)
 
     def _end(self) -> None:
         session, self._session = self._session, None
@@ -214,6 +230,7 @@ class _Integration:
             "__call__",
             self._around_train_step,
             otherwise="loss is not recorded",
+            lost=["loss"],
         )
         if getattr(self._loss, "enable_full_monitor", False):
             self._patches.wrap(
@@ -222,7 +239,7 @@ class _Integration:
                 self._around_kl_loss,
                 otherwise="kl_loss is not recorded in graph mode",
             )
-        self._patches.report()
+        self._patches.report(session.note_lost)
         if not session.probe.config.key_data_dump:
             return
         if runs_in_python(self._loss):
@@ -230,12 +247,18 @@ class _Integration:
                 self._loss_values = LossValues(self._loss)
             except AttributeError as error:
                 logger.warning("%s: log_prob and kl_loss are not recorded: %s", _TRAINER, error)
-        elif not getattr(self._loss, "enable_full_monitor", False):
+                session.note_lost("log_prob", str(error))
+                session.note_lost("kl_loss", str(error))
+            return
+        why = "it never leaves the compiled loss"
+        session.note_lost("log_prob", f"{why}; the root cell's output in {_UPDATE} holds it")
+        if not getattr(self._loss, "enable_full_monitor", False):
+            session.note_lost("kl_loss", why)
             logger.info(
                 "%s: log_prob and kl_loss are not recorded as key data, for they never leave the "
-                "compiled loss. rl_config.enable_full_monitor: true gives kl_loss; log_prob is the "
-                "output of the root cell in actor_update.",
+                "compiled loss; log_prob is the output of the root cell in %s.",
                 _TRAINER,
+                _UPDATE,
             )
 
     def _around_phase(self, phase: str) -> Any:

@@ -31,6 +31,10 @@ _REFERENCE = "reference_compute_log_prob"
 _UPDATES = ("actor_update", "critic_update")
 _REWARD = "reward_compute"  # recorded where msprobe_config.phases declares it
 
+#: What is recorded of an update: the loss, and what it is made of.
+_INSIDE_THE_LOSS = ("log_prob", "kl_loss", "actor_loss", "value_loss")
+_OF_UPDATE = ("loss", *_INSIDE_THE_LOSS)
+
 #: The arguments of PPOTrainer, in their order.
 _CONFIGS = (
     *("ppo_config", "sft_model_config", "ref_model_config"),
@@ -65,14 +69,34 @@ class _Integration:
 
     def install(self) -> None:
         """Wrap the methods; what is missing is said when a training is recorded."""
-        for name, around, otherwise in (
-            ("__init__", self._around_init, "nothing is recorded"),
-            ("generate", self._around_generate, f"{_GENERATE}, prompts and responses are not"),
-            ("make_experience", self._around_experience, "experience is not recorded"),
-            ("train", self._around_train, "the update is not recorded"),
+        experience = (
+            *(_LOG_PROB, _REFERENCE, _VALUES),
+            *("old_log_prob", "ref_log_prob", "values", "scores"),
+            *("rewards", "advantages", "returns"),
+        )
+        for name, around, otherwise, lost in (
+            ("__init__", self._around_init, "nothing is recorded", ()),
+            (
+                "generate",
+                self._around_generate,
+                f"the layers of {_GENERATE}, prompts and responses are not recorded",
+                (_GENERATE, "prompts", "responses"),
+            ),
+            (
+                "make_experience",
+                self._around_experience,
+                "the layers and key data of the experience are not recorded",
+                experience,
+            ),
+            ("train", self._around_train, "the update is not recorded", (*_UPDATES, *_OF_UPDATE)),
         ):
             self._patches.wrap(
-                self._class, name, around, otherwise=otherwise, raises=(ConfigError, RunError)
+                self._class,
+                name,
+                around,
+                otherwise=otherwise,
+                lost=lost,
+                raises=(ConfigError, RunError),
             )
 
     def _around_init(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
@@ -99,7 +123,7 @@ class _Integration:
         self._session = begin(SimpleNamespace(**{SECTION: _section(config)}), _TRAINER)
         if self._session is not None:
             self._patches.strict = self._session.probe.config.strict
-            self._patches.report()
+            self._patches.report(self._session.note_lost)
             atexit.register(self._finish)  # before the probe's own end
 
     def _end(self) -> None:
@@ -191,6 +215,8 @@ class _Integration:
         missing = "the update is not recorded"
         self._patches.wrap(type(train_step), "__call__", self._around_update, otherwise=missing)
         if session.probe.config.key_data_dump and not runs_in_python(self._loss):
+            for key in _INSIDE_THE_LOSS:
+                session.note_lost(key, "it never leaves the compiled loss")
             logger.info(
                 "%s: log_prob, kl_loss, actor_loss and value_loss are not recorded as key data, "
                 "for they never leave the compiled loss; log_prob is the output of the root cell "

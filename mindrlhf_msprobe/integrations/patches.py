@@ -9,7 +9,7 @@ where the method runs (as a contextlib.contextmanager does; `yield` gives the me
 
     patches = Patches("MindRLHF's GRPO trainer")
     patches.wrap(TrainWorker, "train", around_train, otherwise="actor_update is not recorded")
-    patches.report()
+    patches.report(session.note_lost)
 
 The method runs exactly once, its result and its exception pass through as they are, and a fault in
 what goes around it is logged, not raised.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.log import logger
@@ -38,13 +38,13 @@ class Patches:
         trainer: whose they are, for messages, e.g. "MindRLHF's GRPO trainer".
 
     Attributes:
-        missing: what was not found, and what follows from it; empty when `report` has said it.
         strict: whether faults in what goes around a method are raised.
     """
 
     def __init__(self, trainer: str) -> None:
         self.trainer = trainer
-        self.missing: list[str] = []
+        self._missing: dict[str, bool] = {}  # what is said of it → whether it is news
+        self._lost: dict[str, str] = {}
         self.strict = False
         self._faults: set[tuple[str, str]] = set()
 
@@ -55,6 +55,7 @@ class Patches:
         around: Around,
         *,
         otherwise: str,
+        lost: Sequence[str] = (),
         raises: tuple[type[Exception], ...] = (),
     ) -> bool:
         """Let `around` go around each call of `owner.name`; return whether it does.
@@ -62,22 +63,20 @@ class Patches:
         A method that this package wraps already stays as it is.
 
         Args:
-            owner: a class or a module; None where the class itself was not found.
+            owner: a class or a module.
             name: the method or function.
             around: a generator function that takes the same arguments and yields once.
             otherwise: what is not recorded where the name is missing, e.g. "rewards are not
                 recorded".
+            lost: the phases and keys of key data that this means, by name.
             raises: what `around` may raise because it is for the user, e.g. ConfigError.
         """
-        if owner is None:
-            self.note_missing(name, otherwise)
-            return False
         where = f"{getattr(owner, '__name__', owner)}.{name}"
         found = inspect.getattr_static(owner, name, None)
         kind = type(found) if isinstance(found, (staticmethod, classmethod)) else None
         function = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
         if not callable(function):
-            self.note_missing(where, otherwise)
+            self.note_missing(where, otherwise, lost)
             return False
         if getattr(function, _MARK, None) is not None:
             return False
@@ -85,19 +84,30 @@ class Patches:
         setattr(owner, name, wrapped if kind is None else kind(wrapped))
         return True
 
-    def note_missing(self, what: str, otherwise: str) -> None:
+    def note_missing(self, what: str, otherwise: str, lost: Sequence[str] = ()) -> None:
         """Remember that `what` was not found, and what follows from it."""
-        self.missing.append(f"{what} is missing: {otherwise}")
+        said = f"{what} is missing: {otherwise}"
+        if said not in self._missing:
+            self._missing[said] = True
+        for name in lost:
+            self._lost.setdefault(name, f"{what} is missing in the installed version")
 
-    def report(self) -> None:
-        """Log what was not found, each once."""
-        if self.missing:
+    def report(self, note: Callable[[str, str], None]) -> None:
+        """Log what was not found, each once.
+
+        Args:
+            note: takes each phase and key that is lost, and why; for every training anew.
+        """
+        new = [said for said, news in self._missing.items() if news]
+        if new:
             logger.warning(
                 "%s is not the version this integration was written for. %s. The rest is recorded.",
                 self.trainer,
-                "; ".join(self.missing),
+                "; ".join(new),
             )
-            self.missing.clear()
+        self._missing = dict.fromkeys(self._missing, False)
+        for name, why in self._lost.items():
+            note(name, why)
 
     def _wrapped(
         self,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.config import SECTION, load_config
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
+from mindrlhf_msprobe.errors import InUseError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe
 
@@ -30,24 +32,40 @@ def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
     """
     section = getattr(config, SECTION, None)
     if section is None or inspect.isroutine(section) or isinstance(section, type):
-        return None  # what stands there where the file has no section
+        # What stands there where the file has no section.
+        logger.info(
+            "%s: its configuration has no section %s, so nothing is recorded.", trainer, SECTION
+        )
+        return None
     settings = load_config(section)
     if not settings.msprobe:
         return None
-    if apart and in_ray_actor():
-        name = sys.modules["ray"].get_runtime_context().get_actor_name()
-        settings = dataclasses.replace(
-            settings, dump_path=str(Path(settings.dump_path) / (name or apart))
-        )
-        logger.warning(
-            "%s: %s runs in a Ray actor of its own, which knows neither its rank nor, unless it "
-            "trains, where a step ends: its records stand apart in %s.",
-            trainer,
-            apart,
-            settings.dump_path,
-        )
-    probe = Probe(settings)
+    probe = _apart(settings, trainer, apart) if apart and in_ray_actor() else Probe(settings)
     return Session(probe) if probe.enabled else None
+
+
+def _apart(settings: ProbeConfig, trainer: str, role: str) -> Probe:
+    """Return a probe of a Ray actor, with a directory of its own.
+
+    Actors without a name are told apart by a number, in the order in which they begin.
+    """
+    name = sys.modules["ray"].get_runtime_context().get_actor_name() or ""
+    name = re.sub(r"[^\w.-]", "_", name).lstrip(".") or role
+    for number in itertools.count():
+        place = Path(settings.dump_path) / (f"{name}-{number}" if number else name)
+        try:
+            probe = Probe(dataclasses.replace(settings, dump_path=str(place)))
+        except InUseError:
+            continue
+        break
+    logger.warning(
+        "%s: %s runs in a Ray actor of its own, which knows neither its rank nor, unless it "
+        "trains, where a step ends: its records stand apart in %s.",
+        trainer,
+        role,
+        place,
+    )
+    return probe
 
 
 def in_ray_actor() -> bool:
@@ -117,6 +135,13 @@ class Session:
     def leave_out(self, phase: str, why: str) -> None:
         """Say that the layers of a phase, if they should be recorded, are not."""
         self.probe.leave_out(phase, why)
+
+    def note_lost(self, name: str, why: str) -> None:
+        """Write down that a phase or a key of key data is not recorded; it was said before."""
+        if name in self._phases:
+            self.probe.leave_out(name, why, quiet=True)
+        else:
+            self.probe.leave_out_data(name, why, quiet=True)
 
     def phase(self, *names: str) -> AbstractContextManager[Any]:
         """Return a phase, or several at once; those whose network is not watched are left out."""

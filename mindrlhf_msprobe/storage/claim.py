@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.world import RankLock, process_started
 
@@ -100,7 +100,7 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
         running = lock.held_elsewhere()
         why = _another_job(theirs, world, running)
         if why and running:
-            raise RunError(
+            raise InUseError(
                 f"dump_path {root} is being written by another job that still runs "
                 f"({lock.holder()}, as rank {lock.rank}; {path.name} says {why}). Give this job "
                 f"another dump_path, or start it when that one has ended."

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.claim import (
@@ -198,13 +198,17 @@ class Manifest:
             self.content["coverage"] = {**coverage, "graph_mode": roles}
         return new
 
-    def note_left_out(self, phase: str, why: str) -> bool:
-        """Note that a phase which is switched on is not recorded; tell whether it is news."""
+    def note_left_out(self, kind: str, name: str, why: str) -> bool:
+        """Note that something which is switched on is not recorded; tell whether it is news.
+
+        Args:
+            kind: `phases` or `key_data`; `name` is one of them.
+        """
         coverage = self.content["coverage"]
-        phases = coverage.get("phases", {})
-        if phases.get(phase) == why:
+        known = coverage.get(kind, {})
+        if known.get(name) == why:
             return False
-        self.content["coverage"] = {**coverage, "phases": {**phases, phase: why}}
+        self.content["coverage"] = {**coverage, kind: {**known, name: why}}
         return True
 
     @classmethod
@@ -230,7 +234,7 @@ class Manifest:
         try:
             root.mkdir(parents=True, exist_ok=True)
             if not lock.acquire():
-                raise RunError(being_written(root, lock))
+                raise InUseError(being_written(root, lock))
             manifest = cls._claimed(root, rank, config, existing, lock)
             manifest.note_settings(_with_versions(settings), AT_START)
             write_atomic(manifest._path, [manifest._content()])

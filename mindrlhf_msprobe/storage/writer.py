@@ -243,12 +243,12 @@ class RunWriter:
         """
         return self._manifest.note_graph_gaps(role, gaps)
 
-    def note_left_out(self, phase: str, why: str) -> bool:
-        """Note that a phase is not recorded; see `Manifest.note_left_out`.
+    def note_left_out(self, kind: str, name: str, why: str) -> bool:
+        """Note that something is not recorded; see `Manifest.note_left_out`.
 
         It is written with the manifest when the step ends.
         """
-        return self._manifest.note_left_out(phase, why)
+        return self._manifest.note_left_out(kind, name, why)
 
     def end_step(self, step: int, lost: Mapping[str, int], *, complete: bool = True) -> None:
         """Write what msprobe's tools read and note in the manifest that `step` is whole.

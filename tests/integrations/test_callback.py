@@ -280,13 +280,25 @@ def test_a_resumed_training_goes_on_counting(settings: Settings) -> None:
 
 
 def test_a_second_training_does_not_mix_with_the_first(settings: Settings) -> None:
-    """The same callback, or another with the same dump_path, is refused before it trains."""
+    """The same callback for another network, or another with the same dump_path, is refused."""
     callback = ProbeCallback(settings())
     train(separate_loss, ms.PYNATIVE_MODE, callback)
     for again in (callback, ProbeCallback(settings())):
         with pytest.raises(RunError, match="already holds"):
             train(separate_loss, ms.PYNATIVE_MODE, again)
     assert open_run(settings()["dump_path"]).steps == [0, 1, 2, 3]
+
+
+def test_a_training_in_pieces_is_one_run(settings: Settings) -> None:
+    """Model.train again and again with one callback: the steps are counted on."""
+    model, _ = separate_loss()
+    callback = ProbeCallback(settings())
+    for _ in range(2):
+        model.train(EPOCHS, batches(), callbacks=[callback], dataset_sink_mode=False)
+    run = open_run(settings()["dump_path"])
+    assert run.finished
+    assert run.steps == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert len(run.key_data("loss")) == 8
 
 
 def test_steps_that_run_in_one_call_are_said_to_be_one(

@@ -178,7 +178,8 @@ def test_what_graph_mode_keeps_to_itself_is_said(tmp_path, configure, caplog):
     mindrlhf.install()
     section = {"msprobe": True, "key_data_dump": True}
     train(configure(section, mode=GRAPH, epochs=1))
-    assert "enable_full_monitor: true gives kl_loss" in caplog.text
+    assert "log_prob and kl_loss are not recorded as key data" in caplog.text
+    assert set(open_run(tmp_path / "run").coverage()["key_data"]) == {"log_prob", "kl_loss"}
     caplog.clear()
     train(configure(section, mode=GRAPH, name="monitored", epochs=1, enable_full_monitor=True))
     assert len(open_run(tmp_path / "monitored").key_data("kl_loss")) == 4
@@ -246,6 +247,11 @@ def test_an_old_policy_that_is_switched_off(tmp_path, configure, caplog):
     assert set(run.phases) == PHASES - {"actor_compute_log_prob"}
     assert "old_log_prob" not in run.keys
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
+    left_out = run.coverage()
+    assert "enable_oldpolicy is False" in left_out["phases"]["actor_compute_log_prob"]
+    train(configure(ALL, name="with"))
+    compared = compare_runs(tmp_path / "with", tmp_path / "run")
+    assert not any(f.status.value.startswith("only_in") for f in compared.findings)
 
 
 @pytest.mark.parametrize(
@@ -340,6 +346,9 @@ def test_a_renamed_method_is_named_and_the_rest_recorded(
     assert set(run.keys) == (KEYS | {"log_prob", "kl_loss"}) - lost
     assert run.steps == [0, 1, 2, 3]
     assert (run.configurations() is None) == ("configurations" in lost)
+    coverage = run.coverage()
+    said = {*coverage.get("phases", {}), *coverage.get("key_data", {})}
+    assert said == lost - {"configurations"}
 
 
 def test_a_class_that_is_gone_is_named(configure, untouched, caplog):
@@ -350,7 +359,7 @@ def test_a_class_that_is_gone_is_named(configure, untouched, caplog):
     mindrlhf.install()
     worker.RefWorker = trainer.RefWorker = kind
     assert main.train(configure(ALL)) == untouched[PYNATIVE]
-    assert "RefWorker.compute_ref_log_prob is missing: the layers of" in caplog.text
+    assert caplog.text.count("RefWorker is missing: the layers of reference_compute") == 1
 
 
 def test_a_network_that_is_elsewhere_is_named(tmp_path, configure, untouched, caplog):
@@ -493,14 +502,14 @@ def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
         _temp_dir=files,
     )
     try:
-        actor = ray.remote(num_cpus=1)(Role)
-        reference = actor.remote("RefWorker")
-        trainer = actor.options(name="the_trainer").remote("TrainWorker")
-        ray.get([reference.score.remote(), trainer.train.remote()])
+        actor = ray.remote(num_cpus=0.5)(Role)
+        references = [actor.remote("RefWorker") for _ in range(2)]
+        trainer = actor.options(name="../the/trainer").remote("TrainWorker")
+        ray.get([*(r.score.remote() for r in references), trainer.train.remote()])
     finally:
         ray.shutdown()
         shutil.rmtree(files, ignore_errors=True)
-    assert {entry.phase for entry in open_run(tmp_path / "run" / "RefWorker").entries()} == {
-        "reference_compute_log_prob"
-    }
-    assert open_run(tmp_path / "run" / "the_trainer").completed(0)
+    for of_reference in ("RefWorker", "RefWorker-1"):
+        entries = open_run(tmp_path / "run" / of_reference).entries()
+        assert {entry.phase for entry in entries} == {"reference_compute_log_prob"}
+    assert open_run(tmp_path / "run" / "_the_trainer").completed(0)

@@ -99,13 +99,18 @@ def test_missing_names_are_said_once_with_what_follows(said):
     worker = worker_class()
     patches = Patches("the trainer")
     assert not patches.wrap(worker, "fit", lambda self: (yield), otherwise="x is not recorded")
-    assert not patches.wrap(None, "Critic.value", lambda self: (yield), otherwise="y neither")
+    patches.note_missing("Critic", "y neither", ["values"])
+    patches.note_missing("Critic", "y neither", ["critic_update"])
     module = SimpleNamespace(__name__="mod", version="1")
     assert not patches.wrap(module, "version", lambda: (yield), otherwise="z neither")
-    patches.report()
+    noted = []
+    patches.report(lambda *lost: noted.append(lost))
+    patches.report(lambda *lost: noted.append(lost))  # of the next training
     (message,) = said.messages
+    why = "Critic is missing in the installed version"
+    assert noted == [("values", why), ("critic_update", why)] * 2
     assert "Worker.fit is missing: x is not recorded" in message
-    assert "Critic.value is missing: y neither" in message
+    assert message.count("Critic is missing: y neither") == 1
     assert "mod.version is missing: z neither" in message
 
 
