@@ -57,6 +57,7 @@ class ProbeConfig:
     # extensions
     task: str = "statistics"
     fingerprint: bool = True
+    md5: bool = False
     parameters: bool = True
     ranks: Sequence[int] = ()
     include: Sequence[str] = ()
@@ -340,6 +341,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "step_end": _whole_number(0),
     "task": _choice("statistics", "tensor"),
     "fingerprint": _bool,
+    "md5": _bool,
     "parameters": _bool,
     "ranks": _numbers("ranks"),
     "include": _patterns,

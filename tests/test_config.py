@@ -29,6 +29,7 @@ DOCUMENTED = {
 EXTENSIONS = {
     "task": "statistics",
     "fingerprint": True,
+    "md5": False,
     "parameters": True,
     "ranks": [],
     "include": [],
@@ -59,6 +60,7 @@ EVERY_KEY = {
     "step_end": 3,
     "task": "tensor",
     "fingerprint": False,
+    "md5": True,
     "parameters": False,
     "ranks": [0, 3],
     "include": ["layers\\.1"],

@@ -62,7 +62,7 @@ class Recorder:
         )
         self._begin(config.initial_step or self._writer.next_step())
         self._sequence = itertools.count()
-        self._summaries = Summaries()
+        self._summaries = Summaries(md5=config.md5)
         self._counters: dict[str, StepCounters] = {}
         self._parameter_hooks: dict[str, ParameterHooks] = {}  # by role
         self._micro_steps: dict[str, int] = {}
@@ -375,7 +375,7 @@ class Recorder:
             return self._writer.save_tensor(phase, step, record, host.values(), leaf.fingerprint)
 
         charge, fingerprint = self.ledger.charge(phase), self._config.fingerprint
-        if self._config.task == "tensor" or not reduces_on_device(fingerprint):
+        if self._config.task == "tensor" or not reduces_on_device(fingerprint, self._config.md5):
             return HostEntries(
                 self._summaries,
                 store if self._config.task == "tensor" else None,
@@ -402,17 +402,19 @@ def names_of(phases: Iterable[Phase]) -> str:
     return " and ".join(phase.name for phase in phases)
 
 
-def reduces_on_device(fingerprint: bool) -> bool:
+def reduces_on_device(fingerprint: bool, md5: bool = False) -> bool:
     """Tell whether statistics are computed where the tensors are: on an accelerator.
 
     Where fingerprints are wanted and MindSpore cannot compute them there (before 2.10), tensors are
-    brought to the host instead.
+    brought to the host instead; for msprobe's hash they always are.
     """
     from mindspore import get_context
 
     from mindrlhf_msprobe.capture.device import can_fingerprint
 
-    return get_context("device_target") != "CPU" and (can_fingerprint() or not fingerprint)
+    if md5 or get_context("device_target") == "CPU":
+        return False
+    return can_fingerprint() or not fingerprint
 
 
 def current_rank(environment: Mapping[str, str]) -> int:

@@ -7,7 +7,8 @@ numpy arrays can be recorded without the framework.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -122,16 +123,26 @@ def _leaf(tensor: HostTensor, fingerprint: str | None) -> Leaf:
     return Leaf(tensor.type, tensor.dtype, tensor.array.shape, *found, fingerprint=fingerprint)
 
 
+def md5_of(tensor: HostTensor) -> str:
+    """Return what msprobe calls md5: the CRC-32 of the bytes, bfloat16 as float32, in hex."""
+    return f"{zlib.crc32(tensor.values().tobytes()):08x}"
+
+
 class Summaries:
     """Describes tensors; of one that was described before, only the fingerprint is computed.
 
     A cell's output is the next one's input, a container's output its last child's, and the weights
     of a frozen network are the same in every step: most tensors come more than once. Equal
     fingerprints are equal elements, so a tensor that was written in place is never mistaken.
+
+    Args:
+        md5: whether msprobe's hash is computed, too.
+        remembered: how many descriptions are kept.
     """
 
-    def __init__(self, remembered: int = 1 << 13) -> None:
+    def __init__(self, *, md5: bool = False, remembered: int = 1 << 13) -> None:
         self._known: dict[tuple[str, str], Leaf] = {}
+        self._md5 = md5
         self._remembered = remembered
 
     def of(self, tensor: HostTensor) -> Leaf:
@@ -141,6 +152,8 @@ class Summaries:
         leaf = self._known.get(key)
         if leaf is None:
             leaf = _leaf(tensor, fingerprint)
+            if self._md5:
+                leaf = replace(leaf, md5=md5_of(tensor))
             if len(self._known) >= self._remembered:
                 self._known.clear()
             self._known[key] = leaf

@@ -176,13 +176,19 @@ def _same_value_note(a: Leaf, b: Leaf) -> str:
 
 def _same_fingerprint(a: Leaf, b: Leaf) -> bool:
     """Tell whether both hold the same bytes of the same dtype; msprobe's hash knows no dtype."""
-    return a.fingerprint is not None and a.fingerprint == b.fingerprint and a.dtype == b.dtype
+    prints = _comparable_fingerprints(a, b)
+    return prints is not None and prints[0] == prints[1] and a.dtype == b.dtype
 
 
-def _comparable_fingerprints(a: Leaf, b: Leaf) -> bool:
-    if a.fingerprint is None or b.fingerprint is None:
-        return False
-    return a.fingerprint.partition(":")[0] == b.fingerprint.partition(":")[0]
+def _comparable_fingerprints(a: Leaf, b: Leaf) -> tuple[str, str] | None:
+    """Return the fingerprints of one algorithm that both have: ours first, then msprobe's."""
+    if a.fingerprint is not None and b.fingerprint is not None:
+        prints = a.fingerprint, b.fingerprint
+        if prints[0].partition(":")[0] == prints[1].partition(":")[0]:
+            return prints
+    if a.md5 is not None and b.md5 is not None:
+        return a.md5, b.md5
+    return None
 
 
 def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
@@ -197,7 +203,7 @@ def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     if non_finite_a != non_finite_b:
         note = f"{non_finite_a} against {non_finite_b} NaN or infinite elements"
         return Status.NON_FINITE, None, note
-    proven_different = _comparable_fingerprints(a, b) and a.dtype == b.dtype
+    proven_different = _comparable_fingerprints(a, b) is not None and a.dtype == b.dtype
     pairs = [(getattr(a, name), getattr(b, name)) for name in _STATISTICS]
     known = [(x, y) for x, y in pairs if x is not None and y is not None]
     equal = all(_equal(x, y) for x, y in known) and len(known) == sum(

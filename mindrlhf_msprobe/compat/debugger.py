@@ -133,6 +133,18 @@ class PrecisionDebugger:
             shared.step(_NAME)
 
     @classmethod
+    def set_init_step(cls, step: int) -> None:
+        """Number the steps from `step` on; to be called before anything is recorded.
+
+        Raises:
+            UsageError: there is no debugger, it is no step's number, or something has been
+                recorded already.
+        """
+        shared = cls._shared_for("set_init_step")
+        if shared is not None:
+            shared.start_at(step, _NAME)
+
+    @classmethod
     def _shared_for(cls, call: str) -> SharedProbe | None:
         if PrecisionDebugger._instance is None:
             raise UsageError(

@@ -154,6 +154,7 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     if mode not in (None, "", *_SUMMARY_MODES):
         raise _wrong(where, "summary_mode", mode, " or ".join(_SUMMARY_MODES), _SUMMARY_MODES)
     return {
+        "md5": mode == _SUMMARY_MODES[1],
         "entries": _texts(where, "list", section.get("list")),
         "scope": _texts(where, "scope", section.get("scope")),
         **_data_mode(where, section.get("data_mode")),

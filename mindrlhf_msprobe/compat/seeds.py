@@ -12,7 +12,7 @@ _LARGEST = 2**32 - 1  # that numpy takes
 _REMOVED = "_msprobe_without_dropout"
 
 
-def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = True) -> None:
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
     """Set the seeds of Python, numpy and MindSpore. Call it before the networks are built.
 
     Args:

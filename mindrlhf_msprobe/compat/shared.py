@@ -105,6 +105,11 @@ class SharedProbe:
             self._close(f"{tool}: the step ends")
             self.probe.step()
 
+    def start_at(self, step: int, tool: str) -> None:
+        """Number the steps from `step` on, for a tool that begins with it."""
+        self.probe.start_at(step)
+        self._steps[tool] = self.probe.current_step
+
     def warn_once(self, message: str, *arguments: Any) -> None:
         """Log a warning, once."""
         said = message % arguments

@@ -45,8 +45,8 @@ class SingleSave:
 
     Args:
         dump_path: where the run is recorded. A directory that holds a run already is continued
-            behind its last whole step, with a warning; one into which this process records
-            already, by a PrecisionDebugger, say, is the same run.
+            with the step behind the last one that holds anything, with a warning; one into which
+            this process records already, by a PrecisionDebugger, say, is the same run.
         fmk: taken for the sake of old scripts; tensors are MindSpore's either way.
 
     Raises:
@@ -137,16 +137,25 @@ class SingleSave:
 
 
 def _continued(place: str) -> Probe:
-    """Return a probe that records into `place`, behind what is there already."""
+    """Return a probe that records into `place`, behind all that is there already.
+
+    A step that was not ended stays, too: scripts that never call `step()` have no other.
+    """
     from mindrlhf_msprobe.capture.recorder import current_rank
     from mindrlhf_msprobe.probe import Probe
+    from mindrlhf_msprobe.storage.claim import own_manifest
 
-    root = Path(place)
+    root, rank = Path(place), current_rank(os.environ)
     steps = [-1]
-    ours = bool(layout.manifests(root))
-    if root.is_dir() and not ours:  # by msprobe: nothing says which steps are whole
-        steps += [layout.step_number(path.name) or 0 for path in layout.step_directories(root)]
-    continued = (root / layout.manifest_name(current_rank(os.environ))).is_file() or len(steps) > 1
+    ours = bool(layout.manifests(root))  # else by msprobe, whose processes need not be ranks
+    for path in layout.step_directories(root) if root.is_dir() else ():
+        if not ours or rank in layout.rank_directories(path):
+            steps.append(layout.step_number(path.name) or 0)
+    earlier = own_manifest(root, rank) or {}
+    for attempt in earlier.get("attempts", []):  # a step may have ended without data
+        ended = attempt.get("last_completed_step") if isinstance(attempt, dict) else None
+        steps.append(ended if isinstance(ended, int) else -1)
+    continued = bool(earlier) or len(steps) > 1
     probe = Probe.from_config(
         {
             "msprobe": True,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import InUseError, RunError
+from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.world import RankLock, process_started
 
+_PHASES = frozenset(phase.name for phase in PHASES)
 _ADVICE = (
     "Give another dump_path, or set existing: resume to continue that run, or existing: "
     "overwrite to replace it."
@@ -134,6 +136,25 @@ def _another_job(theirs: dict[str, Any], world: dict[str, Any], running: bool) -
     return ""
 
 
+def refuse_links(root: Path, phases: Collection[str]) -> None:
+    """Refuse a directory in which a link stands where a phase or key data would be written.
+
+    Raises:
+        RunError: one does. What it leads to may be another run's, or not a run's at all.
+    """
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        wanted = path.name in phases or path.name == layout.KEY_DATA_DIR or layout.is_step(path)
+        links = [path] if wanted and path.is_symlink() else []
+        if wanted and not links and path.is_dir():
+            links = [below for below in sorted(path.iterdir()) if below.is_symlink()]
+        if links:
+            raise RunError(
+                f"dump_path {root}: {links[0].relative_to(root)} is a symbolic link, and links in "
+                f"a run are not followed: what it leads to would be mixed with this run. Remove "
+                f"the link, or give a dump_path on the disk that it leads to."
+            )
+
+
 def remove_rank(root: Path, rank: int, world_size: int) -> None:
     """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world."""
     remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
@@ -155,12 +176,20 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
         step = layout.step_number(step_dir.name)
         with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
             for rank, path in layout.rank_directories(step_dir).items():
-                if step is not None and wanted(step, rank):
+                if step is not None and wanted(step, rank) and _is_recorded(root, path):
                     shutil.rmtree(path)
         for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
             with suppress(FileNotFoundError):
                 if parent != root and parent.is_dir() and not any(parent.iterdir()):
                     parent.rmdir()
+
+
+def _is_recorded(root: Path, rank_dir: Path) -> bool:
+    """Tell whether a directory is of a run, and not somebody's own that is called like one."""
+    top = rank_dir.relative_to(root).parts[0]
+    if top == layout.KEY_DATA_DIR or top in _PHASES or layout.step_number(top) is not None:
+        return True
+    return any((rank_dir / name).exists() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
 
 
 def sweep(root: Path, rank: int) -> None:

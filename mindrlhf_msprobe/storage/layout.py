@@ -219,6 +219,13 @@ def inside(root: Path, path: Path) -> bool:
     return real == top or real.startswith(top.rstrip(os.sep) + os.sep)
 
 
+def link_on_the_way(root: Path, path: Path) -> Path | None:
+    """Return the first symbolic link between `root` and `path`, which lies below it, or None."""
+    parts = path.relative_to(root).parts
+    ways = (root.joinpath(*parts[: n + 1]) for n in range(len(parts)))
+    return next((way for way in ways if way.is_symlink()), None)
+
+
 def _is_linkless(root: Path, path: Path) -> bool:
     """Tell whether `path` leads from `root` downwards, and no link lies between: most do."""
     top, whole = os.fspath(root), os.fspath(path)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import InUseError, RunError
+from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.claim import (
     being_written,
     own_manifest,
+    refuse_links,
     refuse_other_job,
     refuse_other_run,
     remove_dumps,
@@ -257,6 +259,7 @@ class Manifest:
     ) -> Manifest:
         world = world_of()
         earlier = None
+        refuse_links(root, phase_table(config.get("phases") or {}))
         if existing != "refuse":
             refuse_other_job(root, rank, world, existing)
         if existing == "overwrite":

@@ -5,6 +5,7 @@ Nothing is read back: what msprobe's tools read is put together while the journa
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -35,8 +36,16 @@ _FLUSH = 1 << 16  # bytes of dump.json that are written at once
 Report = Callable[[str, BaseException, int], None]
 
 
-def start_afresh(directory: Path) -> None:
-    """Make `directory`, without what an earlier attempt at the same step left in it."""
+def start_afresh(root: Path, directory: Path) -> None:
+    """Make `directory`, without what an earlier attempt at the same step left in it.
+
+    Raises:
+        OSError: it cannot be made, or lies behind a symbolic link in the run's directory `root`:
+            what is there belongs to somebody else.
+    """
+    link = layout.link_on_the_way(root, directory)
+    if link is not None:
+        raise OSError(errno.ELOOP, "a symbolic link in a run is not followed", str(link))
     if directory.is_dir():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
@@ -49,11 +58,13 @@ class PhaseFiles:
     not write.
 
     Args:
+        root: the run's directory; `directory` lies below it.
         task: as dump.json names it.
         report: told of losses that show only later than the call that lost them.
     """
 
-    def __init__(self, directory: Path, task: str, report: Report) -> None:
+    def __init__(self, root: Path, directory: Path, task: str, report: Report) -> None:
+        self._root = root
         self._directory = directory
         self._tensors = directory / layout.TENSOR_DIR
         self._report = report
@@ -139,7 +150,7 @@ class PhaseFiles:
 
     def _make_directory(self) -> None:
         if not self._made:
-            start_afresh(self._directory)
+            start_afresh(self._root, self._directory)
             self._made = True
 
     def _tensor(self, name: str) -> Path:

@@ -66,6 +66,7 @@ class Leaf:
             L2 norm. None for an empty tensor; for bool only max and min.
         nan_count, inf_count: None where not counted (msprobe's files).
         fingerprint: `<algorithm>:<hex>`, or None.
+        md5: what msprobe calls so: the CRC-32 of the bytes, bfloat16 as float32; or None.
         value: of a Python scalar; the text of a `str` leaf.
         data_name: the .npy file that holds all elements, or None.
         error: why this value could not be recorded, or None.
@@ -89,6 +90,7 @@ class Leaf:
     error: str | None = None
     opaque: bool = False
     whole: bool = False
+    md5: str | None = None
 
     @property
     def is_tensor(self) -> bool:
@@ -132,6 +134,7 @@ class Leaf:
             "nan_count": self.nan_count,
             "inf_count": self.inf_count,
             "fingerprint": self.fingerprint,
+            "md5": self.md5,
             "text": self.value,
             "data_name": self.data_name,
             "error": self.error,
@@ -171,9 +174,9 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         )
     if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
         raise ValueError(f"shape is {shape!r}, expected a list of sizes")
-    fingerprint = content.get("fingerprint")
-    if fingerprint is None and content.get("md5"):
-        fingerprint = f"crc32:{content['md5']}"  # msprobe calls its CRC-32 md5
+    fingerprint, md5 = _text(content.get("fingerprint")), _text(content.get("md5") or None)
+    if fingerprint is None and md5 is not None:
+        fingerprint = f"crc32:{md5}"
     largest, smallest, mean, norm = [
         _statistic(content[name] if name in content else content.get(lower))
         for name, lower in _STATISTICS
@@ -188,11 +191,12 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         norm=norm,
         nan_count=_count(content.get("nan_count")),
         inf_count=_count(content.get("inf_count")),
-        fingerprint=_text(fingerprint),
+        fingerprint=fingerprint,
         value=content.get("text"),
         data_name=_text(content.get("data_name")),
         error=_text(error),
         whole=content.get("whole") is True,
+        md5=md5,
     )
 
 

@@ -184,7 +184,7 @@ class RunWriter:
 
         def write_arrays(copies: Mapping[str, np.ndarray]) -> None:
             if step_dir not in self._key_data_dirs:
-                start_afresh(step_dir)
+                start_afresh(self.root, step_dir)
                 self._key_data_dirs.add(step_dir)
             directory.mkdir(exist_ok=True)
             try:
@@ -344,7 +344,7 @@ class RunWriter:
         known = self._phases.get((phase, step))
         if known is None:
             directory = layout.entry_dir(self.root, phase, step, self.rank)
-            files = PhaseFiles(directory, self._task, self._background.report)
+            files = PhaseFiles(self.root, directory, self._task, self._background.report)
             known = self._phases[phase, step] = _Phase(files)
             self._step_has_data = True
         return known

@@ -213,11 +213,11 @@ def test_a_phase_that_a_run_says_it_left_out_is_coverage(tmp_path):
                     recording.call("x", "Net", np.sin, np.ones(3))
         if name == "b":
             assert recording.writer.note_left_out(
-                    "phases", "actor_generate_sequences", "vLLM generates"
-                )
+                "phases", "actor_generate_sequences", "vLLM generates"
+            )
             assert not recording.writer.note_left_out(
-                    "phases", "actor_generate_sequences", "vLLM generates"
-                )
+                "phases", "actor_generate_sequences", "vLLM generates"
+            )
         recording.end_step()
         recording.close()
     result = compare_runs(tmp_path / "a", tmp_path / "b")

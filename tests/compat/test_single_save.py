@@ -100,6 +100,24 @@ for value in (1.0, 2.0):
     assert [d.step for d in open_run(tmp_path / "run").key_data("loss")] == [0, 1, 2, 3]
 
 
+def test_nothing_is_deleted_of_a_step_that_was_not_ended(tmp_path):
+    """Scripts that never call step(), one after the other: each saves into a step of its own."""
+    program = """
+import os, signal
+from mindrlhf_msprobe import SingleSave
+SingleSave("run")
+SingleSave.save({{{key!r}: 1.0}})
+{end}
+"""
+    step = "SingleSave.step(); SingleSave.save({'half': 2.0})"
+    killed = "SingleSave._current._shared.probe._recorder._writer.wait(); "
+    killed += "os.kill(os.getpid(), signal.SIGKILL)"
+    for key, end in (("response", ""), ("reward", step), ("score", killed), ("loss", "")):
+        run_python(program.format(key=key, end=end), tmp_path)
+    saved = {(d.key, d.step) for d in open_run(tmp_path / "run").key_data()}
+    assert saved == {("response", 0), ("reward", 1), ("half", 2), ("score", 3), ("loss", 4)}
+
+
 def test_what_msprobe_saved_is_continued_not_touched(tmp_path, warnings_of):
     """Behind msprobe's own files the next step is free; they stay readable."""
     run = shutil.copytree(MSPROBE_DATA / "key_data_a", tmp_path / "run")

@@ -131,7 +131,8 @@ def ours(options: dict, network: nn.Cell):
         {
             "msprobe": True,
             "dump_path": options["dump_path"],
-            "task": options["task"],
+            "task": "statistics" if options["task"] == "md5" else options["task"],
+            "md5": options["task"] == "md5",
             "actor_train_dump": True,
             "key_data_dump": True,
             "step_end": STEPS,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from runs import EVERYTHING, Recording, record_training
 
+from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
@@ -279,6 +280,50 @@ def test_overwrite_follows_no_link_out_of_the_run(tmp_path):
     (tmp_path / "run/linked").symlink_to(tmp_path / "outside")
     writer(tmp_path / "run", existing="overwrite").close()
     assert (outside / "precious").exists()
+
+
+@pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
+@pytest.mark.parametrize("link", ["actor_update", "data", "data/loss", "step3"])
+def test_a_link_where_something_would_be_written_is_refused(tmp_path, existing, link):
+    """A phase on another disk may be another run's: it is named, and nothing of it goes."""
+    outside = tmp_path / "outside/step0/rank0"
+    outside.mkdir(parents=True)
+    (outside / "precious").write_text("")
+    path = tmp_path / "run" / link
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "outside")
+    with pytest.raises(RunError, match=rf"{link} is a symbolic link.*Remove the link, or give"):
+        writer(tmp_path / "run", existing=existing)
+    assert (outside / "precious").exists()
+    assert not (tmp_path / "run/run.json").exists()
+
+
+def test_a_link_that_is_made_while_the_run_is_recorded_is_not_followed(tmp_path):
+    """What it leads to stays; what cannot be written is counted as lost."""
+    outside = tmp_path / "outside/step0/rank0"
+    outside.mkdir(parents=True)
+    (outside / "precious").write_text("")
+    probe = Probe.from_config(
+        {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / "run")}
+    )
+    (tmp_path / "run/data").mkdir()
+    (tmp_path / "run/data/loss").symlink_to(tmp_path / "outside")
+    probe.save_data(loss=np.ones(3), rewards=np.ones(3))
+    probe.step()
+    probe.close()
+    assert [p.name for p in outside.iterdir()] == ["precious"]
+    run = open_run(tmp_path / "run")
+    assert len(run.key_data("rewards")) == 1
+    assert sum(run.lost.values()) == 1
+
+
+def test_overwrite_leaves_what_only_looks_like_a_run(tmp_path):
+    """A directory of the user's own, without dumps in it."""
+    mine = tmp_path / "run/figures/step0/rank0"
+    mine.mkdir(parents=True)
+    (mine / "plot.png").write_text("")
+    record_training(tmp_path / "run", steps=1, existing="overwrite")
+    assert (mine / "plot.png").exists()
 
 
 # Survival.
