@@ -161,7 +161,8 @@ class Divergence:
         agreed_phases: how many phases of this step and rank agree as a whole, before it.
         agreed_steps: how many earlier steps agree as a whole.
         last_agreeing: the last record before it, which agrees; None if it is the first.
-        next_step: an msprobe_config section that records the place more closely, or None.
+        next_step: an msprobe_config section that records the place more closely (with "msprobe" in
+            it; without, a config.json for PrecisionDebugger), or None.
     """
 
     step: int

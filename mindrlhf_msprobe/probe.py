@@ -364,7 +364,8 @@ class Probe:
             raise UsageError(
                 f"phase({context.name!r}) while the phase {self._open.name!r} is still open: "
                 f"phases do not nest, and a decorated function does not call itself. Leave "
-                f"{self._open.name!r} first."
+                f"{self._open.name!r} first; for one call that is several phases at once, name "
+                f"them together: phase([{self._open.name!r}, {context.name!r}])."
             )
         networks = {phase: self._network_of(phase, model) for phase in phases}
         recorder = self._recorder

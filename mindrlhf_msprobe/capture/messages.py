@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.capture.configurations import as_text
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
 
@@ -38,7 +38,7 @@ class Messages:
         """Say where is recorded and what; `continues`: an earlier attempt's run."""
         config = self._config
         phases = [p.name for p in config.phase_table().values() if config.records_phase(p)]
-        layers = f"layers of {', '.join(phases)} in steps {config.step_start} to {config.step_end}"
+        layers = f"layers of {', '.join(phases)} in {_steps(config)}"
         parts = (
             (layers, phases),
             ("key data", config.key_data_dump),
@@ -130,10 +130,10 @@ class Messages:
             phase,
             first,
             last,
-            self._why_nothing(first, last),
+            self._why_nothing(phase, first, last),
         )
 
-    def _why_nothing(self, first: int, last: int) -> str:
+    def _why_nothing(self, phase: str, first: int, last: int) -> str:
         config = self._config
         if "forward" not in config.directions:
             return "directions leaves out forward, and no gradients were computed in it"
@@ -141,7 +141,18 @@ class Messages:
             return f"steps {list(config.steps)} meets none of them"
         if last < config.step_start or first > config.step_end:
             return f"step_start {config.step_start} … step_end {config.step_end} meets none of them"
-        return (
-            f"look at token_range_start {config.token_range_start} … token_range_end "
-            f"{config.token_range_end}, include and exclude, entries and scope"
-        )
+        limits = [
+            f"{name} {list(getattr(config, name))}"
+            for name in ("include", "exclude", "entries", "scope")
+            if getattr(config, name)
+        ]
+        if config.phase_table()[phase].counts_tokens:
+            start, end = config.token_range_start, config.token_range_end
+            limits.insert(0, f"token_range_start {start} … token_range_end {end}")
+        return f"look at {', '.join(limits)}" if limits else "no cell of its network ran to an end"
+
+
+def _steps(config: ProbeConfig) -> str:
+    if config.step_end < NO_END:
+        return f"steps {config.step_start} to {config.step_end}"
+    return f"all steps from {config.step_start} on" if config.step_start else "all steps"

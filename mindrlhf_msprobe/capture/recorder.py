@@ -126,6 +126,7 @@ class Recorder:
     def record_more(self, config: ProbeConfig) -> None:
         """Go on with another configuration."""
         self._config = config
+        self._summaries = Summaries(md5=config.md5)
         if self._graph_probes is not None:
             self._graph_probes.config = config
         try:

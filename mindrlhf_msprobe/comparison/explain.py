@@ -51,7 +51,7 @@ def explain(
     elif pair.event.kind == DATA:
         cause, origin, why = _explain_data(step, index, runs)
     elif pair.event.kind == END:
-        cause, origin, why = _explain_output(step, pair, finding, runs)
+        cause, origin, why = _explain_output(step, index, runs)
     else:
         cause, origin, why = _explain_begin(step, index, runs)
     phase = phase_table({}).get(finding.phase or "")
@@ -111,13 +111,16 @@ def _sentence(finding: Finding, why: str) -> str:
     return f"{finding.record} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
 
 
-def _explain_output(
-    step: JudgedStep, pair: Pair, finding: Finding, runs: tuple[Run, Run]
-) -> tuple[Cause, str, str]:
+def _explain_output(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[Cause, str, str]:
+    pair, finding = step.judged[index]
+    assert finding is not None
     assert pair.entry is not None
     name = pair.entry.name
-    if finding.status in ONE_SIDED:
+    if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
         return Cause.MISSING, name, "What it was given agrees; it ended in one run only."
+    if finding.status in ONE_SIDED:
+        why = "What it was given agrees; what it returned is put together otherwise."
+        return Cause.MISSING, name, why
     direction = pair.entry.direction
     if direction == "parameters_grad":
         why = "Everything before it agrees: the gradient of this cell's parameters was computed"
@@ -143,6 +146,13 @@ def _explain_begin(
     if pair.entry is None:
         return Cause.UNREADABLE, None, "Nothing of this phase can be compared."
     name, phase = pair.entry.name, pair.entry.phase
+    if finding.io == "parameters" and finding.status in ONE_SIDED:
+        return (
+            Cause.MISSING,
+            name,
+            "Everything before it agrees, but the cell has this parameter in one run only, or it "
+            "was recorded in one run only.",
+        )
     if finding.io == "parameters":
         return (
             Cause.PARAMETER,
@@ -151,7 +161,7 @@ def _explain_begin(
             "loading, at weight synchronisation or at the previous update.",
         )
     parent = step.plan.parents.get((phase, pair.event.name))
-    if finding.status in ONE_SIDED and _whole_entry_missing(step, index):
+    if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
         return Cause.MISSING, name, _absence(step, pair, finding, parent, runs)
     what = "gradient" if pair.entry.direction == "backward" else "input"
     if parent is not None:
@@ -187,7 +197,7 @@ def _explain_begin(
     return Cause.INPUT, name, why + _doubt(runs)
 
 
-def _whole_entry_missing(step: JudgedStep, index: int) -> bool:
+def _missing_as_a_whole(step: JudgedStep, index: int) -> bool:
     pair = step.judged[index][0]
     same = [p for p, _ in step.judged if p.event == pair.event]
     return all(p.a is None for p in same) or all(p.b is None for p in same)

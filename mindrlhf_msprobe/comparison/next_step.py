@@ -7,8 +7,9 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, is_filtered
 from mindrlhf_msprobe.comparison.pairing import Pair
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Finding, Status
-from mindrlhf_msprobe.phases import phase_table
+from mindrlhf_msprobe.phases import UNNAMED_PHASE, phase_table
 from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
 
@@ -16,7 +17,9 @@ from mindrlhf_msprobe.storage.records import cell_name
 def next_step(
     step: JudgedStep, index: int, origin: str | None, runs: tuple[Run, Run]
 ) -> dict[str, Any] | None:
-    """Return the msprobe_config section that records the place of the divergence more closely.
+    """Return the settings that record the place of the divergence more closely.
+
+    A section msprobe_config, or where PrecisionDebugger recorded what its config.json says.
 
     None where recording more would tell no more: something is missing, the elements are at hand,
     or the cells before key data were recorded already.
@@ -30,6 +33,8 @@ def next_step(
         return None
     if finding.key in ("prompt", "prompts"):  # nothing of the step has run yet
         return None
+    if phase.name == UNNAMED_PHASE:
+        return _for_debugger(pair, finding, origin, config)
     section: dict[str, Any] = {"msprobe": True}
     if config and config.phases:
         section["phases"] = dict(config.phases)
@@ -52,6 +57,16 @@ def next_step(
     if cell != "root":
         section["include"] = [f"^{re.escape(cell)}(\\.|$)"]
     return section
+
+
+def _for_debugger(
+    pair: Pair, finding: Finding, origin: str | None, config: ProbeConfig | None
+) -> dict[str, Any] | None:
+    if pair.entry is None or config is None or config.task == "tensor":
+        return None
+    cell = cell_name(origin) if origin else pair.entry.cell
+    wanted = [f"Cell.{cell}."] if cell != "root" and not config.entries else []
+    return {"task": "tensor", "level": "L0", "step": [finding.step], "tensor": {"list": wanted}}
 
 
 def _last_token(pair: Pair, finding: Finding) -> int:

@@ -20,7 +20,7 @@ _NAME = "PrecisionDebugger"
 #: What a debugger sets in a run that it joins.
 _JOINING = (
     *("task", "step_start", "step_end", "steps", "entries", "scope", "parts", "directions"),
-    *("phases", "fingerprint", "parameters", "strict"),
+    *("phases", "fingerprint", "md5", "parameters", "strict"),
 )
 
 

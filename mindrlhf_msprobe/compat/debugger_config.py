@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.compat.debugger import ROLE
-from mindrlhf_msprobe.config import NO_END
+from mindrlhf_msprobe.config import NO_END, SECTION, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, nearest
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 
@@ -156,7 +156,7 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "md5": mode == _SUMMARY_MODES[1],
         "entries": _texts(where, "list", section.get("list")),
-        "scope": _texts(where, "scope", section.get("scope")),
+        "scope": _scope(where, section.get("scope")),
         **_data_mode(where, section.get("data_mode")),
     }
 
@@ -167,6 +167,15 @@ def _texts(where: str, name: str, value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise _wrong(where, name, value, "a list of texts")
     return value
+
+
+def _scope(where: str, value: Any) -> list[str]:
+    scope = _texts(where, "scope", value)
+    try:
+        ProbeConfig(scope=scope)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(f"{SECTION}.scope", f"{where}: scope")) from None
+    return scope
 
 
 def _data_mode(where: str, value: Any) -> dict[str, Any]:

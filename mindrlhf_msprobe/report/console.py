@@ -11,7 +11,16 @@ from typing import Any
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Verdict, counted
 from mindrlhf_msprobe.report.preflight import preflight_lines
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
-from mindrlhf_msprobe.report.wording import before, factor, merged, place_of, ranks_parted, rule_use
+from mindrlhf_msprobe.report.wording import (
+    CONFIG_JSON,
+    before,
+    factor,
+    merged,
+    place_of,
+    place_of_settings,
+    ranks_parted,
+    rule_use,
+)
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 _PLACES = 8  # phases and keys, or layers
@@ -86,7 +95,7 @@ def _look_closer(first: Divergence) -> list[str]:
         return []
     return [
         "Look closer: record both again, each into its own dump_path, with",
-        f"  msprobe_config: {_yaml(first.next_step)}",
+        f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",
     ]
 
 
@@ -183,6 +192,11 @@ def _files(comparison: Comparison) -> list[str]:
         rest = f" and {len(others)} more" if others else ""
         lines.insert(0, f"Tables: {output / first}{rest}")
     return lines
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    in_yaml = place_of_settings(settings) != CONFIG_JSON
+    return _yaml(settings) if in_yaml else json.dumps(settings)
 
 
 def _yaml(value: Any) -> str:

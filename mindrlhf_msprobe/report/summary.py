@@ -10,7 +10,13 @@ from mindrlhf_msprobe.report.colours import PLAIN, colour_of
 from mindrlhf_msprobe.report.columns import BITWISE
 from mindrlhf_msprobe.report.legend import legend_sheet
 from mindrlhf_msprobe.report.sheets import Row, Sheet, Table
-from mindrlhf_msprobe.report.wording import before, place_of, ranks_parted, weights_of
+from mindrlhf_msprobe.report.wording import (
+    before,
+    place_of,
+    place_of_settings,
+    ranks_parted,
+    weights_of,
+)
 
 STEM = "summary"
 
@@ -74,7 +80,8 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("last_agreeing", first.last_agreeing),
     ]
     if first.next_step is not None:
-        rows.append(("next step", _yaml({"msprobe_config": first.next_step})))
+        place = place_of_settings(first.next_step)
+        rows.append(("next step", _yaml({place: first.next_step})))
     return [_row("verdict", *row) for row in rows]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mindrlhf_msprobe.findings import Divergence, RuleUse, Verdict, Weights, counted
 
@@ -125,3 +126,12 @@ def _together(words: list[str], place: int | None, others: list[str]) -> str:
     end = next((sign for sign in ":;," if all(name.endswith(sign) for name in names)), "")
     joined = " / ".join(name.removesuffix(end) for name in names)
     return " ".join([*words[:place], joined + end, *words[place + 1 :]])
+
+
+#: Where PrecisionDebugger's settings stand.
+CONFIG_JSON = "config.json"
+
+
+def place_of_settings(settings: Mapping[str, Any]) -> str:
+    """Return where the settings of a next step stand: a section of a YAML file, or config.json."""
+    return "msprobe_config" if "msprobe" in settings else CONFIG_JSON

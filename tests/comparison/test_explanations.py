@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
-from runs import Fault, record_training
+from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.tolerance import Rule, Tolerances
@@ -214,3 +215,30 @@ def test_an_odd_verdict_in_the_output_does_no_harm(tmp_path, content):
     a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
     assert compare_runs(a, b, output_path=tmp_path / "out")
     assert json.loads((tmp_path / "out" / "verdict.json").read_text())["status"] == "identical"
+
+
+def one_cell(path, output, **parameters):
+    recording = Recording(path)
+    with recording.phase("actor_update"):
+        recording.call("net", "Net", lambda x: output, np.ones(3), parameters=parameters)
+    recording.end_step()
+    recording.close()
+    return path
+
+
+def test_a_parameter_of_one_run_only_is_not_called_another_one(tmp_path):
+    a = one_cell(tmp_path / "a", np.ones(2), weight=np.ones(2))
+    b = one_cell(tmp_path / "b", np.ones(2), weight=np.ones(2), bias=np.ones(2))
+    found = compare_runs(a, b).verdict.first_divergence
+    assert (found.record, found.cause) == ("Cell.net.Net.forward.0.parameters.bias", Cause.MISSING)
+    assert "has this parameter in one run only" in found.explanation
+    assert "look at loading" not in found.explanation
+
+
+def test_an_output_that_is_put_together_otherwise_has_ended_in_both_runs(tmp_path):
+    a = one_cell(tmp_path / "a", (np.ones(2), np.ones(3)))
+    b = one_cell(tmp_path / "b", (np.ones(2), [np.ones(3)]))
+    found = compare_runs(a, b).verdict.first_divergence
+    assert (found.record, found.cause) == ("Cell.net.Net.forward.0.output.1", Cause.MISSING)
+    assert "put together otherwise" in found.explanation
+    assert "ended in one run" not in found.explanation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from mindrlhf_msprobe import (  # noqa: E402
     SingleSave,
     UsageError,
     compare_distributed,
+    compare_runs,
     open_run,
 )
+from mindrlhf_msprobe.report.console import render  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("older_tools")
 
@@ -394,3 +397,53 @@ def test_misuse_is_refused(tmp_path):
             debugger.start(Scale(), token_range=tokens)  # type: ignore[arg-type]
     debugger.stop()
     debugger.step()
+
+
+def test_the_next_step_of_two_debugged_runs_is_a_config_json(tmp_path):
+    """What to record next stands in the words of the file that the script reads."""
+    for name, factor in (("a", 1.0), ("b", 1.5)):
+        PrecisionDebugger._instance = None
+        (tmp_path / name).mkdir()
+        debugger = PrecisionDebugger(config_path=config(tmp_path / name))
+        network = Net()
+        weight = network.blocks[1].fc1.weight
+        weight.set_data(weight * factor)
+        debugger.start(network)
+        network(tensor(2, 4))
+        debugger.stop()
+        debugger.step()
+    result = compare_runs(tmp_path / "a/dump", tmp_path / "b/dump")
+    wanted = {"list": ["Cell.blocks.1.fc1."]}
+    again = {"task": "tensor", "level": "L0", "step": [0], "tensor": wanted}
+    assert result.verdict.first_divergence.next_step == again
+    assert f"  config.json: {json.dumps(again)}" in render(result)
+    PrecisionDebugger._instance = None
+    (tmp_path / "c").mkdir()
+    PrecisionDebugger(config_path=config(tmp_path / "c", **again))
+
+
+def test_steps_can_be_numbered_from_where_a_training_resumes(tmp_path):
+    debugger = PrecisionDebugger(config_path=config(tmp_path))
+    PrecisionDebugger.set_init_step(7)
+    train(1, debugger)
+    assert open_run(tmp_path / "dump").steps == [7]
+    with pytest.raises(UsageError, match=r"start_at\(9\) after something was recorded"):
+        debugger.set_init_step(9)
+
+
+def test_md5_is_the_crc_32_of_the_bytes(tmp_path):
+    """As msprobe's summary_mode md5 writes it; bfloat16 as float32."""
+    settings = {"statistics": {"summary_mode": "md5"}}
+    debugger = PrecisionDebugger(config_path=config(tmp_path, **settings))
+    network = nn.Identity()
+    for dtype in (ms.float32, ms.bfloat16):
+        debugger.start(network)
+        network(tensor(2, 4).astype(dtype))
+        debugger.stop()
+    expected = f"{zlib.crc32(tensor(2, 4).astype(ms.float32).asnumpy().tobytes()):08x}"
+    rounded = tensor(2, 4).astype(ms.bfloat16).astype(ms.float32).asnumpy().tobytes()
+    debugger.step()
+    found = entries(tmp_path)
+    inputs = [found[f"Cell.root.Identity.forward.{n}"]["input_args"][0] for n in (0, 1)]
+    assert [leaf["md5"] for leaf in inputs] == [expected, f"{zlib.crc32(rounded):08x}"]
+    assert {"fingerprint", "Max"} <= set(inputs[0])
