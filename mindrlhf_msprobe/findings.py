@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -269,6 +270,11 @@ class Difference:
     name: str
     a: str | None
     b: str | None
+
+    @property
+    def is_place(self) -> bool:
+        """Whether both say where a file lies, which each run has to say otherwise."""
+        return os.sep in (self.a or "") and os.sep in (self.b or "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.recompute import is_helper
@@ -55,6 +57,37 @@ def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
         ]
         pending += reversed(children)
     return cells
+
+
+def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
+    """Return id of a cell → the names under which it holds parameters that other cells own.
+
+    Those of a ParameterTuple, as cells that train and optimizers hold the network's.
+
+    Args:
+        cells: of a network, every cell before those inside it.
+    """
+    cells = list(cells)
+    tuples = {
+        id(cell): names
+        for cell in cells
+        if (names := {name for name in cell._params if not name.isidentifier()})
+    }
+    if not tuples:
+        return {}
+    # Who holds it by a name of its own; else the innermost cell, which comes last.
+    owners: dict[int, int] = {}
+    by_rank = sorted(cells, key=lambda cell: not isinstance(cell, nn.Optimizer))
+    for by_name in (False, True):
+        for cell in by_rank:
+            for name, parameter in cell._params.items():
+                if name.isidentifier() is by_name:
+                    owners[id(parameter)] = id(cell)
+    return {
+        id(cell): {n for n in tuples[id(cell)] if owners[id(cell._params[n])] != id(cell)}
+        for cell in cells
+        if id(cell) in tuples
+    }
 
 
 def check_cell(call: str, cell: object) -> nn.Cell:

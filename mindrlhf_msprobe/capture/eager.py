@@ -16,7 +16,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.callstack import CallStacks, encloses, running_frame
-from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.cells import named_cells, parameters_held_twice
 from mindrlhf_msprobe.capture.gradients import (
     CallGradients,
     ParameterGradients,
@@ -95,6 +95,7 @@ class EagerCapture:
         self._token = -1
         self._hooks = CellHooks(self._before, self._after)
         self._slots: dict[int, _Slot] = {}
+        self._held_twice: dict[int, set[str]] = {}
         self._running = threading.local()
         self._threads: list[list[_Frame]] = []
         # Held for moments only, never while a tensor is brought to the host.
@@ -111,6 +112,7 @@ class EagerCapture:
     def open(self) -> None:
         """Register the hooks; none stays where that fails."""
         cells = named_cells(self._root)
+        self._held_twice = parameters_held_twice(cells.values()) if self._with_parameters else {}
         try:
             if self._backward:
                 self._backlog.open(waits=not any(cell.has_bprop for cell in cells.values()))
@@ -311,7 +313,10 @@ class EagerCapture:
     def _parameters(self, cell: nn.Cell, call_name: str, path: str) -> dict[str, Any]:
         """Describe the cell's own parameters where they changed since they were last recorded."""
         described = {}
+        elsewhere = self._held_twice.get(id(cell), ())
         for name, parameter in cell.parameters_and_names(expand=False):
+            if name in elsewhere:
+                continue  # recorded where it belongs
             if getattr(parameter, "has_init", False):
                 continue  # asking for its elements would initialise it
             state = self._entries.state_of(parameter)

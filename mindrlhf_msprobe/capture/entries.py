@@ -17,6 +17,7 @@ from mindrlhf_msprobe.capture.summary import (
     Summaries,
     fingerprint_of,
     is_tensor,
+    rounding_of,
     subtract,
     to_host,
 )
@@ -52,8 +53,11 @@ class Entries(Protocol):
     def keep(self, gradient: Any) -> Any:
         """Return a gradient that stays as it is now."""
 
-    def difference(self, gradient: Any, kept: Any) -> Any:
-        """Return a gradient less a kept one, as something that the describer takes, or None."""
+    def difference(self, gradient: Any, kept: Any) -> tuple[Any, float | None]:
+        """Return a gradient less a kept one, as something that the describer takes, or None.
+
+        With it, how much each element may be off by rounding; None if that is not known.
+        """
 
     def flush(self) -> None:
         """Hand over whatever still waits."""
@@ -107,11 +111,12 @@ class HostEntries:
         host = self.taken(gradient)
         return HostTensor(host.type, host.dtype, host.array.copy())
 
-    def difference(self, gradient: Any, kept: HostTensor) -> HostTensor | None:
+    def difference(self, gradient: Any, kept: HostTensor) -> tuple[HostTensor | None, float | None]:
         """Return the difference, rounded once; None where the kept one has overflowed."""
         if not np.isfinite(kept.values()).all():
-            return None
-        return subtract(self.taken(gradient), kept)
+            return None, None
+        total = self.taken(gradient)
+        return subtract(total, kept), rounding_of(total, kept)
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -177,9 +182,9 @@ class DeviceEntries(HostEntries):
         """Return a copy on the device."""
         return gradient.copy()
 
-    def difference(self, gradient: Any, kept: Any) -> Any:
+    def difference(self, gradient: Any, kept: Any) -> tuple[Any, float | None]:
         """Return the difference, computed on the device."""
-        return gradient - kept
+        return gradient - kept, None
 
     def flush(self) -> None:
         """Fetch all numbers and hand over the entries that waited for them."""

@@ -18,6 +18,7 @@ difference is right to one rounding of the gradient at x'.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -286,12 +287,15 @@ class CallGradients:
 
     def _leaves(self, place: _Place, gradient: Tensor) -> None:
         after, place.after = place.after, None
-        entries = self._entries
-        left = entries.taken(gradient) if after is None else entries.difference(gradient, after)
-        self._write(place, left)  # None where the gradient beside it has overflowed
+        if after is None:
+            self._write(place, self._entries.taken(gradient))
+        else:  # None where the gradient beside it has overflowed
+            self._write(place, *self._entries.difference(gradient, after))
 
-    def _write(self, place: _Place, gradient: Any) -> None:
+    def _write(self, place: _Place, gradient: Any, rounding: float | None = None) -> None:
         described = self._entries.describer.describe(gradient, place.path)
+        if rounding is not None and math.isfinite(rounding):
+            described["rounding"] = rounding
         if place.returned or len(place.leaves) > 1:
             described["whole"] = True
         for leaf in place.leaves:

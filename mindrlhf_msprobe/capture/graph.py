@@ -18,7 +18,7 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.cells import named_cells, parameters_held_twice
 from mindrlhf_msprobe.capture.eager import EagerCapture
 from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
 from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
@@ -220,6 +220,7 @@ class PhaseCapture:
         root = opening.root
         self._root = root
         self._entries = opening.entries
+        self._with_parameters = opening.with_parameters
         self._eager = None if graph_mode() else EagerCapture(opening)
         self._names = {
             vars(cell)[NUMBER]: (name, cell)
@@ -285,6 +286,10 @@ class PhaseCapture:
                 found[name] = SITES.gaps[number]
             elif number in SITES.compiled and cell.has_bprop:
                 found[name] = "its gradients: it has a bprop of its own"
+            elif number in SITES.compiled and vars(cell).get(_OPTIMIZER):
+                found[name] = "the optimizer's own call; the gradients that enter it are recorded"
+            elif number in SITES.compiled and self._holds_tuple_of_its_own(cell):
+                found[name] = "its parameters: it holds them in a tuple"
         found |= self._compiled_early()
         if self._graph.cells_seen:
             for name, cell in named_cells(self._root).items():
@@ -295,6 +300,12 @@ class PhaseCapture:
         if self._graph.has_gradients and not self._optimizers and self._eager is None:
             found[PARAMETERS_GRAD] = "the optimizer was not given to watch(optimizers=…)"
         return found
+
+    def _holds_tuple_of_its_own(self, cell: nn.Cell) -> bool:
+        if not self._with_parameters or all(map(str.isidentifier, cell._params)):
+            return False
+        elsewhere = parameters_held_twice(cell for _, cell in self._names.values()).get(id(cell))
+        return any(not name.isidentifier() for name in set(cell._params) - (elsewhere or set()))
 
     def _compiled_early(self) -> dict[str, str]:
         """Return the cells inside jitted ones that ran and handed nothing over."""

@@ -108,6 +108,26 @@ def subtract(a: HostTensor, b: HostTensor) -> HostTensor:
     return HostTensor(a.type, a.dtype, difference)
 
 
+def rounding_of(total: HostTensor, part: HostTensor) -> float:
+    """Return how much an element of total − part may be off, total being a rounded sum with part.
+
+    A rounding each of the sum, of the sum of what was added to `part`, and of the difference:
+    together less than two units in the last place of the largest element.
+    """
+    largest = max(
+        (abs(float(edge)) for t in (total, part) if t.array.size for edge in _edges(t)), default=0.0
+    )
+    precision = 2.0**-7 if total.dtype == BFLOAT16 else float(np.finfo(total.array.dtype).eps)
+    return 2 * precision * largest
+
+
+def _edges(tensor: HostTensor) -> tuple[Any, Any]:
+    values = tensor.values()
+    if np.iscomplexobj(values):
+        values = np.abs(values)
+    return values.max(), values.min()
+
+
 def summarise(tensor: HostTensor, *, fingerprint: bool = True) -> Leaf:
     """Return a tensor's description: dtype, shape, statistics and fingerprint.
 

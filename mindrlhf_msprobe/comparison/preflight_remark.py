@@ -71,6 +71,7 @@ def _about_settings(differences: Iterable[Difference]) -> str:
         return f"the determinism setting {difference.name} differs: {_against(difference)}"
     explaining = ("versions", "configurations", "device", "world", "environment")
     rest = [d for section in explaining for d in by_section.get(section, [])]
+    rest.sort(key=lambda difference: difference.is_place)
     if not rest:
         return ""
     first = f"{rest[0].section} {rest[0].name}: {_against(rest[0])}"

@@ -155,6 +155,16 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
     return status, metrics, note
 
 
+def _rounding(a: Leaf, b: Leaf) -> float | None:
+    """Return how much an element may differ where one run knows it less exactly than the other."""
+    known = [leaf.rounding for leaf in (a, b) if leaf.rounding is not None]
+    return known[0] if len(known) == 1 and a.dtype == b.dtype else None
+
+
+def _rounded(rounding: float) -> str:
+    return f"one is a difference of two gradients, exact to {rounding:.1e}"
+
+
 def _judge_compared(a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tolerance) -> Judgement:
     if compared.equal:
         return Status.IDENTICAL, compared.metrics, _same_value_note(a, b)
@@ -162,6 +172,9 @@ def _judge_compared(a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tole
         return Status.NON_FINITE, compared.metrics, "NaN or infinity on one side only"
     if compared.within and not tolerance.bitwise:
         return Status.WITHIN_TOLERANCE, compared.metrics, ""
+    rounding = _rounding(a, b)
+    if rounding is not None and (compared.metrics.max_abs_err or math.inf) <= rounding:
+        return Status.WITHIN_TOLERANCE, compared.metrics, _rounded(rounding)
     if not compared.metrics.max_abs_err:  # all that is finite on both sides agrees
         apart = replace(compared.metrics, max_abs_err=math.inf, max_rel_err=None)
         return Status.DIFFERENT, apart, "infinities of opposite sign, or NaN beside infinity"
@@ -211,6 +224,9 @@ def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     )
     if not equal and known and of_two_tools(a, b) and may_be_equal(a, b):
         return Status.WITHIN_TOLERANCE, None, "by statistics of two tools, which round unlike"
+    rounding = _rounding(a, b)
+    if known and rounding is not None and _statistics_within(a, b, rounding):
+        return Status.WITHIN_TOLERANCE, None, f"by statistics: {_rounded(rounding)}"
     close = bool(known) and not tolerance.bitwise
     close = close and all(_within(x, y, tolerance) for x, y in known)
     if proven_different:
@@ -223,6 +239,16 @@ def _judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     if equal or close:
         return Status.WITHIN_TOLERANCE, None, "by statistics only: they never prove identity"
     return Status.DIFFERENT, None, "by statistics only"
+
+
+def _statistics_within(a: Leaf, b: Leaf, error: float) -> bool:
+    """Tell whether all statistics may be those of tensors whose elements differ by `error`."""
+    allowed = Tolerance(atol=error)
+    whole = Tolerance(atol=error * math.sqrt(math.prod(a.shape or ())))
+    return all(
+        _within(getattr(a, name), getattr(b, name), whole if name == "norm" else allowed)
+        for name in _STATISTICS
+    )
 
 
 def _may_be_close(a: Leaf, b: Leaf, tolerance: Tolerance) -> bool:

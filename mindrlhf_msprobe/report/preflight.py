@@ -46,9 +46,10 @@ def _differ(weights: Weights) -> bool:
     return bool(weights.different or weights.only_in_a or weights.only_in_b)
 
 
-def _order(difference: Difference) -> int:
+def _order(difference: Difference) -> tuple[bool, int]:
     section = difference.section
-    return _ORDER.index(section) if section in _ORDER else len(_ORDER)
+    order = _ORDER.index(section) if section in _ORDER else len(_ORDER)
+    return difference.is_place, order
 
 
 def _weights_line(weights: Weights) -> str:

@@ -142,9 +142,19 @@ class Run:
 
     @property
     def state(self) -> str:
-        """finished, failed, or running (also of a killed process); unknown for msprobe's runs."""
-        states = {str(manifest.get("state")) for manifest in self.manifests}
-        return ", ".join(sorted(states)) or "unknown"
+        """finished, failed, or running (also of a killed process); unknown for msprobe's runs.
+
+        Where the ranks' are not the same, each with its ranks.
+        """
+        ranks: dict[str, list[str]] = {}
+        for manifest in self.manifests:
+            world = manifest.get("world")
+            rank = world.get("rank") if isinstance(world, dict) else None
+            ranks.setdefault(str(manifest.get("state")), []).append(str(rank))
+        if len(ranks) < 2:
+            return next(iter(ranks), "unknown")
+        said = (f"{state} (rank {', '.join(of)})" for state, of in sorted(ranks.items()))
+        return ", ".join(said)
 
     @property
     def steps(self) -> list[int]:

@@ -7,6 +7,7 @@ stands in the journal, in dump.json and, with lower-case names, in the JSON of k
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,7 @@ class Leaf:
             L2 norm. None for an empty tensor; for bool only max and min.
         nan_count, inf_count: None where not counted (msprobe's files).
         fingerprint: `<algorithm>:<hex>`, or None.
+        rounding: of a gradient that is the difference of two, how much each element may be off.
         md5: what msprobe calls so: the CRC-32 of the bytes, bfloat16 as float32; or None.
         value: of a Python scalar; the text of a `str` leaf.
         data_name: the .npy file that holds all elements, or None.
@@ -91,6 +93,7 @@ class Leaf:
     opaque: bool = False
     whole: bool = False
     md5: str | None = None
+    rounding: float | None = None
 
     @property
     def is_tensor(self) -> bool:
@@ -139,6 +142,7 @@ class Leaf:
             "data_name": self.data_name,
             "error": self.error,
             "whole": self.whole or None,
+            "rounding": self.rounding,
         }
         content.update({name: value for name, value in extra.items() if value is not None})
         return content
@@ -197,6 +201,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         error=_text(error),
         whole=content.get("whole") is True,
         md5=md5,
+        rounding=_positive(content.get("rounding")),
     )
 
 
@@ -214,6 +219,11 @@ def _statistic(value: Any) -> Any:
     if value is None or isinstance(value, (int, float, str)):
         return value
     raise ValueError(f"a statistic is {str(value)[:40]}, expected a number")
+
+
+def _positive(value: Any) -> float | None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and 0 < value < math.inf else None
 
 
 def _text(value: Any) -> str | None:

@@ -149,7 +149,7 @@ def test_a_run_reduced_on_the_device_holds_the_same_entries(
         pytest.skip("this MindSpore cannot read a tensor's bits on the device")
 
     def record(where: str) -> Run:
-        monkeypatch.setattr(recorder, "reduces_on_device", lambda _: where == "device")
+        monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: where == "device")
         network = Mixed()
         settings = {"msprobe": True, "actor_train_dump": True, "step_end": 9, "strict": True}
         probe = Probe.from_config(
@@ -187,7 +187,7 @@ def test_a_run_reduced_on_the_device_holds_the_same_entries(
 def test_parameters_that_did_not_change_are_recorded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "reduces_on_device", lambda _: True)
+    monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: True)
     network = Twice()
     settings = {"msprobe": True, "actor_train_dump": True, "fingerprint": can_fingerprint()}
     probe = Probe.from_config({**settings, "dump_path": str(tmp_path / "run"), "strict": True})

@@ -267,7 +267,7 @@ class Splits(nn.Cell):
     ("pack", "used", "paths"),
     [
         (lambda a, b, c: (a, b, c), lambda y: y[0] + y[2], ["0", "1", "2"]),
-        (lambda a, b, c: [a, [b, (c,)]], lambda y: y[0] + y[1][1][0], ["0", "1.0", "1.1.0"]),
+        (lambda a, b, c: [a, [b, (c,)]], lambda y: y[0] + y[1][1][0], ["0.0", "0.1.0", "0.1.1.0"]),
         (
             lambda a, b, c: {"a": a, "in": {"b": b, "c": c}},
             lambda y: y["a"] + y["in"]["c"],

@@ -13,7 +13,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn, ops  # noqa: E402
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops  # noqa: E402
 from small_networks import Cubed, Decoder, Mixed, Policy, Scale, Twice, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
@@ -504,6 +504,67 @@ def test_what_the_modes_see_unlike_is_no_divergence(tmp_path: Path) -> None:
     counts = {status for status, count in result.verdict.counts.items() if count}
     assert counts == {"identical", "within_tolerance"}
     assert any("several places" in gap.reason for gap in result.verdict.coverage)
+
+
+class Residual(nn.Cell):
+    """A block as transformers have it: x + f(norm(x)); it holds parameters in a tuple, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm((4,))
+        self.dense = nn.Dense(4, 4)
+        own = [Parameter(tensor(4, start=1.0), name=f"bias.{n}") for n in range(2)]
+        self.biases = ParameterTuple(own)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x + self.dense(self.norm(x)) * self.biases[0] + self.biases[1]
+
+
+class ResidualLoss(nn.Cell):
+    """Two such blocks and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.SequentialCell([nn.Dense(4, 4), Residual(), Residual()])
+
+    def construct(self, x: Tensor) -> Tensor:
+        found = self.blocks(x)
+        return (found * found).mean()
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_cell_that_trains_lines_up_without_a_tolerance(tmp_path: Path, task: str) -> None:
+    """What a residual connection rounds in PyNative, and what a graph cannot have, is said."""
+    for name, mode in (("pynative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
+        ms.set_context(mode=mode)
+        ms.set_seed(1)
+        network = ResidualLoss()
+        optimizer = nn.SGD(network.trainable_params(), 0.1)
+        train = nn.TrainOneStepCell(network, optimizer)
+        probe = Probe.from_config(
+            {"msprobe": True, "actor_train_dump": True, "task": task, "strict": True}
+            | {"dump_path": str(tmp_path / name)}
+        )
+        probe.watch(actor=train, optimizers={"actor": optimizer})
+        try:
+            with probe.phase("actor_update"):
+                train(tensor(3, 4))
+        finally:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+        probe.step()
+        probe.close()
+    result = compare_runs(tmp_path / "pynative", tmp_path / "graph")
+    apart = {finding.record for finding in result.findings if not finding.status.agrees}
+    assert apart == set()
+    rounded = {f.record for f in result.findings if "difference of two gradients" in f.note}
+    assert rounded <= {
+        f"Cell.network.blocks.{n}.norm.LayerNorm.backward.0.output.0" for n in (1, 2)
+    }
+    reasons = {gap.reason for gap in result.verdict.coverage if "graph mode" in gap.reason}
+    assert any("the optimizer's own call" in reason for reason in reasons)
+    assert any("in a tuple" in reason for reason in reasons)
+    root = open_run(tmp_path / "pynative").entries()[0]
+    assert {record.io for record in root.records} == {"input", "output"}
 
 
 class DoesNotCompile(nn.Cell):

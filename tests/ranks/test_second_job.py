@@ -11,6 +11,7 @@ import time
 import pytest
 
 from mindrlhf_msprobe import Probe, RunError, open_run
+from mindrlhf_msprobe.cli import main
 
 JOB = """
 import sys
@@ -211,3 +212,16 @@ def test_two_probes_of_one_process_do_not_let_the_lock_go(tmp_path):
     )
     probe.close()
     assert "is being written by a job that still runs" in second.stderr
+
+
+def test_which_rank_did_not_end_is_said(tmp_path, capsys):
+    """`show` names the ranks where not all of them ended alike."""
+    path = tmp_path / "run"
+    jobs = [RunningJob(path, RANK_ID=rank, RANK_SIZE="3") for rank in "012"]
+    for job in jobs:
+        job.step(0.5)
+    jobs[1].kill()
+    for job in (jobs[0], jobs[2]):
+        job.end()
+    assert main(["show", str(path)]) == 0
+    assert "finished (rank 0, 2), running (rank 1)" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from parted import first_divergence
 from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+from mindrlhf_msprobe.comparison.preflight_remark import remark
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -26,6 +27,7 @@ from mindrlhf_msprobe.findings import (
     Weights,
 )
 from mindrlhf_msprobe.report.console import render
+from mindrlhf_msprobe.report.preflight import preflight_lines
 from mindrlhf_msprobe.report.wording import before, merged
 
 
@@ -337,3 +339,12 @@ def test_lines_that_share_their_reason_stand_in_one():
     verdict = replace(parted().verdict, coverage=())
     text = render(parted(preflight=preflight, verdict=verdict))
     assert text.count("Not compared: seeds: ") == 1
+
+
+def test_settings_that_only_say_where_files_lie_come_last():
+    """Each run has directories of its own: they must not hide the setting that matters."""
+    paths = [Difference("configurations", f"actor.path{n}", f"/a/{n}", f"/b/{n}") for n in range(9)]
+    mode = Difference("device", "mode", "PyNative", "graph")
+    lines = preflight_lines(Preflight(differences=(*paths, mode)))
+    assert lines[1] == "  device: mode: PyNative in A, graph in B"
+    assert "first device mode" in remark(Preflight(differences=(*paths, mode)), None)
