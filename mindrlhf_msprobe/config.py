@@ -78,6 +78,12 @@ class ProbeConfig:
             object.__setattr__(self, name, check(name, getattr(self, name)))
         _check_range("token_range_start", "token_range_end", self)
         _check_range("step_start", "step_end", self)
+        if self.steps and not self.recorded_steps:
+            raise ConfigError(
+                f"{SECTION}.steps is {list(self.steps)}, of which none lies in the step window, "
+                f"step_start {self.step_start} … step_end {self.step_end}: nothing would be "
+                f"recorded. Set step_end: {max(self.steps)}."
+            )
 
     def phase_table(self) -> dict[str, Phase]:
         """Return every phase a trainer may open, by name."""
@@ -283,8 +289,10 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
 
 def _some_of(*choices: str) -> Callable[[str, Any], tuple[str, ...]]:
     def check(name: str, value: Any) -> tuple[str, ...]:
-        one = _choice(*choices)
-        items = _items(name, value, f"a list of {', '.join(choices)}")
+        one, expected = _choice(*choices), f"a list of {', '.join(choices)}"
+        items = _items(name, value, expected)
+        if not items:
+            raise _fail(name, value, f"{expected}: one of them at least")
         return tuple(one(f"{name}[{i}]", item) for i, item in enumerate(items))
 
     return check

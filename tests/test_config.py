@@ -262,6 +262,8 @@ WRONG = [
     ("exclude", ["("], "a regular expression"),
     ("directions", "forward", "a list of forward, backward"),
     ("directions", ["sideways"], "one of forward, backward"),
+    ("directions", [], "a list of forward, backward: one of them at least"),
+    ("parts", [], "a list of input, output: one of them at least"),
     ("phases", ["reward"], "a mapping of phase name to role"),
     ("phases", {"actor_update": "actor"}, "a name that is not already taken"),
     ("phases", {"data": "actor"}, "a name that is not already taken"),
@@ -295,6 +297,13 @@ def test_an_inverted_range_is_refused(name: str) -> None:
         load_config({f"{name}_start": 5, f"{name}_end": 2})
     for part in (f"{name}_end is 2", f"{name}_start 5", "inclusive", f"{name}_end: 5"):
         assert part in str(refusal.value)
+
+
+def test_steps_that_all_lie_outside_the_window_are_refused() -> None:
+    """Nothing would be recorded; the message names the key that is missing."""
+    with pytest.raises(ConfigError, match=r"steps is \[5, 7\].*step_end 0.*Set step_end: 7"):
+        load_config({"steps": [5, 7]})
+    assert load_config({"steps": [5, 7], "step_end": 5}).recorded_steps == 1
 
 
 def test_a_start_alone_is_refused_because_the_end_is_still_zero() -> None:

@@ -17,6 +17,7 @@ from mindrlhf_msprobe.findings import Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Leaf, Record
 
+_MOST_SIZES = 32  # of a shape that are shown; a hostile one may have millions
 _STATISTICS = ("max", "min", "mean", "norm")
 
 #: (status, metrics, note)
@@ -104,7 +105,9 @@ def _with_tokens(note: str, a: Record, b: Record, decode: Decode | None) -> str:
 
 
 def _shape(record: Record) -> str:
-    return str(list(record.leaf.shape or ()))
+    sizes = list(record.leaf.shape or ())
+    more = len(sizes) - _MOST_SIZES
+    return str(sizes) if more <= 0 else f"{str(sizes[:_MOST_SIZES])[:-1]}, … {more} more]"
 
 
 def _no_gradient_and_zeros(a: Leaf, b: Leaf) -> bool:

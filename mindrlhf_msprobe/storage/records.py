@@ -30,6 +30,7 @@ _ENTRY_FIELDS = ("input_args", "input_kwargs", "input", "output", "output_kwargs
 
 #: The direction of an entry that holds gradients of parameters.
 PARAMETERS_GRAD = "parameters_grad"
+_MOST_SHOWN = 100  # characters of a file name from elsewhere
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
 #: The dtypes that are stored as they are; all others, e.g. BFloat16, as a wider one.
@@ -390,7 +391,8 @@ class Locator:
         path = self._directory + name
         leaves_it = "/" in name or name in ("", ".", "..")
         if leaves_it or (name in self._links and not layout.inside(self._root, Path(path))):
-            error = f"its file {name!r} lies outside the run's directory, so it was not opened"
+            shown = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
+            error = f"its file {shown!r} lies outside the run's directory, so it was not opened"
             return replace(leaf, error=error), None
         return leaf, path
 
