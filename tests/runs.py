@@ -22,7 +22,8 @@ from mindrlhf_msprobe.capture.summary import fingerprint_of, is_tensor, summaris
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.selection import Selection
-from mindrlhf_msprobe.storage.records import Leaf, entry_name
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import entry_name
 from mindrlhf_msprobe.storage.writer import RunWriter
 
 MSPROBE_DATA = Path(__file__).parent / "data" / "msprobe"

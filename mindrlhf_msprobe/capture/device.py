@@ -20,7 +20,7 @@ import mindspore as ms
 from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.mindspore_api import API
-from mindrlhf_msprobe.storage.records import Leaf
+from mindrlhf_msprobe.storage.leaves import Leaf
 
 FINGERPRINT_ALGORITHM = "fmix32x2"
 

@@ -22,8 +22,8 @@ from mindrlhf_msprobe.capture.summary import (
     to_host,
 )
 from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import Charge
-from mindrlhf_msprobe.storage.records import Leaf
 
 #: Takes an entry's values and its call stack.
 EntrySink = Callable[[dict[str, Any], tuple[str, ...]], None]

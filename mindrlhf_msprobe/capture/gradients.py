@@ -33,7 +33,8 @@ from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
 from mindrlhf_msprobe.capture.summary import is_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.selection import Selection
-from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, PARAMETERS_GRAD, Leaf, child_path
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path
+from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, PARAMETERS_GRAD
 
 _TAPPED_BY = "_msprobe_tapped_by"
 _MOST_CAPTURES = 8

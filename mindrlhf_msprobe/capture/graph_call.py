@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindrlhf_msprobe.capture.graph_outline import Path
-from mindrlhf_msprobe.storage.records import Leaf, child_path, entry_name
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path
+from mindrlhf_msprobe.storage.records import entry_name
 
 _RECORD_PARTS = {"input_args": "input", "input_kwargs": "input", "output_kwargs": "output"}
 _NOTHING = Leaf("NoneType").to_json()

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.capture.graph_probes import SITES, Site
 from mindrlhf_msprobe.capture.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.selection import Selection
-from mindrlhf_msprobe.storage.records import Leaf, child_path
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 
 #: Where a gradient stands in a backward entry: what arrives is its input, what leaves its output.
 _BACKWARD_PARTS = {"output": "input", "input_args": "output", "input_kwargs": "output_kwargs"}

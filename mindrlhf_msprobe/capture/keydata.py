@@ -11,7 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.capture.summary import HostTensor, is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.records import Leaf, is_leaf
+from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
 
 
 @dataclass

@@ -20,8 +20,8 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import Ledger
-from mindrlhf_msprobe.storage.records import Leaf
 from mindrlhf_msprobe.storage.writer import RunWriter
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from mindrlhf_msprobe.storage.arrays import (
     dtype_name,
     float32_to_bfloat16_bits,
 )
-from mindrlhf_msprobe.storage.records import Leaf
+from mindrlhf_msprobe.storage.leaves import Leaf
 
 FINGERPRINT_ALGORITHM = "xxh3_128"
 

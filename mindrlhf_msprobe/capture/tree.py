@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.records import Leaf, child_path
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 
 MAX_DEPTH = 32
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.comparison.metrics import compare_arrays
 from mindrlhf_msprobe.findings import Status, counted
-from mindrlhf_msprobe.storage.records import Leaf, Record
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
 
 LEAST_MARGIN = 4.0
 #: For 1, 2 and more values in a record; each for 1, 2, … repetitions, then the least margin.

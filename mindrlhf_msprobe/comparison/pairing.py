@@ -21,7 +21,8 @@ from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, o
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
-from mindrlhf_msprobe.storage.records import Entry, Leaf, Record
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Entry, Record
 
 _BEGIN_IO = ("input", "parameters")
 

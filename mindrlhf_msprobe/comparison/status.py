@@ -15,7 +15,8 @@ from mindrlhf_msprobe.comparison.texts import Decode, text_difference, token_dif
 from mindrlhf_msprobe.comparison.two_tools import may_be_equal, of_two_tools
 from mindrlhf_msprobe.findings import Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
-from mindrlhf_msprobe.storage.records import Leaf, Record
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
 
 _MOST_SIZES = 32  # of a shape that are shown; a hostile one may have millions
 _STATISTICS = ("max", "min", "mean", "norm")

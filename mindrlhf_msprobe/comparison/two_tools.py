@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.records import Leaf
+from mindrlhf_msprobe.storage.leaves import Leaf
 
 _SUBNORMAL = 2.0**-126  # float32 below it may be taken for zero
 _Rounding = Callable[[float], float]

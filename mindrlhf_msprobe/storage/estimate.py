@@ -16,8 +16,9 @@ from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import BFLOAT16, npy_header
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Leaf, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 KEY_DATA = "key data"
 _NAMED = len('"data_name": "", ')  # what a line gains by the name of a file, beside the name

@@ -13,14 +13,8 @@ import numpy as np
 
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
-from mindrlhf_msprobe.storage.records import (
-    Leaf,
-    Locator,
-    Record,
-    child_path,
-    is_leaf,
-    leaves,
-)
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaves
+from mindrlhf_msprobe.storage.records import Locator, Record
 
 
 @dataclass(frozen=True)

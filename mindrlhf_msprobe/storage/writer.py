@@ -21,10 +21,10 @@ from mindrlhf_msprobe.storage.arrays import save_npy
 from mindrlhf_msprobe.storage.atomic import write_json
 from mindrlhf_msprobe.storage.background import Background, FaultSink
 from mindrlhf_msprobe.storage.buffers import BufferPool, Copy
+from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.manifest import Manifest
 from mindrlhf_msprobe.storage.phase_files import PhaseFiles, start_afresh
-from mindrlhf_msprobe.storage.records import count_leaves
 
 #: Bytes that may wait to be written unless the configuration says otherwise.
 DEFAULT_BUFFER = 512 << 20

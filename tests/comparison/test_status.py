@@ -15,7 +15,8 @@ from mindrlhf_msprobe.comparison.status import judge
 from mindrlhf_msprobe.comparison.texts import text_difference
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays import save_npy
-from mindrlhf_msprobe.storage.records import Leaf, Record
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
 
 NAN, INF = math.nan, math.inf
 LOOSE = Tolerance(rtol=0.1)
@@ -351,7 +352,7 @@ def test_a_scalar_against_a_tensor_is_another_dtype(stored):
 def test_a_text_called_nan_is_a_text():
     """The text 'NaN' in a file is not the number."""
     content = Leaf("str", value="NaN").to_json()
-    from mindrlhf_msprobe.storage.records import leaf_from_json
+    from mindrlhf_msprobe.storage.leaves import leaf_from_json
 
     assert leaf_from_json(content).value == "NaN"
     assert math.isnan(leaf_from_json(Leaf("float", value=NAN).to_json()).value)

@@ -12,7 +12,8 @@ from mindrlhf_msprobe.capture.summary import summarise, to_host
 from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.comparison.status import judge
 from mindrlhf_msprobe.findings import Status
-from mindrlhf_msprobe.storage.records import Leaf, Record
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
 
 VALUES = np.random.default_rng(3).normal(size=(40, 25))
 

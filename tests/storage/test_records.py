@@ -10,16 +10,8 @@ import pytest
 
 from mindrlhf_msprobe.capture.summary import summarise, to_host
 from mindrlhf_msprobe.storage.atomic import dump_json
-from mindrlhf_msprobe.storage.records import (
-    Entry,
-    Leaf,
-    cell_name,
-    child_path,
-    entry_records,
-    is_leaf,
-    leaf_from_json,
-    leaves,
-)
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json, leaves
+from mindrlhf_msprobe.storage.records import Entry, cell_name, entry_records
 
 
 def through_json(leaf, form=Leaf.to_json):
