@@ -373,7 +373,7 @@ class Probe:
         for phase, network in networks.items():
             if network is not None:
                 with recorder.ledger.charge(phase.name):
-                    recorder.first_entry(phase.role, network)
+                    recorder.first_entry(phase, network)
         self._open = context
         return {p: n for p, n in networks.items() if n is not None and recorder.wants(p)}
 

@@ -119,6 +119,20 @@ def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_pa
     assert "--include cannot stand beside --config" in capsys.readouterr().err
 
 
+def test_what_was_left_out_is_said_in_words(tmp_path):
+    recording = Recording(tmp_path / "run")
+    recording.writer.note_left_out("key_data", "log_prob", "it never leaves the loss")
+    recording.writer.note_graph_gaps("actor", {"head": "a dynamic shape"})
+    recording.data("loss", 1.5)
+    recording.end_step()
+    recording.close()
+    found = estimate(open_run(tmp_path / "run"), ProbeConfig(), phases=["key data"])
+    assert "log_prob: it never leaves the loss" in found.remarks
+    assert "actor head: a dynamic shape" in found.remarks
+    (key_data,) = found.phases
+    assert f"{key_data.size} bytes more for each of them" in found.remarks[-1]
+
+
 def test_every_dtype_has_its_size(tmp_path):
     """bfloat16 is stored as float32; bool, integers, 0-d and empty tensors as they are."""
     recording = Recording(tmp_path / "run")

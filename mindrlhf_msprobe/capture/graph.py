@@ -36,6 +36,8 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
+#: In the reason why something of a cell is not recorded: its dtypes are those after a cast.
+CASTS = "to_float casts them"
 _ASKED = "msprobe_asked"
 _OPTIMIZER = "msprobe_optimizer"  # wrapped as what takes gradients, not as a cell among others
 _numbers = itertools.count(1)
@@ -99,7 +101,7 @@ class GraphProbes:
         own = cell.parameters_and_names(expand=False) if config.parameters else ()
         return Asked(
             parameters=tuple(name for name, _ in own if name.isidentifier()),
-            gradients="backward" in config.directions and not cell.has_bprop,
+            gradients="backward" in config.directions and not _why_no_gradients(cell),
         )
 
     def watch_optimizer(self, role: str, optimizer: nn.Cell) -> None:
@@ -143,6 +145,25 @@ class GraphProbes:
             number: [owners.get(id(parameter)) for parameter in parameters]
             for number, parameters in optimizers
         }
+
+
+def _why_no_gradients(cell: nn.Cell) -> str:
+    """Return why the gradients of a cell are not recorded in graphs; empty if they are."""
+    if cell.has_bprop:
+        return "its gradients: it has a bprop of its own"
+    if vars(cell).get("_has_config_recompute") and not vars(cell).get("output_no_recompute"):
+        # MindSpore orders what it recomputes behind the gradients that arrive, and a probe of
+        # those behind the forward pass: "Graph cycle exists".
+        return "its gradients: it is recomputed as a part of another cell"
+    if casts(cell):
+        # MindSpore folds the casts of cells that follow each other, unless a probe lies between.
+        return f"its gradients, and the dtype its inputs had before: {CASTS}"
+    return ""
+
+
+def casts(cell: nn.Cell) -> bool:
+    """Tell whether MindSpore casts what a cell is given, by `to_float`."""
+    return any(cell.get_flags().get(name) for name in ("fp16", "fp32", "bf16"))
 
 
 def _is_inner_recurrent(cell: nn.Cell) -> bool:
@@ -221,6 +242,7 @@ class PhaseCapture:
         self._root = root
         self._entries = opening.entries
         self._with_parameters = opening.with_parameters
+        self._backward = "backward" in opening.directions
         self._eager = None if graph_mode() else EagerCapture(opening)
         self._names = {
             vars(cell)[NUMBER]: (name, cell)
@@ -284,8 +306,8 @@ class PhaseCapture:
         for number, (name, cell) in self._names.items():
             if number in SITES.gaps:
                 found[name] = SITES.gaps[number]
-            elif number in SITES.compiled and cell.has_bprop:
-                found[name] = "its gradients: it has a bprop of its own"
+            elif number in SITES.compiled and self._backward and _why_no_gradients(cell):
+                found[name] = _why_no_gradients(cell)
             elif number in SITES.compiled and vars(cell).get(_OPTIMIZER):
                 found[name] = "the optimizer's own call; the gradients that enter it are recorded"
             elif number in SITES.compiled and self._holds_tuple_of_its_own(cell):

@@ -367,6 +367,7 @@ class GraphCalls:
         of_cells = self._optimizers[call.cell]
         for (_, (index,)), leaf in sorted(call.tensors.items(), key=lambda item: item[0][1]):
             slot, name = of_cells[index]  # type: ignore[misc]
+            leaf = {**leaf, "at_optimizer": True}
             entries.setdefault(slot.call_name("parameters_grad"), {})[name] = [leaf]
         for call_name, gradients in entries.items():
             count = self._counts.get(call_name, 0)

@@ -105,7 +105,7 @@ class Recorder:
         self._begin(step)
         self._messages.starts_at(step)
 
-    def first_entry(self, role: str, network: Any) -> None:
+    def first_entry(self, phase: Phase, network: Any) -> None:
         """Record the initial weights of a role's network, and what the process now runs with.
 
         Only the first network that a role enters counts: one that replaces it, by a later
@@ -113,13 +113,14 @@ class Recorder:
         recorded for both. By the first network of all, the trainer has set its seeds and its
         determinism, which is why they are looked at again.
         """
+        role = phase.role
         if role in self._roles_entered:
             return
         settings = None if self._roles_entered else settings_now(self.fault)
         self._roles_entered.add(role)
         try:
             weights = initial_weights(network, self.fault) if self._config.fingerprint else None
-            self._writer.save_first_entry(role, weights, settings)
+            self._writer.save_first_entry(role, weights, settings, phase.name)
         except Exception as error:
             self.fault(f"the initial weights of {role}", error)
 

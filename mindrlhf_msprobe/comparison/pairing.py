@@ -9,6 +9,7 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.alignment import Alignment, align, nearest_around
 from mindrlhf_msprobe.comparison.coverage import (
+    CASTS,
     why_no_entry,
     why_no_key_data,
     why_no_part,
@@ -230,6 +231,8 @@ class _Planner:
                 gaps[i] = why_not_compiled(self._configs[i], self._coverage[i], ran)
             if gaps[i] is not None:
                 wanted[i] = {k: r for k, r in wanted[i].items() if r.leaf.error is None}
+        if None in entries and all(map(_is_no_gradient, entries)):
+            gaps[0 if entries[0] is None else 1] = "entries through which no gradient flowed"
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
             if None in entries and not entry.records:  # it ran in one run only, and silently
@@ -240,7 +243,10 @@ class _Planner:
             a, b = (side.get(place) for side in wanted)
             missing = 0 if a is None else 1
             gap = unreadable = None
-            if a is None or b is None:
+            if a is not None and b is not None:
+                cast = a.leaf.dtype != b.leaf.dtype
+                gap = next((why for why in gaps if cast and why and CASTS in why), None)
+            else:
                 gap = gaps[missing]
                 unreadable = self._unreadable[missing].get(entry.phase)
                 found = a or b
@@ -311,6 +317,16 @@ _ALONE, _FIRST = (("data", ""),), (("data", "0"),)
 
 #: The records of one entry or of one save by their place in it: (io, path).
 _Records = dict[tuple[str, str], Record]
+
+
+def _is_no_gradient(entry: Entry | None) -> bool:
+    """Tell whether an entry, if there is one, is of a backward pass without any gradient."""
+    if entry is None:
+        return True
+    return entry.direction == "backward" and all(
+        record.leaf.type == "NoneType" or (record.leaf.max == record.leaf.min == 0)
+        for record in entry.records
+    )
 
 
 def _by_place(records: Iterable[Record]) -> _Records:

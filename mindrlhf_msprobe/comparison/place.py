@@ -29,6 +29,10 @@ from mindrlhf_msprobe.storage.records import Record
 
 #: Bytes of tensors that one worker compares in one go.
 CHUNK_BYTES = 32 << 20
+_AT_OPTIMIZER = (
+    "gradients of parameters, the one run's as they arose, the other's as they entered the "
+    "optimizer: after unscaling and clipping, if the training does that"
+)
 _WHOLE = (
     "gradients of a tensor that a cell was given in several places, or returned as it was: the one "
     "run recorded them together, the other each by itself"
@@ -110,6 +114,7 @@ class Judged:
     metrics: Metrics | None
     note: str
     tolerance: str
+    gap: str = ""
 
     @classmethod
     def of(
@@ -147,6 +152,12 @@ class JudgedPlace:
         """Fill in what a waiting pair turned out to be."""
         finding = self.findings[judged.index]
         assert finding is not None
+        if judged.gap:
+            self.findings[judged.index] = None
+            counts = {(gap.reason, gap.only_in): gap.records for gap in self.gaps}
+            counts[judged.gap, "both"] = counts.get((judged.gap, "both"), 0) + 1
+            self.gaps = tuple(CoverageGap(*what, n) for what, n in counts.items())
+            return
         self.findings[judged.index] = replace(
             finding,
             status=judged.status,
@@ -206,6 +217,9 @@ def judge_pair(job: Job, work: PairWork) -> Judged:
     except Exception as error:
         reason = f"it could not be compared: {type(error).__name__}: {error}"
         return Judged.of(work, Status.UNREADABLE, None, reason, words)
+    if status is Status.DIFFERENT and work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
+        judged = Judged.of(work, status, metrics, note, words)
+        return replace(judged, gap=_AT_OPTIMIZER)
     if job.noise and status in EXPLAINABLE:
         (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note))
         words = "; ".join(filter(None, [words, by_noise]))

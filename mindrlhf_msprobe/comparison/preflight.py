@@ -151,11 +151,12 @@ def _compare_manifests(
         if is_known(section, *pair, notes):
             merged.add(section, rank, compare(section, *pair, notes))
     late = a.get("taken") == AT_FIRST_PHASE == b.get("taken")
+    certain = late and a.get("taken_in") == b.get("taken_in")
     for section in _SETTINGS:
         pair = _setting(a, section, late, other_rank), _setting(b, section, late, other_rank)
         if is_known(section, *pair, notes):
             found = compare(section, *pair, notes)
-            if section == "seeds" and not late:
+            if section == "seeds" and not certain:
                 found = _certain_seeds(found, notes)
             merged.add(section, rank, found)
     pair = _recording(a), _recording(b)
@@ -199,7 +200,7 @@ def _certain_seeds(found: Iterable[Found], notes: Notes) -> Iterator[Found]:
         if name in GENERATOR_STATES or (name == "mindspore" and (a is None or b is None)):
             notes.about(
                 "seeds: {} {was} looked at when the probe started, perhaps before the trainer set "
-                "{it}: no network was entered in both runs",
+                "{it}, or in another phase than in the other run",
                 name,
             )
         else:

@@ -45,8 +45,8 @@ class SingleSave:
 
     Args:
         dump_path: where the run is recorded. A directory that holds a run already is continued
-            with the step behind the last one that holds anything, with a warning; one into which
-            this process records already, by a PrecisionDebugger, say, is the same run.
+            with the step behind the last one, with a warning; one into which this process records
+            already, by a PrecisionDebugger, say, is the same run.
         fmk: taken for the sake of old scripts; tensors are MindSpore's either way.
 
     Raises:
@@ -137,25 +137,27 @@ class SingleSave:
 
 
 def _continued(place: str) -> Probe:
-    """Return a probe that records into `place`, behind all that is there already.
+    """Return a probe that records into `place`, behind what is there already.
 
-    A step that was not ended stays, too: scripts that never call `step()` have no other.
+    A program that ended may have left a step without ending it: scripts that never call `step()`
+    have no other, so it stays. What one that was killed left of a step is recorded again, so that
+    all ranks go on with the same one.
     """
     from mindrlhf_msprobe.capture.recorder import current_rank
     from mindrlhf_msprobe.probe import Probe
     from mindrlhf_msprobe.storage.claim import own_manifest
+    from mindrlhf_msprobe.storage.manifest import FINISHED
 
-    root, rank = Path(place), current_rank(os.environ)
-    steps = [-1]
-    ours = bool(layout.manifests(root))  # else by msprobe, whose processes need not be ranks
-    for path in layout.step_directories(root) if root.is_dir() else ():
-        if not ours or rank in layout.rank_directories(path):
-            steps.append(layout.step_number(path.name) or 0)
-    earlier = own_manifest(root, rank) or {}
-    for attempt in earlier.get("attempts", []):  # a step may have ended without data
-        ended = attempt.get("last_completed_step") if isinstance(attempt, dict) else None
-        steps.append(ended if isinstance(ended, int) else -1)
-    continued = bool(earlier) or len(steps) > 1
+    root = Path(place)
+    steps: list[int | None] = [-1]
+    earlier = own_manifest(root, current_rank(os.environ))
+    if earlier is not None:
+        attempts = [a for a in earlier.get("attempts") or [] if isinstance(a, dict)]
+        steps += [a.get("last_completed_step") for a in attempts]
+        steps += [a.get("unfinished_step") for a in attempts if a.get("state") == FINISHED]
+    elif root.is_dir() and not layout.manifests(root):  # by msprobe, which has no attempts
+        steps += [layout.step_number(path.name) for path in layout.step_directories(root)]
+    step = max(number for number in steps if isinstance(number, int)) + 1
     probe = Probe.from_config(
         {
             "msprobe": True,
@@ -163,10 +165,10 @@ def _continued(place: str) -> Probe:
             "key_data_dump": True,
             "configurations_dump": True,
             "existing": "resume",
-            "initial_step": max(steps) + 1,
+            "initial_step": step,
         }
     )
-    if continued:
+    if earlier is not None or len(steps) > 1:
         logger.warning(
             "SingleSave: %s holds a run already; it is continued with step %d. Give every run a "
             "dump_path of its own to keep them apart.",

@@ -54,10 +54,10 @@ def own_manifest(root: Path, rank: int) -> dict[str, Any] | None:
 def being_written(root: Path, lock: RankLock) -> str:
     """Say that another process holds the lock of a rank."""
     return (
-        f"dump_path {root} is being written by a job that still runs ({lock.holder()}, as rank "
-        f"{lock.rank}). Give this job another dump_path, or start it when that one has ended. If "
-        f"both are of one job, each must know its rank when its probe starts: set RANK_ID, or call "
-        f"mindspore.communication.init() before."
+        f"dump_path {root} is being written by a job that still runs ({lock.holder_in_words()}, as "
+        f"rank {lock.rank}). Give this job another dump_path, or start it when that one has ended. "
+        f"If both are of one job, each must know its rank when its probe starts: set RANK_ID, or "
+        f"call mindspore.communication.init() before."
     )
 
 
@@ -92,20 +92,22 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
     """
     others = [path for path in layout.manifests(root) if layout.manifest_rank(path) != rank]
     for path in others:
+        lock = RankLock(root, layout.manifest_rank(path))
+        running = lock.held_elsewhere()
         try:
             theirs = read_manifest(path)
         except RunError:
-            if existing == "refuse":
+            if existing == "refuse" and not running:
                 raise
             theirs = {}
-        lock = RankLock(root, layout.manifest_rank(path))
-        running = lock.held_elsewhere()
+        if running:
+            theirs = _as_it_runs(theirs, lock.holder())
         why = _another_job(theirs, world, running)
         if why and running:
             raise InUseError(
                 f"dump_path {root} is being written by another job that still runs "
-                f"({lock.holder()}, as rank {lock.rank}; {path.name} says {why}). Give this job "
-                f"another dump_path, or start it when that one has ended."
+                f"({lock.holder_in_words()}, as rank {lock.rank}; {path.name} says {why}). Give "
+                f"this job another dump_path, or start it when that one has ended."
             )
         if why and existing == "refuse":
             raise RunError(
@@ -115,6 +117,19 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
     return bool(others)
 
 
+def _as_it_runs(manifest: dict[str, Any], holder: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of the process that holds a rank's lock.
+
+    It has the lock before it has written its manifest; until then an earlier run's may stand there.
+    """
+    try:
+        own = manifest["attempts"][-1]["pid"] == holder["pid"]
+        own = own and manifest["world"]["host"] == holder["host"]
+    except (KeyError, IndexError, TypeError):
+        own = False
+    return manifest if own else {"world": holder.get("world")}
+
+
 def _another_job(theirs: dict[str, Any], world: dict[str, Any], running: bool) -> str:
     """Return how a manifest shows that it is of another job; empty if it does not.
 
@@ -122,6 +137,8 @@ def _another_job(theirs: dict[str, Any], world: dict[str, Any], running: bool) -
     Ranks that nothing connects may be run one after the other.
     """
     of = theirs.get("world")
+    if of is None and running:  # it is about to say
+        return ""
     if not isinstance(of, dict) or any(of.get(key) != value for key, value in world.items()):
         shown = {key: of.get(key) for key in world} if isinstance(of, dict) else of
         return f"{shown}; this job is {world}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,10 @@ def estimate(
         steps,
         ranks or len({place.rank for place in found}),
         free_bytes(run.path),
-        tuple(_remarks(run, wanted, sorted(missing, key=phase_order), unsized)),
+        (
+            *_remarks(run, wanted, sorted(missing, key=phase_order), unsized),
+            *_about_further_steps(found if phases is not None else ()),
+        ),
     )
 
 
@@ -277,6 +280,25 @@ def _on_disk(file: Path, block: int) -> int:
     return _blocks(file.lstat().st_size, block)
 
 
+def _about_further_steps(places: Iterable[PhaseEstimate]) -> Iterator[str]:
+    """Say what steps outside the window take: key data are recorded in all of them."""
+    sizes = [place.size for place in places if place.phase == KEY_DATA]
+    if sizes:
+        yield (
+            f"key data are recorded in steps outside the step window, too: {max(sizes)} bytes more "
+            f"for each of them and each rank"
+        )
+
+
+def _left_out(coverage: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    """Yield what a run says it could not record: by phase, by key, by role and cell."""
+    for what, why in coverage.items():
+        if isinstance(why, Mapping):
+            yield from _left_out(why, "" if what in ("phases", "key_data") else what)
+        else:
+            yield f"{name} {what}: {why}".lstrip()
+
+
 def _remarks(
     run: Run, wanted: ProbeConfig, missing: Iterable[str], unsized: set[str]
 ) -> Iterator[str]:
@@ -301,8 +323,7 @@ def _remarks(
             yield "parameters were not recorded, so they are not in the estimate"
         if wanted.task == "tensor" and not config.fingerprint:
             yield "without fingerprints equal tensors cannot be told, so each is counted"
-    for said in run.coverage().items():
-        yield f"{said[0]}: {said[1]}"
+    yield from _left_out(run.coverage())
     for dtype in sorted(unsized):
         yield f"tensors of dtype {dtype} have no known size and are not in it"
     for problem in run.problems:

@@ -36,6 +36,8 @@ class Leaf:
             L2 norm. None for an empty tensor; for bool only max and min.
         nan_count, inf_count: None where not counted (msprobe's files).
         fingerprint: `<algorithm>:<hex>`, or None.
+        at_optimizer: a parameter's gradient as it entered the optimizer, unscaled and clipped if
+            the training does so.
         rounding: of a gradient that is the difference of two, how much each element may be off.
         md5: what msprobe calls so: the CRC-32 of the bytes, bfloat16 as float32; or None.
         value: of a Python scalar; the text of a `str` leaf.
@@ -63,6 +65,7 @@ class Leaf:
     whole: bool = False
     md5: str | None = None
     rounding: float | None = None
+    at_optimizer: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -112,6 +115,7 @@ class Leaf:
             "error": self.error,
             "whole": self.whole or None,
             "rounding": self.rounding,
+            "at_optimizer": self.at_optimizer or None,
         }
         content.update({name: value for name, value in extra.items() if value is not None})
         return content
@@ -171,6 +175,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         whole=content.get("whole") is True,
         md5=md5,
         rounding=_positive(content.get("rounding")),
+        at_optimizer=content.get("at_optimizer") is True,
     )
 
 

@@ -132,12 +132,15 @@ class Manifest:
         ]
         return b"{" + b", ".join(roles) + b"}"
 
-    def note_settings(self, settings: Mapping[str, Any], taken: str) -> None:
+    def note_settings(
+        self, settings: Mapping[str, Any], taken: str, phase: str | None = None
+    ) -> None:
         """Note this attempt's settings, section by section; `save` writes them.
 
         Args:
             taken: the moment: `start` or `first_phase`. What was different at the start stays
                 under `at_start`.
+            phase: the first phase, at that moment.
         """
         target = self.attempt if self._further else self.content
         if taken != AT_START:
@@ -153,6 +156,8 @@ class Manifest:
             if self._further and value == self.content.get(name):
                 del target[name]
         target["taken"] = taken
+        if phase is not None:
+            target["taken_in"] = phase
 
     def _setting(self, name: str) -> Any:
         return self.attempt.get(name, self.content.get(name))
@@ -331,7 +336,7 @@ def _kept(earlier: dict[str, Any] | None) -> dict[str, Any]:
         return {}
     names = (
         *("versions", "device", "seeds", "determinism", "environment"),
-        *("taken", "at_start", "initial_weights"),
+        *("taken", "taken_in", "at_start", "initial_weights"),
     )
     return {name: earlier[name] for name in names if name in earlier}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import platform
+import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +16,8 @@ from typing import Any, ClassVar
 
 from mindrlhf_msprobe.storage import layout
 
+_FLOCK = "@hhlli4x"  # struct flock of Linux: type, whence, start, length, process
+_MOST_SAID = 4096  # bytes of a lock file
 _MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says nothing
 
 
@@ -72,9 +76,10 @@ class RankLock:
             os.close(file)
         self._file = file
         self._held[self._path] = os.getpid()
+        holder = {"pid": os.getpid(), "host": platform.node(), "world": world_of()}
         with suppress(OSError):
             os.ftruncate(file, 0)
-            os.write(file, f"process {os.getpid()} on {platform.node()}".encode())
+            os.write(file, json.dumps(holder).encode())
         return True
 
     def release(self) -> None:
@@ -95,17 +100,24 @@ class RankLock:
         except OSError:
             return False
         try:
-            return not _locked(file)
+            return _is_locked(file)
         finally:
             os.close(file)
 
-    def holder(self) -> str:
-        """Return who holds it, in words."""
+    def holder(self) -> dict[str, Any]:
+        """Return the `pid`, `host` and `world` of who holds it; {} where that is not known."""
         try:
-            said = layout.read_inside(self._path.parent, self._path)[:200].decode(errors="replace")
-        except (OSError, ValueError):
-            said = ""
-        return said if said.isprintable() and said else "another process"
+            said = json.loads(layout.read_inside(self._path.parent, self._path)[:_MOST_SAID])
+        except (OSError, ValueError):  # it has the lock and is about to say so
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    def holder_in_words(self) -> str:
+        """Return who holds it."""
+        said = self.holder()
+        pid, host = said.get("pid"), said.get("host")
+        known = isinstance(pid, int) and isinstance(host, str) and host.isprintable()
+        return f"process {pid} on {host}" if known else "another process"
 
 
 def _locked(file: int) -> bool:
@@ -114,6 +126,16 @@ def _locked(file: int) -> bool:
     except OSError as error:
         return error.errno not in (errno.EACCES, errno.EAGAIN)
     return True
+
+
+def _is_locked(file: int) -> bool:
+    """Tell whether another process holds the lock, without taking it for a moment: fcntl(2)."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+    except OSError:
+        return False
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
 
 def _is_at(file: int, path: Path) -> bool:

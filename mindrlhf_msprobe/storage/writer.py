@@ -216,20 +216,25 @@ class RunWriter:
         self._background.finish("configurations", write)
 
     def save_first_entry(
-        self, role: str, weights: Mapping[str, Any] | None, settings: Mapping[str, Any] | None
+        self,
+        role: str,
+        weights: Mapping[str, Any] | None,
+        settings: Mapping[str, Any] | None,
+        phase: str | None = None,
     ) -> None:
         """Write what was found when a role's network was first entered, into the manifest.
 
         Args:
             weights: parameter name → fingerprint; None where they are not recorded.
             settings: what the process runs with, by section; None where that is known already.
+            phase: that it was entered in.
         """
         if settings is None and weights is None:
             return
 
         def write() -> None:
             if settings is not None:
-                self._manifest.note_settings(settings, manifest.AT_FIRST_PHASE)
+                self._manifest.note_settings(settings, manifest.AT_FIRST_PHASE, phase)
             if weights is not None:
                 self._manifest.note_weights(role, weights)
             self._manifest.save()

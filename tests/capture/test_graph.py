@@ -567,6 +567,128 @@ def test_a_cell_that_trains_lines_up_without_a_tolerance(tmp_path: Path, task: s
     assert {record.io for record in root.records} == {"input", "output"}
 
 
+class HandMadeNorm(nn.Cell):
+    """RMSNorm in plain operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = Parameter(Tensor(np.ones(4, np.float32)), name="gamma")
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * ops.rsqrt(ops.mean(x * x, -1, True) + 1e-6) * self.gamma
+
+
+class Gated(nn.Cell):
+    """A gated product of a normed input, as a feed-forward layer computes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.a, self.b = HandMadeNorm(), nn.Dense(4, 4), nn.Dense(4, 4)
+
+    def construct(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        return self.a(h) * self.b(h)
+
+
+class Recomputed(nn.Cell):
+    """A dense layer and a block that is recomputed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.block = nn.Dense(4, 4), Gated()
+        self.block.recompute()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.block(self.dense(x))
+
+
+class Half(nn.Cell):
+    """Two layers in float16 behind each other, as mixed precision makes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(4, 4)
+        self.first = nn.Dense(4, 4).to_float(ms.float16)
+        self.second = nn.Dense(4, 4).to_float(ms.float16)
+
+    def construct(self, x: Tensor) -> Tensor:
+        h = self.first(self.dense(x)).astype(ms.float32)
+        return self.second(h).astype(ms.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells", "reason"),
+    [
+        (Recomputed, {"block.norm", "block.a", "block.b"}, "a part of another cell"),
+        (Half, {"first", "second"}, "to_float"),
+    ],
+)
+def test_where_a_probe_of_gradients_does_harm_there_is_none(
+    tmp_path: Path, kind: type[nn.Cell], cells: set[str], reason: str
+) -> None:
+    """Training is the same bit for bit; what is missing is coverage, in comparing too."""
+
+    def trained(settings: dict[str, Any] | None, name: str, mode: int) -> list[bytes]:
+        ms.set_seed(3)
+        network = kind()
+        return train(network, squares, tensor(3, 4), settings, tmp_path / name, mode)
+
+    plain = trained(None, "plain", ms.GRAPH_MODE)
+    assert trained({}, "graph", ms.GRAPH_MODE) == plain
+    trained({}, "pynative", ms.PYNATIVE_MODE)
+    run = open_run(tmp_path / "graph")
+    left_out = run.coverage()["graph_mode"]["actor"]
+    assert {name for name, why in left_out.items() if reason in why} == cells
+    backward = {entry.cell for entry in run.entries() if entry.direction == "backward"}
+    assert backward
+    assert not backward & cells
+    runs = tmp_path / "pynative", tmp_path / "graph"
+    result = compare_runs(*runs, tolerance=Tolerance(1e-2, 1e-2))
+    assert {f.record for f in result.findings if not f.status.agrees} == set()
+
+
+def squares(network: nn.Cell) -> Callable[[Tensor], Tensor]:
+    """Return a loss."""
+
+    def loss(x: Tensor) -> Tensor:
+        found = network(x)
+        return (found * found).mean()
+
+    return loss
+
+
+def test_gradients_that_are_clipped_before_the_optimizer_are_no_divergence(
+    tmp_path: Path,
+) -> None:
+    """PyNative records them as they arise, graph mode as they enter the optimizer."""
+
+    class Clips(nn.TrainOneStepCell):
+        def construct(self, *inputs: Tensor) -> Tensor:
+            loss = self.network(*inputs)
+            gradients = self.grad(self.network, self.weights)(*inputs, ops.ones_like(loss))
+            return ops.depend(loss, self.optimizer(ops.clip_by_global_norm(gradients, 1e-3)))
+
+    for name, mode in (("pynative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
+        ms.set_context(mode=mode)
+        ms.set_seed(1)
+        network = ResidualLoss()
+        optimizer = nn.SGD(network.trainable_params(), 0.1)
+        probe = Probe.from_config(
+            {"msprobe": True, "actor_train_dump": True, "dump_path": str(tmp_path / name)}
+        )
+        probe.watch(actor=network, optimizers={"actor": optimizer})
+        try:
+            with probe.phase("actor_update"):
+                Clips(network, optimizer)(tensor(3, 4))
+        finally:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+        probe.step()
+        probe.close()
+    result = compare_runs(tmp_path / "pynative", tmp_path / "graph")
+    assert {f.record for f in result.findings if not f.status.agrees} == set()
+    assert any("as they entered the optimizer" in gap.reason for gap in result.verdict.coverage)
+
+
 class DoesNotCompile(nn.Cell):
     """Asks for an attribute that is not there."""
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import MSPROBE_DATA, Recording
+from runs import MSPROBE_DATA, Recording, record_training
 
+from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.preflight import MAX_DIFFERENCES, preflight, remark
 from mindrlhf_msprobe.comparison.preflight_values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
@@ -550,3 +551,17 @@ def test_the_remark_names_what_most_probably_matters(
 ) -> None:
     """Weights first, then the seed, determinism, and a count of the other settings."""
     assert remark(found, role) == sentence
+
+
+def test_generators_of_unlike_phases_are_not_held_against_each_other(tmp_path):
+    """One run entered its first network in another phase, the first one not being recorded."""
+    paths = [record_training(tmp_path / name, steps=1) for name in ("a", "b")]
+    for path, phase in zip(paths, ("actor_generate_sequences", "reference_compute_log_prob")):
+        manifest = path / "run.json"
+        content = json.loads(manifest.read_text())
+        content |= {"taken": "first_phase", "taken_in": phase}
+        content["seeds"] = {"mindspore": 1, "numpy_state": f"xxh3_64:{phase}"}
+        manifest.write_text(json.dumps(content))
+    preflight = compare_runs(*paths).preflight
+    assert not [d for d in preflight.differences if d.section == "seeds"]
+    assert any("in another phase than in the other run" in said for said in preflight.unknown)

@@ -101,7 +101,10 @@ for value in (1.0, 2.0):
 
 
 def test_nothing_is_deleted_of_a_step_that_was_not_ended(tmp_path):
-    """Scripts that never call step(), one after the other: each saves into a step of its own."""
+    """Scripts that never call step(), one after the other: each saves into a step of its own.
+
+    What one that was killed left of a step is recorded again, as a rank that saved nothing does.
+    """
     program = """
 import os, signal
 from mindrlhf_msprobe import SingleSave
@@ -115,7 +118,7 @@ SingleSave.save({{{key!r}: 1.0}})
     for key, end in (("response", ""), ("reward", step), ("score", killed), ("loss", "")):
         run_python(program.format(key=key, end=end), tmp_path)
     saved = {(d.key, d.step) for d in open_run(tmp_path / "run").key_data()}
-    assert saved == {("response", 0), ("reward", 1), ("half", 2), ("score", 3), ("loss", 4)}
+    assert saved == {("response", 0), ("reward", 1), ("half", 2), ("loss", 3)}
 
 
 def test_what_msprobe_saved_is_continued_not_touched(tmp_path, warnings_of):
