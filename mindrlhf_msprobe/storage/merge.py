@@ -142,7 +142,7 @@ def _read(root: Path) -> _Input:
         lock = RankLock(root, rank)
         if lock.held_elsewhere():
             raise RunError(
-                f"{root} is being written by a job that still runs ({lock.holder()}, as rank "
+                f"{root} is being written by a job that still runs ({lock.holder_in_words()}, as rank "
                 f"{rank}). Merge when it has ended."
             )
     if not manifests:
