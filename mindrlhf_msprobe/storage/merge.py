@@ -142,8 +142,8 @@ def _read(root: Path) -> _Input:
         lock = RankLock(root, rank)
         if lock.held_elsewhere():
             raise RunError(
-                f"{root} is being written by a job that still runs ({lock.holder_in_words()}, as rank "
-                f"{rank}). Merge when it has ended."
+                f"{root} is being written by a job that still runs ({lock.holder_in_words()}, as "
+                f"rank {rank}). Merge when it has ended."
             )
     if not manifests:
         raise RunError(f"{root} is not a run of this package: it holds no {layout.RUN_FILE}.")
