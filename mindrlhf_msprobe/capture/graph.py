@@ -34,10 +34,9 @@ from mindrlhf_msprobe.capture.mindspore_api import API, EXECUTOR
 from mindrlhf_msprobe.capture.opening import Opening
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.manifest import CASTS
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
-#: In the reason why something of a cell is not recorded: its dtypes are those after a cast.
-CASTS = "to_float casts them"
 _ASKED = "msprobe_asked"
 _OPTIMIZER = "msprobe_optimizer"  # wrapped as what takes gradients, not as a cell among others
 _numbers = itertools.count(1)

@@ -8,8 +8,6 @@ from typing import Any
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
-#: In the reasons of `coverage.graph_mode`: the dtypes of a cell are those after a cast.
-CASTS = "to_float casts them"
 _BACKWARD = ("backward", PARAMETERS_GRAD)
 
 

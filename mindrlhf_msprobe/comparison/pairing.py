@@ -9,7 +9,6 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.alignment import Alignment, align, nearest_around
 from mindrlhf_msprobe.comparison.coverage import (
-    CASTS,
     why_no_entry,
     why_no_key_data,
     why_no_part,
@@ -23,6 +22,7 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest import CASTS
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _BEGIN_IO = ("input", "parameters")

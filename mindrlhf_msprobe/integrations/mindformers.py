@@ -19,7 +19,7 @@ from mindspore.train import Callback
 
 from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.config import load_config
-from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe
 
@@ -97,10 +97,7 @@ class ProbeCallback(Callback):
         arguments = run_context.original_args()
         self._steps_done = arguments.get("cur_step_num") or 0
         train_cell = arguments["train_network"]
-        config = self._config
-        if self._trained is not None and self._trained() is train_cell:
-            config = dataclasses.replace(config, existing="resume")  # the training goes on
-        self._probe = self._given or Probe(config)
+        self._probe = self._given or self._begun(train_cell)
         self._trained = weakref.ref(train_cell)
         steps_before = _steps_before(arguments)
         if steps_before and self._given is None:
@@ -112,6 +109,20 @@ class ProbeCallback(Callback):
         self._probe.watch(optimizers=given, **{role: network})
         if self._configurations is not None:
             self._probe.save_configs(self._configurations)
+
+    def _begun(self, train_cell: nn.Cell) -> Probe:
+        """Return a probe for a training: one that goes on with it, if it began with this one."""
+        if self._trained is None:
+            return Probe(self._config)
+        if self._trained() is train_cell:
+            return Probe(dataclasses.replace(self._config, existing="resume"))
+        try:
+            return Probe(self._config)
+        except RunError as error:
+            raise RunError(
+                f"this ProbeCallback has recorded the training of another network: {error} Two "
+                f"trainings are two runs: give each a callback with a dump_path of its own."
+            ) from None
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Open the phase."""

@@ -36,6 +36,9 @@ FAILED = "failed"
 #: Stands for a setting's value that could be a secret.
 WITHHELD = "<withheld: it could be a secret>"
 
+#: Stands in a reason of `coverage.graph_mode`: what is recorded of the cell has other dtypes.
+CASTS = "to_float casts them"
+
 #: When the settings of a manifest were taken.
 AT_START = "start"
 AT_FIRST_PHASE = "first_phase"
