@@ -163,7 +163,8 @@ def refuse_links(root: Path, phases: Collection[str]) -> None:
         wanted = path.name in phases or path.name == layout.KEY_DATA_DIR or layout.is_step(path)
         links = [path] if wanted and path.is_symlink() else []
         if wanted and not links and path.is_dir():
-            links = [below for below in sorted(path.iterdir()) if below.is_symlink()]
+            with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
+                links = [below for below in sorted(path.iterdir()) if below.is_symlink()]
         if links:
             raise RunError(
                 f"dump_path {root}: {links[0].relative_to(root)} is a symbolic link, and links in "

@@ -327,6 +327,8 @@ def subdirectories(
     try:
         found = [d for d in path.iterdir() if d.is_dir() and (links or not d.is_symlink())]
         return sorted(found, key=lambda directory: directory.name)
+    except FileNotFoundError:  # removed since it was listed
+        return []
     except OSError as error:
         if unlisted is None:
             raise

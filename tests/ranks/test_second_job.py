@@ -27,6 +27,16 @@ probe.close()
 """
 
 
+HOLDS = """
+import sys
+from pathlib import Path
+from mindrlhf_msprobe.storage.world import RankLock
+assert RankLock(Path(sys.argv[1]), 1).acquire()
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
 class RunningJob:
     """Another process that records key data, a step for each number it is given."""
 
@@ -225,3 +235,49 @@ def test_which_rank_did_not_end_is_said(tmp_path, capsys):
         job.end()
     assert main(["show", str(path)]) == 0
     assert "finished (rank 0, 2), running (rank 1)" in capsys.readouterr().out
+
+
+def test_all_ranks_of_a_job_that_is_started_again_are_accepted(tmp_path):
+    """They begin at once, beside what the job before left: none takes another for that job."""
+    path = tmp_path / "run"
+    for existing in ("refuse", "overwrite", "resume", "overwrite", "resume"):
+        jobs = [
+            subprocess.Popen(
+                [sys.executable, "-c", JOB, str(path), existing],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(sys.path),
+                    **{"RANK_ID": str(rank), "RANK_SIZE": "4", "MS_SCHED_HOST": "127.0.0.1"},
+                    "MS_SCHED_PORT": "8118",
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(4)
+        ]
+        said = [job.communicate("1.5\n2.5\n3.5\n")[1] for job in jobs]
+        assert [job.returncode for job in jobs] == [0] * 4, said
+        time.sleep(1.1)
+    assert losses(path) == {rank: [1.5, 2.5, 3.5] * 2 for rank in range(4)}
+
+
+@pytest.mark.parametrize("existing", ["overwrite", "resume"])
+def test_a_rank_that_has_not_yet_said_who_it_is_is_taken_for_one_of_this_job(tmp_path, existing):
+    """It holds its lock beside the manifest of an earlier run, which it is about to replace."""
+    path = tmp_path / "run"
+    world = {"RANK_SIZE": "2", "MS_SCHED_HOST": "a", "MS_SCHED_PORT": "1"}
+    assert start(path, "refuse", RANK_ID="1", **world)[0] == 0
+    time.sleep(1.1)
+    holds = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **world},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holds.stdout.readline() == "held\n"
+    code, said = start(path, existing, RANK_ID="0", **world)
+    holds.communicate("\n")
+    assert code == 0, said
