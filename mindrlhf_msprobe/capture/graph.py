@@ -38,6 +38,7 @@ from mindrlhf_msprobe.storage.manifest import CASTS
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _ASKED = "msprobe_asked"
+_INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
 _OPTIMIZER = "msprobe_optimizer"  # wrapped as what takes gradients, not as a cell among others
 _numbers = itertools.count(1)
 _sources = WrapperSources()
@@ -76,6 +77,11 @@ class GraphProbes:
         Raises:
             UsageError: it has been compiled already, by itself or inside another cell.
         """
+        for cell in named_cells(network).values():
+            if _is_recomputed(cell):
+                for child in cell._cells.values():
+                    if child is not None and _is_recomputed(child):
+                        vars(child)[_INSIDE_RECOMPUTED] = True
         asked = [
             (cell, self._asked(role, name, cell))
             for name, cell in named_cells(network).items()
@@ -150,17 +156,22 @@ def _why_no_gradients(cell: nn.Cell) -> str:
     """Return why the gradients of a cell are not recorded in graphs; empty if they are."""
     if cell.has_bprop:
         return "its gradients: it has a bprop of its own"
-    if vars(cell).get("_has_config_recompute") and not vars(cell).get("output_no_recompute"):
+    if vars(cell).get(_INSIDE_RECOMPUTED):
         # MindSpore orders what it recomputes behind the gradients that arrive, and a probe of
         # those behind the forward pass: "Graph cycle exists".
         return "its gradients: it is recomputed as a part of another cell"
-    if casts(cell):
+    if _casts(cell):
         # MindSpore folds the casts of cells that follow each other, unless a probe lies between.
         return f"its gradients, and the dtype its inputs had before: {CASTS}"
     return ""
 
 
-def casts(cell: nn.Cell) -> bool:
+def _is_recomputed(cell: nn.Cell) -> bool:
+    """Tell whether MindSpore computes a cell again, by itself or as a part of another one."""
+    return bool(vars(cell).get("_has_config_recompute"))
+
+
+def _casts(cell: nn.Cell) -> bool:
     """Tell whether MindSpore casts what a cell is given, by `to_float`."""
     return any(cell.get_flags().get(name) for name in ("fp16", "fp32", "bf16"))
 
