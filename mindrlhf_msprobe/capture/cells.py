@@ -59,6 +59,11 @@ def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
     return cells
 
 
+def in_a_tuple(cell: nn.Cell) -> set[str]:
+    """Return the names of the parameters that a cell holds in a ParameterTuple."""
+    return {name for name in cell._params if not name.isidentifier()}
+
+
 def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
     """Return id of a cell → the names under which it holds parameters that other cells own.
 
@@ -68,11 +73,7 @@ def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
         cells: of a network, every cell before those inside it.
     """
     cells = list(cells)
-    tuples = {
-        id(cell): names
-        for cell in cells
-        if (names := {name for name in cell._params if not name.isidentifier()})
-    }
+    tuples = {id(cell): names for cell in cells if (names := in_a_tuple(cell))}
     if not tuples:
         return {}
     # Who holds it by a name of its own; else the innermost cell, which comes last.

@@ -18,7 +18,7 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.cells import named_cells, parameters_held_twice
+from mindrlhf_msprobe.capture.cells import in_a_tuple, named_cells, parameters_held_twice
 from mindrlhf_msprobe.capture.eager import EagerCapture
 from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
 from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
@@ -77,14 +77,14 @@ class GraphProbes:
         Raises:
             UsageError: it has been compiled already, by itself or inside another cell.
         """
-        for cell in named_cells(network).values():
-            if _is_recomputed(cell):
-                for child in cell._cells.values():
-                    if child is not None and _is_recomputed(child):
-                        vars(child)[_INSIDE_RECOMPUTED] = True
+        cells = named_cells(network)
+        for cell in filter(_is_recomputed, cells.values()):
+            for child in cell._cells.values():
+                if child is not None and _is_recomputed(child):
+                    vars(child)[_INSIDE_RECOMPUTED] = True
         asked = [
             (cell, self._asked(role, name, cell))
-            for name, cell in named_cells(network).items()
+            for name, cell in cells.items()
             if not vars(cell).get(_OPTIMIZER)
         ]
         missing = [(cell, what) for cell, what in asked if what and not has_probes(cell, what)]
@@ -313,14 +313,18 @@ class PhaseCapture:
     def gaps(self) -> dict[str, str]:
         """Return what could not be recorded: cell name → why."""
         found = {}
+        cells = [cell for _, cell in self._names.values()]
+        elsewhere = parameters_held_twice(cells) if self._with_parameters else {}
         for number, (name, cell) in self._names.items():
             if number in SITES.gaps:
                 found[name] = SITES.gaps[number]
-            elif number in SITES.compiled and self._backward and _why_no_gradients(cell):
-                found[name] = _why_no_gradients(cell)
-            elif number in SITES.compiled and vars(cell).get(_OPTIMIZER):
+            elif number not in SITES.compiled:
+                continue
+            elif self._backward and (why := _why_no_gradients(cell)):
+                found[name] = why
+            elif vars(cell).get(_OPTIMIZER):
                 found[name] = "the optimizer's own call; the gradients that enter it are recorded"
-            elif number in SITES.compiled and self._holds_tuple_of_its_own(cell):
+            elif id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
                 found[name] = "its parameters: it holds them in a tuple"
         found |= self._compiled_early()
         if self._graph.cells_seen:
@@ -332,12 +336,6 @@ class PhaseCapture:
         if self._graph.has_gradients and not self._optimizers and self._eager is None:
             found[PARAMETERS_GRAD] = "the optimizer was not given to watch(optimizers=…)"
         return found
-
-    def _holds_tuple_of_its_own(self, cell: nn.Cell) -> bool:
-        if not self._with_parameters or all(map(str.isidentifier, cell._params)):
-            return False
-        elsewhere = parameters_held_twice(cell for _, cell in self._names.values()).get(id(cell))
-        return any(not name.isidentifier() for name in set(cell._params) - (elsewhere or set()))
 
     def _compiled_early(self) -> dict[str, str]:
         """Return the cells inside jitted ones that ran and handed nothing over."""
