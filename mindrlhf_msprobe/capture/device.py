@@ -28,7 +28,7 @@ FINGERPRINT_ALGORITHM = "fmix32x2"
 _POSITION = (-1640531527, 668265263)  # odd: the golden ratio and a prime of xxHash, as int32
 _FACTORS = (-2048144789, -1028477387)
 _SHIFTS = (16, 13, 16)
-_WORD = {1: ms.uint8, 2: ms.int16, 4: ms.int32, 8: ms.int32}
+_WORD = {1: ms.uint8, 2: ms.int16, 4: ms.int32, 8: ms.int32, 16: ms.int32}
 _FLOATS = ("max", "min", "mean", "norm")
 _MASK = 0xFFFFFFFF
 
@@ -43,7 +43,7 @@ class _Pending:
     """One tensor whose numbers are still on the device.
 
     Attributes:
-        floats: max, min, mean and norm, float32, of a tensor of floats.
+        floats: max, min, mean and norm of a tensor of floats: float32, float64 of one of float64.
         integers: how many are NaN, how many infinite; max and min of integers; the fingerprint.
     """
 
@@ -74,15 +74,19 @@ class DeviceSummaries:
         return len(self._pending) - 1
 
     def read(self) -> list[Leaf]:
-        """Fetch what was found of all tensors, in two transfers, and forget them."""
+        """Fetch what was found of all tensors, in one transfer a dtype, and forget them."""
         pending, self._pending = self._pending, []
+        found = [p.floats for p in pending if p.floats is not None]
         with API._no_grad():
-            floats = _fetched([p.floats for p in pending if p.floats is not None])
+            floats = {
+                dtype: _fetched([f for f in found if f.dtype == dtype])
+                for dtype in dict.fromkeys([ms.float32, *(f.dtype for f in found)])
+            }
             integers = _fetched([p.integers for p in pending if p.integers is not None])
         return [
             self._leaf(
                 p,
-                [next(floats) for _ in _FLOATS] if p.floats is not None else None,
+                [next(floats[p.floats.dtype]) for _ in _FLOATS] if p.floats is not None else None,
                 [int(next(integers)) for _ in range(p.integers.size)]
                 if p.integers is not None
                 else [],
@@ -97,10 +101,11 @@ class DeviceSummaries:
         flat = tensor.reshape(-1)
         floats = None
         counts: list[Tensor] = []
+        wide = ms.float64 if dtype in ("Float64", "Complex128") else ms.float32
         if tensor.is_complex():
-            values = ops.abs(flat).astype(ms.float32)
+            values = ops.abs(flat).astype(wide)
         elif tensor.is_floating_point():
-            values = flat.astype(ms.float32)
+            values = flat.astype(wide)
         else:
             values = None
         if values is not None:
@@ -110,8 +115,8 @@ class DeviceSummaries:
                 ops.isinf(values).astype(ms.int32).sum(),
             ]
         else:
-            wide = flat.astype(ms.int64)
-            counts = [wide.max(), wide.min()]
+            exact = flat.astype(ms.int64)
+            counts = [exact.max(), exact.min()]
             if tensor.dtype != ms.bool_:
                 floats = _reduce_floats(flat.astype(ms.float32))
         if self._fingerprint:
@@ -140,20 +145,22 @@ class DeviceSummaries:
 
 
 def _reduce_floats(values: Tensor) -> Tensor:
-    """Return max, min, mean and L2 norm of float32 values, as a tensor of shape (4,).
+    """Return max, min, mean and L2 norm of floats, as a tensor of shape (4,) of their dtype.
 
-    The norm is taken of the values over the largest of them, so that no square overflows.
+    The norm is taken of the values over the largest of them, so that no square overflows; so is
+    the mean of float64, for which the host takes care of that, too.
     """
     largest, smallest = values.max(), values.min()
     size = ops.maximum(ops.abs(largest), ops.abs(smallest))
     scale = ops.select(ops.logical_and(size > 0, ops.isfinite(size)), size, ops.ones_like(size))
     scaled = values / scale
     norm = ops.sqrt((scaled * scaled).sum()) * scale
-    return ops.stack([largest, smallest, values.mean(), norm])
+    mean = scaled.mean() * scale if values.dtype == ms.float64 else values.mean()
+    return ops.stack([largest, smallest, mean, norm])
 
 
 def _words(flat: Tensor) -> Tensor:
-    """Return the bits of a flat tensor as int32: one an element, two for elements of 8 bytes."""
+    """Return a flat tensor's bits as int32: a word an element, or one for each 4 of its bytes."""
     if flat.dtype == ms.bool_:
         return flat.astype(ms.int32)
     return flat.view(_WORD[flat.itemsize]).astype(ms.int32)

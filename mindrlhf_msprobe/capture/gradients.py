@@ -34,7 +34,7 @@ from mindrlhf_msprobe.capture.summary import is_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
-from mindrlhf_msprobe.storage.records import JOURNAL_FIELDS, PARAMETERS_GRAD
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _TAPPED_BY = "_msprobe_tapped_by"
 _MOST_CAPTURES = 8
@@ -361,7 +361,7 @@ class ParameterGradients:
             for name, parameter in cell.parameters_and_names(expand=False):
                 if id(parameter) not in seen and parameter.requires_grad:
                     seen.add(id(parameter))
-                    own[name + "~" if name in JOURNAL_FIELDS else name] = parameter
+                    own[name] = parameter
             for name, parameter in own.items():
                 self._hooks.add(parameter, self._taker(head, name, frozenset(own)))
 
@@ -394,11 +394,12 @@ class ParameterGradients:
     ) -> None:
         values = self._open.get(entry)
         if values is None:
-            around = {"end": None, "parent": None, "opening": self._opening}
+            around = {"end": None, "parent": None, "opening": self._opening, PARAMETERS_GRAD: {}}
             values = self._open[entry] = {"entry": entry, "seq": moment[0], **around}
             self._due[entry] = set(own)
         taken = self._entries.taken(gradient)
-        values[name] = [self._entries.describer.describe(taken, child_path(entry, name))]
+        described = self._entries.describer.describe(taken, child_path(entry, name))
+        values[PARAMETERS_GRAD][name] = [described]
         values["end"] = moment[1]
         self._due[entry].discard(name)
         if not self._due[entry]:

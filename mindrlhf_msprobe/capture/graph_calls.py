@@ -24,6 +24,7 @@ from mindrlhf_msprobe.capture.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 #: Where a gradient stands in a backward entry: what arrives is its input, what leaves its output.
 _BACKWARD_PARTS = {"output": "input", "input_args": "output", "input_kwargs": "output_kwargs"}
@@ -350,7 +351,7 @@ class GraphCalls:
         if target is None or not target[0].recorded:
             return
         slot, name = target
-        count = self._counts.get(slot.call_name("parameters_grad"), 0)
+        count = self._counts.get(slot.call_name(PARAMETERS_GRAD), 0)
         entry = f"{slot.call_name('parameters_grad')}.{count}"
         head = slot.call_name("forward").removesuffix(".forward")
         with self._lock:
@@ -368,7 +369,7 @@ class GraphCalls:
         for (_, (index,)), leaf in sorted(call.tensors.items(), key=lambda item: item[0][1]):
             slot, name = of_cells[index]  # type: ignore[misc]
             leaf = {**leaf, "at_optimizer": True}
-            entries.setdefault(slot.call_name("parameters_grad"), {})[name] = [leaf]
+            entries.setdefault(slot.call_name(PARAMETERS_GRAD), {})[name] = [leaf]
         for call_name, gradients in entries.items():
             count = self._counts.get(call_name, 0)
             self._counts[call_name] = count + 1
@@ -378,6 +379,6 @@ class GraphCalls:
                 "end": next(self._sequence),
                 "parent": None,
                 "opening": self._opening,
-                **gradients,
+                PARAMETERS_GRAD: gradients,
             }
             self._sink(values, ())

@@ -14,6 +14,8 @@ _BLOCK = 1 << 16  # elements converted to float64 at a time: 512 KiB
 _FLOAT32_BLOCK = 1 << 8  # float32 elements added up before float64 takes over
 # Between these sizes squares and their sum over a block neither overflow nor vanish in float32.
 _FLOAT32_SAFE = (1e-12, 1e16)
+# Between these sizes squares of float64 and their sum neither overflow nor vanish, however many.
+_FLOAT64_SAFE = (1e-140, 1e140)
 _LIBRARY = library_beside(__file__, "_statistics")
 
 
@@ -22,7 +24,8 @@ class Statistics(NamedTuple):
 
     Attributes:
         max, min: IEEE rules: one NaN makes them NaN. Exact for integers.
-        mean, norm: accumulated in float64; norm is the L2 norm. None for bool.
+        mean, norm: accumulated in float64; norm is the L2 norm, infinite only where it is
+            itself beyond float64. None for bool.
         nan_count, inf_count: elements.
     """
 
@@ -86,12 +89,15 @@ def _by_numpy(values: np.ndarray) -> Statistics:
     largest, smallest = _number(values.max()), _number(values.min())
     if values.dtype.kind == "b":
         return Statistics(largest, smallest)
-    total, squares = _sums(values, max(abs(largest), abs(smallest)))
+    size = max(abs(largest), abs(smallest))
+    total, squares = _sums(values, size)
     nans = infs = 0
     if values.dtype.kind == "f" and not np.isfinite(np.float64(largest) - smallest):
         nans = int(np.count_nonzero(np.isnan(values)))
         infs = int(np.count_nonzero(np.isinf(values)))
     mean, norm = total / values.size, float(np.sqrt(squares))
+    if 0 < size < np.inf and not _FLOAT64_SAFE[0] < size < _FLOAT64_SAFE[1]:
+        mean, norm = _of_extreme_sizes(values, size, mean)
     return Statistics(largest, smallest, mean, norm, nans, infs)
 
 
@@ -113,6 +119,23 @@ def _sums(flat: np.ndarray, size: float) -> tuple[float, float]:
         total += float(block.sum())
         squares += float(np.dot(block, block))
     return total, squares
+
+
+def _of_extreme_sizes(flat: np.ndarray, size: float, mean: float) -> tuple[float, float]:
+    """Return mean and norm of elements whose squares, or whose sum, float64 cannot hold.
+
+    They are summed up scaled by a power of two, so that no bit of them is rounded, and rounded as
+    plain sums where those are right. The mean is `mean`, that of the plain sum, where it is finite.
+    """
+    exponent = int(np.frexp(size)[1])
+    total = squares = 0.0
+    for start in range(0, flat.size, _BLOCK):
+        block = np.ldexp(flat[start : start + _BLOCK].astype(np.float64), -exponent)
+        total += float(block.sum())
+        squares += float(np.dot(block, block))
+    if not np.isfinite(mean):
+        mean = float(np.ldexp(total / flat.size, exponent))
+    return mean, float(np.ldexp(np.sqrt(squares), exponent))
 
 
 def _number(value: np.generic) -> Any:

@@ -47,7 +47,7 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
     stacks = _stacks(root, directory)
     return [
         {
-            **values,
+            **({PARAMETERS_GRAD: values} if f"{_UNNUMBERED}." in f"{name}." else values),
             "entry": name,
             "seq": base + start[name],
             "end": base + end[name],

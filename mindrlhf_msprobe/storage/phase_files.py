@@ -86,7 +86,13 @@ class PhaseFiles:
             if frames not in self._stacks:
                 head["frames"] = list(frames)
         values = dump_json(values_of(entry))
-        size = journal.append(_joined(dump_json(head), values))
+        if isinstance(
+            entry.get(PARAMETERS_GRAD), dict
+        ):  # its names must not meet those of the head
+            values_of_line = b'{"%s": %s}' % (PARAMETERS_GRAD.encode(), values)
+        else:
+            values_of_line = values
+        size = journal.append(_joined(dump_json(head), values_of_line))
         if frames:
             self._stacks.setdefault(frames, len(self._stacks))
         self._entries.append((entry["seq"], entry["entry"], entry.get("parent"), frames))

@@ -191,14 +191,12 @@ def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str
     Raises:
         ValueError: something in it does not describe a value.
     """
-    if ".parameters_grad." in f"{name}.":
-        for parameter, grads in content.items():
-            if parameter in JOURNAL_FIELDS:
-                continue
+    if f".{PARAMETERS_GRAD}." in f"{name}.":
+        for parameter, grads in _gradients_of(content).items():
             items = grads if isinstance(grads, list) else [grads]
             for item in items:
                 for path, leaf in leaves(item, child_path("", parameter)):
-                    yield f"{name}.{path}", "parameters_grad", path, leaf
+                    yield f"{name}.{path}", PARAMETERS_GRAD, path, leaf
         return
     for part in _ENTRY_FIELDS:
         if part not in content or content[part] is None:
@@ -211,9 +209,30 @@ def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str
 #: What a journal line holds beside the values themselves.
 JOURNAL_FIELDS = frozenset({"entry", "seq", "end", "parent", "opening", "token", "stack", "frames"})
 
+#: The fields whose names parameters could not have in a line before their gradients had a field.
+_SPREAD_BESIDE = frozenset({"entry", "seq", "end", "parent", "opening", "token", "stack", "frames"})
+
+
+def _gradients_of(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameter → gradients of one line; older ones have no field for them.
+
+    There the parameters stand beside the line's own fields, one called like a field with a `~`
+    behind its name; a list is the gradients of a parameter called as the field is now.
+    """
+    gradients = line.get(PARAMETERS_GRAD)
+    if isinstance(gradients, dict):
+        return gradients
+    return {
+        key[:-1] if key[-1:] == "~" and key[:-1] in _SPREAD_BESIDE else key: value
+        for key, value in line.items()
+        if key not in _SPREAD_BESIDE
+    }
+
 
 def values_of(line: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a journal line that stands in dump.json."""
+    if isinstance(line.get(PARAMETERS_GRAD), dict):
+        return line[PARAMETERS_GRAD]  # type: ignore[no-any-return]
     return {key: value for key, value in line.items() if key not in JOURNAL_FIELDS}
 
 

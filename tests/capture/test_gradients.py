@@ -11,6 +11,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
+from conftest import read_json  # noqa: E402
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
 from small_networks import (  # noqa: E402
     Block,
@@ -27,7 +28,7 @@ from small_networks import (  # noqa: E402
     tensor,
 )
 
-from mindrlhf_msprobe import Probe  # noqa: E402
+from mindrlhf_msprobe import Probe, open_run  # noqa: E402
 from mindrlhf_msprobe.capture.cells import named_cells  # noqa: E402
 from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
 
@@ -500,19 +501,61 @@ def test_the_train_cells_of_mindspore(layer_probe, recorded):
     assert len(arrays(run, "parameters_grad")) == 4
 
 
-def test_a_parameter_named_like_a_field_of_the_journal(run_update):
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.token = Parameter(tensor(3), name="token")
+#: Fields of the journal, of dump.json and of a leaf, and the field that holds the gradients.
+FIELDS = ["entry", "seq", "end", "token", "opening", "stack", "frames", "input_args", "output"]
+FIELDS += ["parameters_grad", "type", "shape", "max", "data_name", "error", "frames_"]
 
-        def construct(self, x: Tensor) -> Tensor:
-            return x * self.token
 
-    network = Net()
-    x = tensor(3, start=1.0)
-    grads = arrays(run_update(network, lambda: network(x).sum()), "parameters_grad")
-    assert np.array_equal(grads["Cell.root.Net.parameters_grad.0.token~"], x.asnumpy())
+class Named(nn.Cell):
+    """Parameters called like fields of the files, each used with a factor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number, name in enumerate(FIELDS):
+            self.insert_param_to_cell(name, Parameter(tensor(2, start=number), name=name))
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.entry * x + self.seq * x * 2 + self.end * x * 3 + self.token * x * 4
+        y = y + self.opening * x * 5 + self.stack * x * 6 + self.frames * x * 7
+        y = y + self.input_args * x * 8 + self.output * x * 9 + self.parameters_grad * x * 10
+        y = y + self.type * x * 11 + self.shape * x * 12 + self.max * x * 13
+        return y + self.data_name * x * 14 + self.error * x * 15 + self.frames_ * x * 16
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
+def test_parameters_are_recorded_whatever_they_are_called(layer_probe, recorded, tmp_path, mode):
+    """Each gradient stands under its parameter's name, in the journal and in dump.json."""
+    network = Named()
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    x = tensor(2, start=1.0)
+
+    def loss() -> Tensor:
+        return network(x).sum()
+
+    probe = layer_probe(strict=True)
+    ms.set_context(mode=mode)
+    try:
+        probe.watch(actor=network, optimizers={"actor": optimizer})
+        step = ms.value_and_grad(loss, None, optimizer.parameters)
+        with probe.phase(PHASE):
+            _, gradients = step()
+            optimizer(gradients)
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    probe.step()
+    run = recorded(probe)
+    expected = {
+        f"Cell.root.Named.parameters_grad.0.{name}": (x.asnumpy() * np.float32(n)).max()
+        for n, name in enumerate(FIELDS, 1)
+    }
+    (entry,) = [e for e in run.entries(PHASE) if e.direction == "parameters_grad"]
+    assert {r.name: np.float32(r.leaf.max) for r in entry.records} == expected
+    dump = read_json(tmp_path / f"run/{PHASE}/step0/rank0/dump.json")
+    assert set(dump["data"]["Cell.root.Named.parameters_grad.0"]) == set(FIELDS)
+    (tmp_path / f"run/{PHASE}/step0/rank0/records.jsonl").unlink()
+    of_dump = open_run(tmp_path / "run").entries(PHASE)
+    (entry,) = [e for e in of_dump if e.direction == "parameters_grad"]
+    assert {r.name: np.float32(r.leaf.max) for r in entry.records} == expected
 
 
 def test_a_fault_in_a_gradient_never_reaches_the_training(layer_probe, recorded, monkeypatch):

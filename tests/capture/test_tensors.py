@@ -1,6 +1,8 @@
 """Full tensors of layers on disk, and the statistics of every kind of tensor."""
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,44 @@ def test_statistics_of_bfloat16_are_those_of_its_values() -> None:
     assert (leaf.dtype, leaf.max, leaf.min) == ("BFloat16", exact.max(), exact.min())
     np.testing.assert_allclose(leaf.mean, exact.mean(), atol=1e-15)
     np.testing.assert_allclose(leaf.norm, np.linalg.norm(exact), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+@pytest.mark.parametrize(
+    "scale", [5e-324, 1e-310, 1e-200, 1e-155, 1e-139, 1.0, 1e139, 1e153, 1e155, 1e200, 1e303]
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_norm_and_mean_of_float64_are_right_at_every_scale(
+    dtype: type, size: int, scale: float
+) -> None:
+    """Exact fractions say what they are; where plain sums are right, the bits are theirs."""
+    rng = np.random.default_rng(size)
+    array = (rng.normal(size=size) + 1) * scale
+    array[0] *= 1e-30  # elements of very different sizes
+    array = (array * 1j if dtype is np.complex128 else array).astype(dtype)
+    real = np.abs(array) if dtype is np.complex128 else array
+    some = real if size < 100 else np.full(size, scale)
+    array = array if size < 100 else some.astype(dtype)
+    leaf = summarise(to_host(array))
+    exponent = 1074
+    whole = [int(Fraction(float(x)) * 2**exponent) for x in some[: 1 if size > 100 else size]]
+    times = size // len(whole)
+    norm = Fraction(math.isqrt(sum(x * x for x in whole) * times << 200), 1 << (exponent + 100))
+    assert leaf.norm == pytest.approx(float(norm), rel=1e-12, abs=5e-324)
+    mean = float(Fraction(sum(whole) * times, size << exponent))
+    assert leaf.mean == pytest.approx(mean, rel=1e-12, abs=max(5e-324, 1e-14 * scale))
+    plain = float(np.sqrt(np.dot(real, real)))
+    if 1e-140 < real.max() < 1e140 and size < 60_000:
+        assert leaf.norm == plain
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_norm_beyond_float64_is_infinite_and_its_elements_are_counted_as_finite() -> None:
+    largest = np.finfo(np.float64).max
+    leaf = summarise(to_host(np.array([largest, -largest, largest])))
+    assert (leaf.norm, leaf.nan_count, leaf.inf_count) == (math.inf, 0, 0)
+    assert leaf.mean == pytest.approx(largest / 3)
 
 
 @pytest.mark.parametrize("array", [np.zeros(0), np.zeros((3, 0), bool)], ids=repr)
