@@ -394,8 +394,9 @@ class ParameterGradients:
     ) -> None:
         values = self._open.get(entry)
         if values is None:
-            around = {"end": None, "parent": None, "opening": self._opening, PARAMETERS_GRAD: {}}
+            around = {"end": None, "parent": None, "opening": self._opening}
             values = self._open[entry] = {"entry": entry, "seq": moment[0], **around}
+            values[PARAMETERS_GRAD] = {}
             self._due[entry] = set(own)
         taken = self._entries.taken(gradient)
         described = self._entries.describer.describe(taken, child_path(entry, name))

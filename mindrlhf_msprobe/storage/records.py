@@ -232,7 +232,7 @@ def _gradients_of(line: Mapping[str, Any]) -> dict[str, Any]:
 def values_of(line: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a journal line that stands in dump.json."""
     if isinstance(line.get(PARAMETERS_GRAD), dict):
-        return line[PARAMETERS_GRAD]  # type: ignore[no-any-return]
+        return line[PARAMETERS_GRAD]
     return {key: value for key, value in line.items() if key not in JOURNAL_FIELDS}
 
 
