@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -15,6 +16,18 @@ SCHEMA = 1
 def counted(number: int, what: str) -> str:
     """Return a number of things in words: 1 step, 2 steps."""
     return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def ordinal(number: int) -> str:
+    """Return a number from 1 on in words: first, second, 11th."""
+    if number <= len(_ORDINALS):
+        return _ORDINALS[number - 1]
+    ending = "th" if number // 10 % 10 == 1 else _ENDINGS.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 class Status(str, Enum):
@@ -46,6 +59,15 @@ class Outcome(str, Enum):
     WITHIN_TOLERANCE = "within_tolerance"
     DIVERGED = "diverged"
     INCOMPARABLE = "incomparable"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class CulpritCode(str, Enum):
+    """What beyond a record and its cell is to blame; see docs/en/comparing.md."""
+
+    EARLIER_UPDATE = "earlier_update"
 
     def __str__(self) -> str:
         return self.value
@@ -152,12 +174,50 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Occasion:
+    """Which time it is within the step that a phase was opened, or a key saved.
+
+    Attributes:
+        number: how often it had been before, from 0: of a key the micro-step.
+        times: how often it was in this step.
+        since: the phases that ran since the time before, in their order: all or part of them.
+        weights_moved: whether parameters changed since the time before; None where that is not
+            known, and for key data.
+    """
+
+    number: int = 0
+    times: int = 1
+    since: tuple[str, ...] = ()
+    weights_moved: bool | None = None
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What is to blame beyond the record that differs first, and the evidence.
+
+    Attributes:
+        details: the evidence: numbers, steps, phases, `A` or `B` for a run; plain JSON. What each
+            code has is said where it is made, in comparison/.
+    """
+
+    code: CulpritCode
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {"code": self.code.value, **self.details}
+
+
+@dataclass(frozen=True)
 class Divergence:
     """Where two runs first part, and why.
 
     Attributes:
         record: the first record that differs, in causal order.
         entry: the origin: the innermost cell to blame; None for key data.
+        key: of key data, else None.
+        occasion: which micro-step of key data it is, or which opening of the phase in this step.
+        culprit: what else is to blame, where the records around tell it; None where they do not.
         agreed_before: how many records of this step and rank, before it, agree.
         agreed_phases: how many phases of this step and rank agree as a whole, before it.
         agreed_steps: how many earlier steps agree as a whole.
@@ -180,6 +240,9 @@ class Divergence:
     agreed_steps: int = 0
     last_agreeing: str | None = None
     next_step: dict[str, Any] | None = None
+    key: str | None = None
+    occasion: Occasion = Occasion()
+    culprit: Culprit | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
@@ -198,6 +261,11 @@ class Divergence:
             "agreed_steps": self.agreed_steps,
             "last_agreeing": self.last_agreeing,
             "next_step": self.next_step,
+            "micro_step": None if self.key is None else self.occasion.number,
+            "opening": self.occasion.number if self.key is None else None,
+            "times": self.occasion.times,
+            "since": list(self.occasion.since),
+            "culprit": self.culprit.to_json() if self.culprit else None,
         }
 
 
@@ -243,16 +311,24 @@ class RankDivergence:
     Attributes:
         phase: None for key data.
         record: the first record of this rank that differs.
+        micro_step: of key data; None for an entry's record.
     """
 
     rank: int
     step: int
     phase: str | None
     record: str
+    micro_step: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        return {"rank": self.rank, "step": self.step, "phase": self.phase, "record": self.record}
+        return {
+            "rank": self.rank,
+            "step": self.step,
+            "phase": self.phase,
+            "record": self.record,
+            "micro_step": self.micro_step,
+        }
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.comparison.culprit_words import words_of, words_of_occasion
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
 from mindrlhf_msprobe.comparison.next_step import next_step
+from mindrlhf_msprobe.comparison.occasion import earlier_update, occasion_of
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.preflight import remark
 from mindrlhf_msprobe.comparison.timeline import DATA, END
@@ -56,6 +58,11 @@ def explain(
         cause, origin, why = _explain_begin(step, index, runs)
     phase = phase_table({}).get(finding.phase or "")
     hint = remark(preflight, phase.role if phase else None)
+    occasion = occasion_of(step, index)
+    culprit = earlier_update(step, index, occasion)
+    if culprit is not None:
+        why = f"{why} {words_of(culprit, finding)}"
+    why = " ".join(filter(None, [why, words_of_occasion(occasion, finding)]))
     before = [f for _, f in step.judged[:index] if f is not None]
     metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return Divergence(
@@ -73,6 +80,9 @@ def explain(
         agreed_steps=agreed_steps,
         last_agreeing=before[-1].record if before else None,
         next_step=next_step(step, index, origin, runs),
+        key=finding.key,
+        occasion=occasion,
+        culprit=culprit,
     )
 
 

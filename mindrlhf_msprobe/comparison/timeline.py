@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -83,7 +85,7 @@ def _place_key_data(
     for datum in key_data:
         saves.setdefault(datum.key, []).append(datum)
     rounds = _saved_in_rounds(key_data)
-    known: list[tuple[int, _Order]] = []  # when each known key was saved, and where it stands
+    placed: list[tuple[KeyDatum, _Order]] = []
     for key, data in saves.items():
         home = key_data_home(key)
         if home is None:
@@ -94,15 +96,82 @@ def _place_key_data(
                 order = min(order, phase_order("critic_compute_values") - 0.5)
             if time == _STEP_START and rounds:
                 side += datum.micro_step
-            place: _Order = (time, side, order, float(key_order(key)), float(datum.micro_step))
-            if datum.seq is not None:
-                known.append((datum.seq, place))
-            yield place, EventKey(DATA, home.phase, key, datum.micro_step)
+            placed.append((datum, (time, side, order)))
+    known: list[tuple[int, _Order]] = []  # when each known key was saved, and where it stands
+    for datum, place in _with_updates_in_rounds(placed):
+        home = key_data_home(datum.key)
+        assert home is not None
+        if datum.seq is not None:
+            known.append((datum.seq, place))
+        yield place, EventKey(DATA, home.phase, datum.key, datum.micro_step)
     for key, data in saves.items():
         if key_data_home(key) is None:
             for datum in data:
                 place = _place_unknown(datum, known, alone=spans.empty)
                 yield place, EventKey(DATA, None, key, datum.micro_step)
+
+
+def _with_updates_in_rounds(
+    placed: Sequence[tuple[KeyDatum, _Order]],
+) -> Iterator[tuple[KeyDatum, _Order]]:
+    """Yield key data and their whole places: what several updates in a row gave, update by update.
+
+    Of saves between which no cell tells the time, what the first update gave stands before what
+    the second one did: its losses made the weights that the second one's log_prob comes of.
+    """
+    together: dict[_Order, list[KeyDatum]] = {}
+    for datum, place in placed:
+        if _is_of_an_update(datum):
+            together.setdefault(place[:2], []).append(datum)
+    rounds = {where: _rounds(data) for where, data in together.items()}
+    by_phase: dict[_Order, dict[tuple[str, int], int] | None] = {}
+    for datum, (time, side, order) in placed:
+        last = float(key_order(datum.key)), float(datum.micro_step)
+        if not _is_of_an_update(datum):
+            yield datum, (time, side, order, *last)
+            continue
+        save = datum.key, datum.micro_step
+        joint = rounds[time, side]
+        if joint is not None:
+            first = float(phase_order(UPDATE_PHASES[0]))
+            yield datum, (time, side, first, float(joint[save]), order, *last)
+            continue
+        where = time, side, order
+        if where not in by_phase:
+            by_phase[where] = _rounds([d for d, at in placed if at == where])
+        own = by_phase[where]
+        yield datum, (*where, 0.0 if own is None else float(own[save]), order, *last)
+
+
+def _is_of_an_update(datum: KeyDatum) -> bool:
+    home = key_data_home(datum.key)
+    return home is not None and home.phase in UPDATE_PHASES
+
+
+def _rounds(data: Sequence[KeyDatum]) -> dict[tuple[str, int], int] | None:
+    """Return the round of each save, None if the saves were not made in rounds.
+
+    The rounds are those of the keys that were saved most often; any other save belongs to the round
+    in which it was made.
+    """
+    counts = Counter(datum.key for datum in data)
+    most = max(counts.values(), default=0)
+    leading = [datum for datum in data if counts[datum.key] == most]
+    if most < 2:
+        return None
+    if all(datum.seq is None for datum in data):
+        same = len(leading) == len(data)
+        return {(d.key, d.micro_step): d.micro_step for d in data} if same else None
+    if any(datum.seq is None for datum in data) or not _saved_in_rounds(leading):
+        return None
+    numbers = sorted({datum.micro_step for datum in leading})
+    begins = [min(d.seq or 0 for d in leading if d.micro_step == number) for number in numbers]
+    found = {}
+    for datum in data:
+        begun = bisect_right(begins, datum.seq or 0)
+        own = counts[datum.key] == most
+        found[datum.key, datum.micro_step] = datum.micro_step if own else numbers[max(begun - 1, 0)]
+    return found
 
 
 def _fed_the_critic(datum: KeyDatum, saves: Mapping[str, Sequence[KeyDatum]]) -> bool:

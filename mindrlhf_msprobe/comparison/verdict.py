@@ -22,7 +22,13 @@ from mindrlhf_msprobe.findings import (
     Status,
     Verdict,
 )
-from mindrlhf_msprobe.phases import key_order, usual_place
+from mindrlhf_msprobe.phases import (
+    UPDATE_PHASES,
+    key_data_home,
+    key_order,
+    phase_order,
+    usual_place,
+)
 from mindrlhf_msprobe.storage.reader import Run
 
 
@@ -78,7 +84,9 @@ def _parted(candidates: Sequence[tuple[JudgedPlace, int]]) -> tuple[RankDivergen
         if place.rank not in parted:
             finding = _finding_at(place, index)
             phase = finding.phase if finding.entry is not None else None
-            parted[place.rank] = RankDivergence(place.rank, place.step, phase, finding.record)
+            parted[place.rank] = RankDivergence(
+                place.rank, place.step, phase, finding.record, finding.micro_step
+            )
     return tuple(parted.values())
 
 
@@ -131,7 +139,19 @@ def _finding_at(place: JudgedPlace, index: int) -> Finding:
 def _causal_order(found: tuple[JudgedPlace, int]) -> tuple[float, ...]:
     place, index = found
     finding = _finding_at(place, index)
-    within = (math.inf, 0, 0)
+    within: tuple[float, ...] = (math.inf, 0, 0)
     if finding.key is not None:
         within = (usual_place(finding.key), key_order(finding.key), finding.micro_step or 0)
+        if _is_of_an_update(finding):  # these stand update by update, whichever key it is
+            before = {
+                (f.key, f.micro_step)
+                for f in place.findings[:index]
+                if f is not None and _is_of_an_update(f)
+            }
+            within = (float(phase_order(UPDATE_PHASES[0])), len(before), *within)
     return place.step, *place.positions[index], *within, place.rank
+
+
+def _is_of_an_update(finding: Finding) -> bool:
+    home = None if finding.key is None else key_data_home(finding.key)
+    return home is not None and home.phase in UPDATE_PHASES

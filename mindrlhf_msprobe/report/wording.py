@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindrlhf_msprobe.findings import Divergence, RuleUse, Verdict, Weights, counted
+from mindrlhf_msprobe.findings import Divergence, RuleUse, Verdict, Weights, counted, ordinal
 
 _SHARED_WORDS = 5  # of lines that may be brought together
 
 
 def place_of(first: Divergence) -> str:
-    """Return where two runs part: step, phase, rank."""
-    parts = (f"step {first.step}", first.phase, f"rank {first.rank}")
+    """Return where two runs part: step, phase, rank, and which time in the step it is."""
+    parts = (f"step {first.step}", first.phase, f"rank {first.rank}", _time_of(first))
     return ", ".join(part for part in parts if part)
+
+
+def _time_of(first: Divergence) -> str:
+    """Return the micro-step or the call of the phase, "" where there is only one in the step."""
+    occasion = first.occasion
+    if occasion.times < 2:
+        return ""
+    if first.key is not None:
+        return f"micro-step {occasion.number}"
+    return f"{ordinal(occasion.number + 1)} call of this phase"
 
 
 def ranks_parted(verdict: Verdict) -> list[str]:
     """Return which ranks part, those first that do so first, and which agree; [] of one rank."""
     if verdict.ranks < 2 or not verdict.parted:
         return []
-    groups: dict[tuple[int, str | None, str], list[int]] = {}
+    groups: dict[tuple[int, str | None, str, int | None], list[int]] = {}
     for rank in verdict.parted:
-        groups.setdefault((rank.step, rank.phase, rank.record), []).append(rank.rank)
+        place = rank.step, rank.phase, rank.record, rank.micro_step
+        groups.setdefault(place, []).append(rank.rank)
     lines = []
-    for number, ((step, phase, record), ranks) in enumerate(groups.items()):
+    for number, ((step, phase, record, micro_step), ranks) in enumerate(groups.items()):
         parts = "parts" if len(ranks) == 1 else "part"
         when = f"{parts} first" if number == 0 else f"{parts} later"
-        where = ", ".join(part for part in (f"step {step}", phase) if part)
+        micro = f"micro-step {micro_step}" if micro_step else None
+        where = ", ".join(part for part in (f"step {step}", phase, micro) if part)
         lines.append(f"{_ranks(ranks)} {when}, at {where}: {record}")
     if verdict.agreeing_ranks:
         agree = "agrees" if len(verdict.agreeing_ranks) == 1 else "agree"
