@@ -224,6 +224,7 @@ class Divergence:
         last_agreeing: the last record before it, which agrees; None if it is the first.
         next_step: an msprobe_config section that records the place more closely (with "msprobe" in
             it; without, a config.json for PrecisionDebugger), or None.
+        key: the key, where key data differ first; None for a record of an entry.
     """
 
     step: int
@@ -474,6 +475,49 @@ class RuleUse:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """Which part of two runs the caller wanted compared, and what was left out by that.
+
+    Attributes:
+        steps: ranges of steps, e.g. 2-5; "" for all.
+        include, exclude: regular expressions on the names of records.
+        keys: a key, or two that stand against each other with a `=` between them.
+        common: what one run alone has is coverage.
+        first_only: nothing was compared after the first divergence.
+        steps_left_out: those that were not asked for.
+        keys_left_out: those that were not asked for; with `keys`, no cell was compared either.
+        steps_after: those behind the first divergence, with `first_only`.
+    """
+
+    steps: str = ""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    common: bool = False
+    first_only: bool = False
+    steps_left_out: tuple[int, ...] = ()
+    keys_left_out: tuple[str, ...] = ()
+    steps_after: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {
+            "steps": self.steps or None,
+            "include": list(self.include),
+            "exclude": list(self.exclude),
+            "keys": list(self.keys),
+            "common": self.common,
+            "first_only": self.first_only,
+            "left_out": {
+                "steps": list(self.steps_left_out),
+                "keys": list(self.keys_left_out),
+                "layer_data": bool(self.keys),
+                "steps_after_the_first_divergence": list(self.steps_after),
+            },
+        }
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A finished comparison; true only if something was compared and nothing diverged.
 
@@ -484,6 +528,7 @@ class Comparison:
         notes: how the runs were brought together, e.g. which prefix was taken off.
         problems: what could not be read of either run, and what it lost while recording.
         tables: the files written, by name, relative to `output_path`.
+        chosen: which part of the runs was compared; None: all of it.
     """
 
     run_a: str
@@ -496,6 +541,7 @@ class Comparison:
     problems: tuple[str, ...] = ()
     output_path: str | None = None
     tables: tuple[str, ...] = ()
+    chosen: Chosen | None = None
 
     def __bool__(self) -> bool:
         return self.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
@@ -519,4 +565,5 @@ class Comparison:
             "coverage": [gap.to_json() for gap in verdict.coverage],
             "notes": list(self.notes),
             "problems": list(self.problems),
+            **({} if self.chosen is None else {"chosen": self.chosen.to_json()}),
         }

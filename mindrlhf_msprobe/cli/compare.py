@@ -66,6 +66,32 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument(
         "--ranks", metavar="M,N", help="hold rank M of A against rank N of B, or of A itself"
     )
+    compare.add_argument(
+        "--steps", metavar="STEPS", help="compare these steps only, e.g. 2-5 or 2,4-6"
+    )
+    for option, what in (("include", "only records"), ("exclude", "no record")):
+        compare.add_argument(
+            f"--{option}",
+            metavar="RE",
+            action="append",
+            default=[],
+            help=f"compare {what} in whose name this regular expression is found (repeatable)",
+        )
+    compare.add_argument(
+        "--keys",
+        metavar="X,Y",
+        help="compare these key data only; X=Y holds X of A against Y of B, or of A itself",
+    )
+    compare.add_argument(
+        "--first-only",
+        action="store_true",
+        help="end at the first divergence, and write the tables of its place alone",
+    )
+    compare.add_argument(
+        "--common",
+        action="store_true",
+        help="what one run alone has (steps, ranks, phases, keys, cells) is no divergence",
+    )
     compare.add_argument("--csv", action="store_true", help="write the tables as CSV as well")
     compare.add_argument(
         "--workers", type=int, metavar="N", help="processes that compare (default: one a core)"
@@ -132,9 +158,11 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     runs = [run for run in runs if run is not None]
     if "" in runs:
         raise UsageError("the path of a run is empty; expected the dump_path of a run")
-    within_one = len(runs) == 1 and (arguments.phases or arguments.ranks)
+    within_one = len(runs) == 1 and (
+        arguments.phases or arguments.ranks or "=" in (arguments.keys or "")
+    )
     if len(runs) != 2 and not within_one:
-        hint = "; one run is enough with --phases or --ranks" if len(runs) == 1 else ""
+        hint = "; one run is enough with --phases, --ranks or --keys X=Y" if len(runs) == 1 else ""
         raise UsageError(f"expected two runs to compare, got {len(runs)}: {' '.join(runs)}{hint}")
     try:
         default = Tolerance(arguments.rtol, arguments.atol)
@@ -156,6 +184,12 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "tokenizer": arguments.tokenizer,
         "phases": phases,
         "ranks": None if ranks is None else (int(ranks[0]), int(ranks[1])),
+        "steps": arguments.steps,
+        "include": arguments.include,
+        "exclude": arguments.exclude,
+        "keys": () if arguments.keys is None else arguments.keys,
+        "first_only": arguments.first_only,
+        "common": arguments.common,
         "engine": arguments.engine,
         "address": arguments.address,
         "workers": arguments.workers,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,15 +17,34 @@ from mindrlhf_msprobe.comparison.executor import (
     merged_problems,
     run,
 )
+from mindrlhf_msprobe.comparison.filters import (
+    Filters,
+    check_keys,
+    check_names,
+    check_steps,
+    filters,
+    given_to,
+)
+from mindrlhf_msprobe.comparison.judged import LeftOut
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
-from mindrlhf_msprobe.comparison.place import Job, JudgedPlace
+from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
+from mindrlhf_msprobe.comparison.place import Job, JudgedPlace, PairWork, judge_pair
 from mindrlhf_msprobe.comparison.preflight import preflight
 from mindrlhf_msprobe.comparison.texts import load_decoder
+from mindrlhf_msprobe.comparison.timeline import END
 from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.verdict import conclude
 from mindrlhf_msprobe.comparison.view import View, views
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
-from mindrlhf_msprobe.findings import Comparison, Finding, Preflight, RuleUse, Status
+from mindrlhf_msprobe.findings import (
+    Chosen,
+    Comparison,
+    Divergence,
+    Finding,
+    Preflight,
+    RuleUse,
+    Status,
+)
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
@@ -44,6 +64,12 @@ def compare_runs(
     phases: tuple[str, str] | None = None,
     ranks: tuple[int, int] | None = None,
     key_data_only: bool = False,
+    steps: str | int | Iterable[int | str] | None = None,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    keys: str | Iterable[str] | Mapping[str, str] = (),
+    first_only: bool = False,
+    common: bool = False,
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
@@ -65,6 +91,14 @@ def compare_runs(
         phases: which phase of A stands against which of B.
         ranks: which rank of A stands against which of B.
         key_data_only: leave out layer data.
+        steps: the steps that are compared: `2-5`, `2,4-6`, a number, or numbers.
+        include, exclude: regular expressions, searched in the names of records: those that any of
+            `include` and none of `exclude` matches are compared.
+        keys: the key data that are compared, and nothing else; `old_log_prob=log_prob`, or a
+            mapping, holds one of A against another one of B, or of A itself.
+        first_only: end at the first divergence, and write its place alone.
+        common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
+            divergence.
         engine: `local`, or `ray` for a Ray cluster.
         address: of a running Ray cluster; None starts one on this machine.
         workers: how many processes compare at once, at most: never more than there is work for,
@@ -82,7 +116,7 @@ def compare_runs(
             or lies inside a run. Where writing fails only at the end, the finished comparison is
             the error's attribute `comparison`.
         ConfigError: a file of rules or names is wrong.
-        UsageError: an argument is wrong, or a rule or a name pattern matches nothing.
+        UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
     """
     repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
     _check_given(
@@ -93,8 +127,11 @@ def compare_runs(
     _check_choice(engine, workers)
     _check_two("phases", phases, str)
     _check_two("ranks", ranks, int)
+    chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
+    if chosen.keys and phases is not None:
+        raise UsageError("keys and phases are both given; expected one: phases hold no key data.")
     within_one = b is None or _same(a, b)
-    job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one)
+    job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one, chosen)
     if key_data_only:
         for view in (*job.sides, *job.noise):
             view.key_data_only = True
@@ -107,13 +144,22 @@ def compare_runs(
 
         _refuse_among_evidence(Path(output_path), [a, *([b] if b else []), *repetitions])
         check_output(Path(output_path))
-    places = sorted(job.sides[0].places() | job.sides[1].places())
+    all_places = sorted(job.sides[0].places() | job.sides[1].places())
+    check_steps(chosen, {step for step, _ in all_places})
+    places = [place for place in all_places if chosen.takes_step(place[0])]
     _check_patterns(job, places)
+    check_names(chosen, (job.load(*place) for place in places))
     start = _engine(engine, job, address, workers)
     at_once = engine == "ray" or workers is not None
     load = None if output_path is None else _load_report
-    judged = run(job, places, start, progress, at_once=at_once, meanwhile=load)
+    judged: list[JudgedPlace] = []
+    for group in _in_turn(places, first_only):
+        judged += run(job, group, start, progress, at_once=at_once, meanwhile=load)
+        if first_only and any(place.diverged for place in judged):
+            break
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes)
+    if chosen != Filters():
+        comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
     if output_path is None:
         return comparison
     return _written(comparison, output_path, csv)
@@ -159,13 +205,53 @@ def _conclude(
     return Comparison(
         run_a=a,
         run_b=b,
-        verdict=conclude(judged, runs, job.plan, before),
+        verdict=conclude(judged, runs, job.plan, before, _left_out(job)),
         findings=findings,
         preflight=before,
         rules=_rules(findings),
         notes=tuple(dict.fromkeys([*notes, *(note for place in judged for note in place.notes)])),
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _left_out(job: Job) -> Callable[[StepPlan, int], LeftOut] | None:
+    """Return what says how much the caller left out of a place before its first divergence.
+
+    What the entry there was given is judged, as far as it was left out by its name.
+    """
+    if not (job.chosen.by_name or job.sides[0].key_data_only):
+        return None
+
+    def left_out(plan: StepPlan, index: int) -> LeftOut:
+        if not job.chosen.by_name:
+            return LeftOut(_hidden(job, plan.step, plan.rank), all_else=True)
+        begin = given_to(plan.pairs, index)
+        inside = max(begin, default=-1) + 1 if plan.pairs[index].event.kind == END else 0
+        records = sum(job.chosen.leaves_out(pair) for pair in plan.pairs[inside:index])
+        given = [plan.pairs[i] for i in begin if job.chosen.leaves_out(plan.pairs[i])]
+        unlike = (pair.record.name for pair in given if not _agrees(job, plan, pair))
+        return LeftOut(records, given=tuple(unlike))
+
+    return left_out
+
+
+def _agrees(job: Job, plan: StepPlan, pair: Pair) -> bool:
+    if pair.a is None or pair.b is None:
+        return pair.gap is not None
+    work = PairWork(plan.step, plan.rank, 0, pair.a, pair.b)
+    return judge_pair(job, work).status.agrees
+
+
+def _hidden(job: Job, step: int, rank: int) -> int:
+    """Return how many records of cells and of other keys both runs have in a place."""
+    counts = []
+    for side in job.sides:
+        everything = replace(side, keys={}, key_data_only=False).load(step, rank)
+        chosen = side.load(step, rank)
+        cells = sum(len(entry.records) for entry in everything.entries)
+        keys = [sum(len(d.records) for d in data.key_data) for data in (everything, chosen)]
+        counts.append(cells + keys[0] - keys[1])
+    return min(counts)
 
 
 def _preflight(job: Job) -> Preflight:
@@ -196,9 +282,10 @@ def _job(
     phases: tuple[str, str] | None,
     ranks: tuple[int, int] | None,
     within_one: bool,
+    chosen: Filters,
 ) -> tuple[Job, list[str]]:
     if within_one:
-        _check_inside(a, phases, ranks)
+        _check_inside(a, phases, ranks, chosen.keys)
     else:
         assert b is not None
         _refuse_inside(Path(a), Path(b))
@@ -208,15 +295,85 @@ def _job(
     second = first if within_one else open_run(Path(b or a).absolute())
     _check_phases(phases, first, second)
     _check_ranks(ranks, first, second)
+    check_keys(chosen, first.keys, second.keys)
     left, right, notes = views(first, second, phases, ranks)
+    _choose_keys(left, right, chosen.keys, notes)
     _check_repetitions(repetitions, a, b)
     further = []
     for path in repetitions:
         # A's names are those of the comparison, so what leads to A's leads to the others.
         _, view, _ = views(first, open_run(Path(path).absolute()), None, None)
-        further.append(replace(view, phases=left.phases))
+        view = replace(view, phases=left.phases, keys=left.keys, key_data_only=left.key_data_only)
+        further.append(view)
     notes += [_note_on_noise(first, view) for view in further]
-    return Job((left, right), tuple(further), allowed, rules), [note for note in notes if note]
+    job = Job((left, right), tuple(further), allowed, rules, chosen=chosen)
+    return job, [note for note in notes if note]
+
+
+def _choose_keys(a: View, b: View, keys: Sequence[tuple[str, str]], notes: list[str]) -> None:
+    """Leave the chosen keys of both sides, under A's names."""
+    if keys:
+        a.keys, b.keys = {left: left for left, _ in keys}, dict(keys)
+        a.key_data_only = b.key_data_only = True
+        notes += [f"{x} of A stands against {y} of B" for x, y in keys if x != y]
+
+
+def _in_turn(
+    places: Sequence[tuple[int, int]], first_only: bool
+) -> Iterator[Sequence[tuple[int, int]]]:
+    """Yield the places that are compared before it is seen whether to go on."""
+    if not first_only:
+        yield places
+        return
+    for _, group in itertools.groupby(places, key=lambda place: place[0]):
+        yield list(group)
+
+
+def _chosen(
+    comparison: Comparison, filters: Filters, job: Job, steps: Collection[int]
+) -> Comparison:
+    """Return the comparison with what was asked for, and what was left out by that.
+
+    Raises:
+        UsageError: the patterns leave nothing.
+    """
+    if filters.by_name and not comparison.findings:
+        raise UsageError(
+            f"include {list(filters.include)} and exclude {list(filters.exclude)} leave no record "
+            f"to compare; expected patterns that leave one at least."
+        )
+    first = comparison.verdict.first_divergence
+    left, right = job.sides
+    others = {*left.run.keys, *right.run.keys} - {key for pair in filters.keys for key in pair}
+    chosen = Chosen(
+        steps=",".join(str(a) if a == b else f"{a}-{b}" for a, b in filters.steps),
+        include=filters.include,
+        exclude=filters.exclude,
+        keys=tuple(a if a == b else f"{a}={b}" for a, b in filters.keys),
+        common=filters.common,
+        first_only=filters.first_only,
+        steps_left_out=tuple(sorted(s for s in steps if not filters.takes_step(s))),
+        keys_left_out=tuple(sorted(others)) if filters.keys else (),
+        steps_after=tuple(
+            sorted(s for s in steps if first and s > first.step and filters.takes_step(s))
+            if filters.first_only
+            else ()
+        ),
+    )
+    if first is not None and filters.first_only:
+        findings = tuple(f for f in comparison.findings if _is_at(f, first))
+        verdict = replace(comparison.verdict, spread=())  # nothing after it was looked at
+        comparison = replace(comparison, verdict=verdict, findings=findings)
+    return replace(comparison, chosen=chosen)
+
+
+def _is_at(finding: Finding, first: Divergence) -> bool:
+    """Tell whether a record stands where the first divergence does: in its phase, or its key."""
+    if (finding.step, finding.rank) != (first.step, first.rank):
+        return False
+    if first.key is not None:
+        return finding.key == first.key
+    return finding.entry is not None and finding.phase == first.phase
 
 
 def _check_repetitions(paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | None) -> None:
@@ -293,15 +450,26 @@ def _same(a: _PathLike, b: _PathLike) -> bool:
 
 
 def _check_inside(
-    a: _PathLike, phases: tuple[str, str] | None, ranks: tuple[int, int] | None
+    a: _PathLike,
+    phases: tuple[str, str] | None,
+    ranks: tuple[int, int] | None,
+    keys: Sequence[tuple[str, str]],
 ) -> None:
     """Refuse to compare a run with itself."""
+    same = [left for left, right in keys if left == right]
+    if keys and not same:
+        return
+    if same and ranks is None:
+        raise RunError(
+            f"A and B are the same directory, {a}, and keys names {same[0]} alone: comparing it "
+            f"with itself proves nothing. Expected two keys, e.g. {same[0]}=OTHER."
+        )
     unlike = [pair for pair in (phases, ranks) if pair is not None and pair[0] != pair[1]]
     if not unlike:
         raise RunError(
             f"A and B are the same directory, {a}: comparing a run with itself proves nothing. "
-            f"Give the dump_path of two runs, or two phases (--phases X,Y) or two ranks "
-            f"(--ranks M,N) of this one."
+            f"Give the dump_path of two runs, or two phases (--phases X,Y), two ranks "
+            f"(--ranks M,N) or two keys (--keys X=Y) of this one."
         )
 
 

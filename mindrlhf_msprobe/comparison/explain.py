@@ -9,7 +9,7 @@ from mindrlhf_msprobe.comparison.occasion import earlier_update, occasion_of
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.preflight import remark
 from mindrlhf_msprobe.comparison.timeline import DATA, END
-from mindrlhf_msprobe.findings import Cause, Divergence, Finding, Preflight, Status
+from mindrlhf_msprobe.findings import Cause, Divergence, Finding, Preflight, Status, counted
 from mindrlhf_msprobe.phases import INPUT_KEYS, phase_table
 from mindrlhf_msprobe.storage.reader import Run
 
@@ -21,6 +21,7 @@ _NAMED_CAUSES = {
     Status.SHAPE_MISMATCH: Cause.SHAPE,
     Status.NON_FINITE: Cause.NON_FINITE,
 }
+_PROMPTS = ("prompt", "prompts")  # nothing of the step has run before them
 _SAYS_IT = (Status.NON_FINITE,)  # statuses whose note says no more than they do
 _WHAT_HAPPENED = {
     Status.UNREADABLE: "cannot be read",
@@ -50,6 +51,8 @@ def explain(
     assert finding is not None
     if finding.status is Status.UNREADABLE:
         cause, origin, why = _explain_unreadable(pair)
+    elif step.left_out and finding.status not in ONE_SIDED and finding.key not in _PROMPTS:
+        cause, origin, why = _explain_chosen(step, pair, finding)
     elif pair.event.kind == DATA:
         cause, origin, why = _explain_data(step, index, runs)
     elif pair.event.kind == END:
@@ -59,7 +62,8 @@ def explain(
     phase = phase_table({}).get(finding.phase or "")
     hint = remark(preflight, phase.role if phase else None)
     occasion = occasion_of(step, index)
-    culprit = earlier_update(step, index, occasion)
+    by_name = step.left_out and not step.left_out.all_else
+    culprit = None if by_name else earlier_update(step, index, occasion)
     if culprit is not None:
         why = f"{why} {words_of(culprit, finding)}"
     why = " ".join(filter(None, [why, words_of_occasion(occasion, finding)]))
@@ -79,11 +83,48 @@ def explain(
         agreed_phases=_agreed_phases(step, index),
         agreed_steps=agreed_steps,
         last_agreeing=before[-1].record if before else None,
-        next_step=next_step(step, index, origin, runs),
+        # What was left out of the comparison is on disk: comparing it comes first.
+        next_step=None if step.left_out else next_step(step, index, origin, runs),
         key=finding.key,
         occasion=occasion,
         culprit=culprit,
     )
+
+
+def _explain_chosen(
+    step: JudgedStep, pair: Pair, finding: Finding
+) -> tuple[Cause, str | None, str]:
+    """Explain the first difference among the records that the caller wanted compared.
+
+    What was left out before it is not known to agree.
+    """
+    unseen = step.left_out
+    if unseen.all_else:
+        what = "All cells and the other keys were left out of the comparison (--keys)"
+    else:
+        where = "inside this cell" if pair.event.kind == END else "before it in this step"
+        what = (
+            f"The comparison left out {counted(unseen.records, 'record')} {where} (--include, "
+            f"--exclude)"
+        )
+    doubt = f"{what}, and one of those may be to blame: compare without leaving them out."
+    if pair.entry is None:
+        return Cause.DATA, None, doubt
+    name = pair.entry.name
+    if unseen.given:
+        return (
+            Cause.INPUT,
+            name,
+            (
+                f"What the cell was given differs as well, which the comparison left out: "
+                f"{', '.join(unseen.given)}. The origin lies before it."
+            ),
+        )
+    if finding.io == "parameters":
+        return Cause.PARAMETER, name, doubt
+    if pair.event.kind != END:
+        return Cause.INPUT, name, f"What it was given differs. {doubt}"
+    return Cause.COMPUTATION, name, f"What the cell was given agrees. {doubt}"
 
 
 def unreadable_place(finding: Finding) -> Divergence:
@@ -98,6 +139,7 @@ def unreadable_place(finding: Finding) -> Divergence:
         max_abs_err=None,
         max_rel_err=None,
         explanation=_sentence(finding, "Nothing of this step and rank can be compared."),
+        key=finding.key,
     )
 
 
@@ -220,15 +262,16 @@ def _absence(
     in_a = finding.status is Status.ONLY_IN_A
     missing, run = ("B", runs[1]) if in_a else ("A", runs[0])
     same_phase = [
-        f
+        p
         for p, f in step.judged
-        if f is not None and p.entry is not None and p.entry.phase == pair.event.phase
+        if f is not None or (p.a is not None and p.b is not None)
+        if p.entry is not None and p.entry.phase == pair.event.phase
     ]
     if all((p.b if in_a else p.a) is None for p, _ in step.judged):
         what = f"{missing} recorded nothing of step {finding.step} here."
     elif pair.entry is None:
         what = "The trainer saved it in one run only."
-    elif all(f.status is finding.status for f in same_phase):
+    elif all((p.b if in_a else p.a) is None for p in same_phase):
         what = f"{missing} recorded nothing of {finding.phase} in this step."
     else:
         what = f"The cell ran{f' inside {parent}' if parent else ''} in one run only."

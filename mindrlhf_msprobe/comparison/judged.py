@@ -13,14 +13,34 @@ ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """What the caller left out of a comparison, as far as the first divergence may come of it.
+
+    Attributes:
+        records: how many stand before it; where it is an entry's output, inside that entry.
+        all_else: all cells and other keys were left out, not some by their names.
+        given: what the entry was given, as far as it was left out and differs.
+    """
+
+    records: int = 0
+    all_else: bool = False
+    given: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.given)
+
+
+@dataclass(frozen=True)
 class JudgedStep:
     """The pairs of one step and rank in causal order, each with its finding.
 
-    A pair without a finding was not recorded by choice on one side, or cannot be compared.
+    A pair without a finding was not recorded by choice on one side, cannot be compared, or was left
+    out of the comparison.
     """
 
     plan: StepPlan
     judged: tuple[tuple[Pair, Finding | None], ...]
+    left_out: LeftOut = LeftOut()
 
 
 def configs(runs: tuple[Run, Run]) -> list[ProbeConfig | None]:

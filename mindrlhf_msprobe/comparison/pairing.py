@@ -34,12 +34,13 @@ class OwnPlace:
 
     Attributes:
         step, rank: its own numbers.
-        phases: the comparison's name of a phase → its own.
+        phases, keys: the comparison's name of a phase, or key → its own.
     """
 
     step: int | None = None
     rank: int | None = None
     phases: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, entry: Entry) -> Entry:
         """Return an entry of the other run as it would stand in this one."""
@@ -297,9 +298,11 @@ class _Planner:
             if side is not None and not records and None in data:  # an empty list, say
                 records["data", ""] = Record(event.name, "data", "", Leaf("empty"))
         gaps = [
-            why_no_key_data(config, coverage, event.name, *place) if side is None else None
-            for side, config, coverage, place in zip(
-                data, self._configs, self._coverage, self._places
+            why_no_key_data(config, coverage, own.keys.get(event.name, event.name), *place)
+            if side is None
+            else None
+            for side, config, coverage, place, own in zip(
+                data, self._configs, self._coverage, self._places, self._own
             )
         ]
         for place in _merged_names(*wanted):

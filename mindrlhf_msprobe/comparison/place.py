@@ -14,13 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.comparison.filters import Filters, PlaceFilter
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of
 from mindrlhf_msprobe.comparison.suspicion import suspicions
 from mindrlhf_msprobe.comparison.texts import load_decoder
-from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA
+from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey
 from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
 from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status, counted
@@ -49,6 +50,7 @@ class Job:
         noise: further runs of A's configuration.
         mapping: how cells of A are called in B.
         tokenizer: the file that tells which text a token id stands for.
+        chosen: which records the caller wants compared.
     """
 
     sides: tuple[View, View]
@@ -56,6 +58,7 @@ class Job:
     tolerances: Tolerances = field(default_factory=Tolerances)
     mapping: tuple[NameRule, ...] = ()
     tokenizer: Path | None = None
+    chosen: Filters = field(default_factory=Filters)
     # What was read and paired last, by its place.
     _loaded: dict[tuple[int, int], tuple[StepData, StepData]] = field(
         default_factory=dict, repr=False, compare=False
@@ -66,7 +69,7 @@ class Job:
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
-        return Job, settings
+        return Job, (*settings, self.chosen)
 
     def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
         """Read what both runs recorded in one place; the last one is kept."""
@@ -75,6 +78,11 @@ class Job:
             self._loaded.clear()
             self._loaded[step, rank] = a, b
         return self._loaded[step, rank]
+
+    def filter(self, step: int, rank: int) -> PlaceFilter:
+        """Return what of one place is not compared."""
+        unlike = any(own != shown for shown, own in self.sides[1].phases.items())
+        return PlaceFilter(self.chosen, self.load(step, rank), unlike, self.mapping)
 
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one place; the last plan is kept."""
@@ -148,6 +156,11 @@ class JudgedPlace:
     problems: tuple[tuple[str, ...], ...] = ()
     waiting: tuple[PairWork, ...] = ()
 
+    @property
+    def diverged(self) -> bool:
+        """Whether a record of the place does not agree."""
+        return any(finding is not None and not finding.status.agrees for finding in self.findings)
+
     def settle(self, judged: Judged) -> None:
         """Fill in what a waiting pair turned out to be."""
         finding = self.findings[judged.index]
@@ -183,8 +196,14 @@ def judge_place(job: Job, step: int, rank: int) -> JudgedPlace:
     findings: list[Finding | None] = []
     gaps: Counter[tuple[str, str]] = Counter()
     works: list[PairWork] = []
+    place = JudgedPlace(step, rank, findings, _positions(plan.pairs), notes=plan.notes)
+    left_out = job.filter(step, rank)
+    parted: EventKey | None = None  # where nothing more is compared with first_only
     for index, pair in enumerate(plan.pairs):
-        gap = _gap(pair, repetitions)
+        if parted not in (None, pair.event):
+            findings.append(None)
+            continue
+        gap = _gap(pair, repetitions, left_out)
         if gap is not None:
             gaps[gap] += 1
             findings.append(None)
@@ -193,7 +212,13 @@ def judge_place(job: Job, step: int, rank: int) -> JudgedPlace:
             records = repetitions.of(pair) if repetitions is not None else ()
             works.append(PairWork(step, rank, index, pair.a, pair.b, records))
         findings.append(_finding(plan, pair, *_one_sided(pair)))
-    place = JudgedPlace(step, rank, findings, _positions(plan.pairs), notes=plan.notes)
+        if job.chosen.first_only:
+            if works:
+                place.settle(judge_pair(job, works.pop()))
+            finding = findings[index]
+            if finding is not None and not finding.status.agrees:
+                parted = pair.event
+    gaps.update({(gap.reason, gap.only_in): gap.records for gap in place.gaps})
     place.gaps = tuple(CoverageGap(reason, side, n) for (reason, side), n in gaps.items())
     heavy = sum(work.bytes for work in works) > CHUNK_BYTES
     waiting = []
@@ -300,11 +325,15 @@ def _place_of(pair: Pair, record: Record | None) -> tuple[str | None, str, str]:
     return pair.event.phase, record.name, micro_step
 
 
-def _gap(pair: Pair, repetitions: _Repetitions | None) -> tuple[str, str] | None:
+def _gap(
+    pair: Pair, repetitions: _Repetitions | None, left_out: PlaceFilter
+) -> tuple[str, str] | None:
     """Return why a pair is not compared, and which run has it, or None if it is."""
     side = "both" if pair.a and pair.b else "A" if pair.a else "B"
     if pair.gap is not None:
         return pair.gap, side
+    if (why := left_out.why(pair)) is not None:
+        return why, side
     if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
         return _WHOLE, side
     if _is_unknown(pair):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from mindrlhf_msprobe.comparison.explain import explain, unreadable_place
-from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep
+from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, LeftOut
 from mindrlhf_msprobe.comparison.pairing import StepPlan
 from mindrlhf_msprobe.comparison.place import JudgedPlace
 from mindrlhf_msprobe.comparison.spread import spread
@@ -37,6 +37,7 @@ def conclude(
     runs: tuple[Run, Run],
     plan: Callable[[int, int], StepPlan],
     preflight: Preflight,
+    left_out: Callable[[StepPlan, int], LeftOut] | None = None,
 ) -> Verdict:
     """Return the verdict over all steps and ranks.
 
@@ -47,6 +48,7 @@ def conclude(
     Args:
         places: in the order of their steps and ranks.
         plan: pairs a place once more; asked for that of the first divergence alone.
+        left_out: says, of a plan and the first divergence in it, what the caller left out.
     """
     counts = Counter(str(finding.status) for finding in _findings(places))
     candidates = [found for place in places if (found := _first_divergence(place)) is not None]
@@ -58,7 +60,8 @@ def conclude(
         earlier = {p.step for p in places if p.step < place.step}
         pairs = plan(place.step, place.rank)
         if len(pairs.pairs) == len(place.findings):
-            step = JudgedStep(pairs, tuple(zip(pairs.pairs, place.findings)))
+            unseen = LeftOut() if left_out is None else left_out(pairs, index)
+            step = JudgedStep(pairs, tuple(zip(pairs.pairs, place.findings)), unseen)
             first = explain(step, index, runs, preflight, agreed_steps=len(earlier))
             places_reached = spread(step, index)
         else:  # the place could not be compared as a whole

@@ -9,6 +9,7 @@ from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
 from mindrlhf_msprobe.findings import counted
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reader import Run
 
 _SHOWN = 8  # ranks that are named
@@ -25,6 +26,7 @@ class View:
         steps, ranks: the comparison's number → the run's own; what is not named keeps its own
             unless `only_ranks` is set.
         key_data_only: whether layer data are left out.
+        keys: the comparison's name of a key → the run's own; empty for all, under their own names.
     """
 
     run: Run
@@ -33,6 +35,7 @@ class View:
     ranks: Mapping[int, int] = field(default_factory=dict)
     only_ranks: bool = False
     key_data_only: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def places(self) -> set[tuple[int, int]]:
         """Return every (step, rank) of the comparison of which the run recorded something."""
@@ -46,7 +49,7 @@ class View:
 
     def load(self, step: int, rank: int) -> StepData:
         """Read one place."""
-        own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases)
+        own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
         at = (
             step if own.step is None else own.step,
             rank if own.rank is None else own.rank,
@@ -71,14 +74,34 @@ class View:
         }
         return StepData(
             entries=entries,
-            key_data=[] if self.phases else self.run.key_data(step=at[0], rank=at[1]),
+            key_data=[] if self.phases else self._key_data(*at),
             config=self.run.config(at[1]),
             unreadable=unreadable,
-            unreadable_keys={p.key: str(p) for p in problems if p.key_data and not self.phases},
+            unreadable_keys={
+                key: str(p)
+                for p in problems
+                if p.key_data and not self.phases
+                for key in self._shown_keys(p.key)
+            },
             coverage=self.run.coverage(at[1]),
             own=own,
             foreign=self.run.foreign,
         )
+
+    def _key_data(self, step: int, rank: int) -> list[KeyDatum]:
+        if not self.keys:
+            return self.run.key_data(step=step, rank=rank)
+        return [
+            replace(datum, key=shown)
+            for shown, own in self.keys.items()
+            for datum in self.run.key_data(own, step, rank)
+        ]
+
+    def _shown_keys(self, own: str | None) -> list[str | None]:
+        """Return the names the comparison has for a key of the run; None stands for all keys."""
+        if own is None or not self.keys:
+            return [own]
+        return [shown for shown, name in self.keys.items() if name == own]
 
 
 def views(

@@ -14,6 +14,7 @@ from mindrlhf_msprobe.report.staging import VERDICT_FILE
 from mindrlhf_msprobe.report.wording import (
     CONFIG_JSON,
     before,
+    chosen_of,
     factor,
     merged,
     place_of,
@@ -39,6 +40,7 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
         lines += _spread(verdict)
         lines += _parted(verdict, more)
         lines += _look_closer(verdict.first_divergence)
+    lines += _chosen(comparison)
     lines += _tolerance(comparison, more)
     lines += _capped("Note", list(comparison.notes), more)
     lines += _capped("Not compared", _not_compared(comparison), more)
@@ -163,6 +165,12 @@ def _tolerance(comparison: Comparison, more: str) -> list[str]:
     if len(comparison.rules) > len(shown):
         shown.append(f"… {len(comparison.rules) - len(shown)} more {more}".rstrip())
     return [f"Tolerance: {'; '.join(shown)}"]
+
+
+def _chosen(comparison: Comparison) -> list[str]:
+    """Return which part of the runs was compared, where the caller wanted a part."""
+    lines = [] if comparison.chosen is None else chosen_of(comparison.chosen)
+    return [line[0].upper() + line[1:] for line in lines]
 
 
 def _not_compared(comparison: Comparison) -> list[str]:

@@ -12,6 +12,7 @@ from mindrlhf_msprobe.report.legend import legend_sheet
 from mindrlhf_msprobe.report.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.wording import (
     before,
+    chosen_of,
     place_of,
     place_of_settings,
     ranks_parted,
@@ -52,6 +53,8 @@ def _verdict_sheet(comparison: Comparison) -> Sheet:
         _row("verdict", "run A", comparison.run_a),
         _row("verdict", "run B", comparison.run_b),
     ]
+    if comparison.chosen is not None:
+        rows += [_row("chosen", None, line) for line in chosen_of(comparison.chosen)]
     if first is not None:
         rows += _divergence_rows(first)
     rows += [_row("ranks", None, line) for line in ranks_parted(verdict)]

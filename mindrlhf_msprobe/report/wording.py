@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindrlhf_msprobe.findings import Divergence, RuleUse, Verdict, Weights, counted, ordinal
+from mindrlhf_msprobe.findings import (
+    Chosen,
+    Divergence,
+    RuleUse,
+    Verdict,
+    Weights,
+    counted,
+    ordinal,
+)
 
+_NAMED = 8  # keys that are named
 _SHARED_WORDS = 5  # of lines that may be brought together
 
 
@@ -79,6 +88,39 @@ def _earlier_steps(first: Divergence) -> str:
     if first.agreed_steps != first.step:  # some were not recorded, or the first is not step 0
         return f"all of {counted(first.agreed_steps, 'earlier step')}"
     return "all of step 0" if first.step == 1 else f"all of steps 0 to {first.step - 1}"
+
+
+def chosen_of(chosen: Chosen) -> list[str]:
+    """Return which part of the runs was compared, and what was left out by that, in lines."""
+    asked = [
+        (f"steps {chosen.steps}", bool(chosen.steps)),
+        (f"keys {', '.join(chosen.keys)}", bool(chosen.keys)),
+        (f"records that match {_either(chosen.include)}", bool(chosen.include)),
+        (f"no record that matches {_either(chosen.exclude)}", bool(chosen.exclude)),
+        ("what both runs have (--common)", chosen.common),
+        ("up to the first divergence (--first-only)", chosen.first_only),
+    ]
+    left_out = [
+        (f"steps {spans(chosen.steps_left_out)}", bool(chosen.steps_left_out)),
+        ("all cells", bool(chosen.keys)),
+        (f"keys {_some(chosen.keys_left_out)}", bool(chosen.keys_left_out)),
+        (f"steps {spans(chosen.steps_after)}, which come after it", bool(chosen.steps_after)),
+    ]
+    lines = []
+    for what, parts in (("compared", asked), ("left out", left_out)):
+        said = [words for words, holds in parts if holds]
+        if said:
+            lines.append(f"{what}: {'; '.join(said)}")
+    return lines
+
+
+def _either(patterns: Sequence[str]) -> str:
+    return " or ".join(map(repr, patterns))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def weights_of(weights: Weights) -> str:
