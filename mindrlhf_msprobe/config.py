@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import ConfigError, nearest
+from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
 from mindrlhf_msprobe.yaml_file import read_yaml
 
@@ -30,6 +31,9 @@ _RESERVED_PHASE = re.compile(r"data|(step|rank|proc)\d*")
 _RESERVED_ROLE = "optimizers"  # a keyword of Probe.watch
 _ENTRY = re.compile(r"Cell\..+\.(forward|backward)\.[0-9]+")
 _SKIPPED = object()
+
+#: How many patterns `include` and `exclude` may have: each is tried on the name of every cell.
+MOST_PATTERNS = 1000
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,9 @@ class ProbeConfig:
 
     def records_cell(self, name: str) -> bool:
         """Tell whether the cell called `name` passes `include` and `exclude`."""
-        if self.include and not any(re.search(pattern, name) for pattern in self.include):
+        if self.include and not any(pattern(text).search(name) for text in self.include):
             return False
-        return not any(re.search(pattern, name) for pattern in self.exclude)
+        return not any(pattern(text).search(name) for text in self.exclude)
 
     def records_entry(self, name: str) -> bool:
         """Tell whether the entry called `name` passes `entries`."""
@@ -274,15 +278,18 @@ def _numbers(of: str) -> Callable[[str, Any], tuple[int, ...]]:
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
     expected = "a list of regular expressions on cell names"
     patterns = _items(name, value, expected)
-    for i, pattern in enumerate(patterns):
-        if not isinstance(pattern, str):
-            raise _fail(f"{name}[{i}]", pattern, "a regular expression on cell names")
+    if len(patterns) > MOST_PATTERNS:
+        expected += f", at most {MOST_PATTERNS}; join some with |"
+        raise _fail(name, f"{len(patterns)} patterns", expected)
+    for i, text in enumerate(patterns):
+        if not isinstance(text, str):
+            raise _fail(f"{name}[{i}]", text, "a regular expression on cell names")
         try:
-            re.compile(pattern)
-        except re.error as error:
+            pattern(text)
+        except PatternError as error:
             raise ConfigError(
-                f"{_fail(f'{name}[{i}]', pattern, 'a regular expression on cell names')} "
-                f"It does not compile: {error}."
+                f"{_fail(f'{name}[{i}]', text, 'a regular expression on cell names')} "
+                f"It cannot be used: {error}."
             ) from None
     return patterns
 

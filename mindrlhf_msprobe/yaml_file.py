@@ -1,12 +1,24 @@
-"""YAML files that users write."""
+"""YAML files that users write.
+
+They may come from elsewhere: a file of a few lines can stand for more values than any memory
+holds (an alias of a list of aliases of …), so what is read is bounded. No real file comes near.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import ConfigError
+
+_LONGEST = 2 << 20  # bytes of a file
+_MOST_VALUES = 200_000  # of a file, each as often as it stands for something
+_MOST_NUMBERS = 1_000  # keys of one mapping that are no texts: numbers can be made to collide
+_LONGEST_NUMBER = 300  # characters; also of a date
+_NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
+_TEXT = "tag:yaml.org,2002:str"
 
 
 def read_yaml(
@@ -23,22 +35,39 @@ def read_yaml(
             file. YAML takes the last of them and says nothing about the others.
 
     Raises:
-        ConfigError: it is missing, unreadable, not YAML, not a mapping, or holds a key twice.
+        ConfigError: it is missing, unreadable, too large, not YAML, not a mapping, or holds a key
+            twice.
     """
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, "rb") as opened:
+            raw = opened.read(_LONGEST + 1)
+        text = raw.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file. Give the path of {file}.") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL in it
         raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    if len(raw) > _LONGEST:
+        raise ConfigError(
+            f"{path}: is larger than {_LONGEST >> 20} MiB, which no file of {of} is. Give the path "
+            f"of {file}."
+        )
     try:
         loader = yaml.SafeLoader(text)
+        _stop_early(loader)
         top = loader.get_single_node()
+        if top is not None:
+            _check_size(top)
         content = None if top is None else loader.construct_document(top)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2024-13-45
-        raise ConfigError(f"{path}: is not valid YAML: {error}") from None
+    except _TooLarge as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is not valid YAML: it is nested too deeply") from None
+    except Exception as error:  # ValueError: 2024-13-45, KeyError: !!bool maybe, …
+        known = isinstance(error, (yaml.YAMLError, ValueError))
+        why = error if known else f"a value does not fit its tag ({type(error).__name__})"
+        raise ConfigError(f"{path}: is not valid YAML: {why}") from None
     if not isinstance(content, Mapping):
         kind = "empty" if content is None else f"a {type(content).__name__}"
         raise ConfigError(
@@ -46,6 +75,65 @@ def read_yaml(
         )
     _refuse_repeated(path, top, unique)
     return content
+
+
+class _TooLarge(Exception):
+    """What a file stands for is more than a real one holds; the message says what."""
+
+
+def _stop_early(loader: Any) -> None:
+    """Let a loader refuse a file of too many values while it reads them, which takes long."""
+    compose, numbers = loader.compose_node, itertools.count(1)
+
+    def counting(parent: Any, index: Any) -> Any:
+        if next(numbers) > _MOST_VALUES:
+            raise _TooLarge(f"holds more than {_MOST_VALUES} values, which no such file does")
+        return compose(parent, index)
+
+    loader.compose_node = counting
+
+
+def _check_size(top: Any) -> None:
+    """Refuse a file that stands for more values than a real one, before they are made.
+
+    Raises:
+        _TooLarge: it does.
+        RecursionError: it is nested too deeply.
+    """
+    counted: dict[int, int] = {}  # node → how many values it stands for; 0 while it is looked at
+
+    def count(node: Any) -> int:
+        known = counted.get(id(node))
+        line = node.start_mark.line + 1
+        if known == 0:
+            raise _TooLarge(f"line {line}: a value holds itself. Write it without the alias")
+        if known is not None:
+            return known
+        counted[id(node)] = 0
+        total = 1
+        if isinstance(node.value, str):
+            if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+                raise _TooLarge(
+                    f"line {line}: a number of {len(node.value)} characters; expected at most "
+                    f"{_LONGEST_NUMBER}"
+                )
+        elif node.value and isinstance(node.value[0], tuple):
+            if sum(key.tag != _TEXT for key, _ in node.value) > _MOST_NUMBERS:
+                raise _TooLarge(
+                    f"line {line}: more than {_MOST_NUMBERS} keys of one mapping are no texts"
+                )
+            total += sum(count(key) + count(value) for key, value in node.value)
+        else:
+            total += sum(map(count, node.value))
+        if total > _MOST_VALUES:
+            raise _TooLarge(
+                f"line {line}: with its aliases written out it stands for more than "
+                f"{_MOST_VALUES} values. Write it without so many aliases (&, *, <<)"
+            )
+        counted[id(node)] = total
+        return total
+
+    count(top)
 
 
 def _refuse_repeated(path: Path, top: Any, section: str | None) -> None:

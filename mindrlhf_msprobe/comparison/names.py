@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.comparison.rule_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.patterns import PatternError, Renaming
 
 ROOT = "root"
 _SAMPLED = 64  # names of which a common prefix is guessed
@@ -37,24 +38,17 @@ class NameRule:
 
     def rename(self, cell: str) -> str | None:
         """Return the name in B of a cell of A, or None if the rule says nothing about it."""
-        pattern, template = _compiled(self.source, self.target)
-        match = pattern.fullmatch(cell)
-        return None if match is None else match.expand(template) + (match["inside"] or "")
+        return _renaming(self.source, self.target).rename(cell)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(source: str, target: str) -> tuple[re.Pattern[str], str]:
-    """Return the pattern and the template of a rule; with a `*` in its target it has wildcards."""
+def _renaming(source: str, target: str) -> Renaming:
+    """Return what a rule does; with a `*` in its target it has wildcards."""
     if "*" in target:
         source = "".join("([^.]+)" if c == "*" else re.escape(c) for c in source)
         numbers = itertools.count(1)
         target = re.sub(r"\*", lambda _: f"\\{next(numbers)}", target)
-    pattern = re.compile(rf"(?:{source})(?P<inside>\..+)?")
-    pattern.sub(target, "")  # raises where the template is wrong
-    for number in re.findall(r"\\(\d+)", target):
-        if int(number) >= pattern.groups:  # the last group is what lies inside
-            raise re.error(f"there is no group {number}")
-    return pattern, target
+    return Renaming(source, target)
 
 
 def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
@@ -72,8 +66,8 @@ def _rule(path: str | Path, source: object, target: object) -> NameRule:
         raise ConfigError(f"{path}: {source!r}: {target!r}; expected a name pattern and a name.")
     rule = NameRule(source, target)
     try:
-        _compiled(source, target)
-    except (re.error, IndexError) as error:
+        _renaming(source, target)
+    except PatternError as error:
         raise ConfigError(
             f"{path}: {source!r}: {target!r} is not a pair of name patterns: {error}."
         ) from None

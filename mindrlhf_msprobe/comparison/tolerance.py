@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.comparison.rule_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
+from mindrlhf_msprobe.patterns import PatternError, pattern
 
 _FIELDS = ("rtol", "atol")
 
@@ -27,13 +26,9 @@ class Rule:
     pattern: str
     tolerance: Tolerance
 
-    @cached_property
-    def _expression(self) -> re.Pattern[str]:
-        return re.compile(self.pattern)
-
     def matches(self, names: Iterable[str]) -> bool:
         """Tell whether the rule is meant for a record of any of these names."""
-        return any(self._expression.search(name) for name in names)
+        return any(map(pattern(self.pattern).search, names))
 
     @property
     def words(self) -> str:
@@ -72,28 +67,26 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
     return tuple(_rule(path, pattern, values) for pattern, values in rules.items())
 
 
-def _rule(path: str | Path, pattern: Any, values: Any) -> Rule:
-    if not isinstance(pattern, str) or not isinstance(values, Mapping) or not values:
+def _rule(path: str | Path, text: Any, values: Any) -> Rule:
+    if not isinstance(text, str) or not isinstance(values, Mapping) or not values:
         raise ConfigError(
-            f"{path}: {pattern!r}: {values!r}; expected a pattern and its tolerance, e.g. "
+            f"{path}: {text!r}: {values!r}; expected a pattern and its tolerance, e.g. "
             f"'lm_head: {{rtol: 1e-3, atol: 1e-6}}'."
         )
     for name in values:
         if name not in _FIELDS:
             raise ConfigError(
-                f"{path}: {pattern!r} has the key {name!r}; expected rtol and atol."
+                f"{path}: {text!r} has the key {name!r}; expected rtol and atol."
                 f"{nearest(str(name), _FIELDS)}"
             )
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(
-            f"{path}: the pattern {pattern!r} is not a regular expression: {error}."
-        ) from None
+        pattern(text)
+    except PatternError as error:
+        raise ConfigError(f"{path}: the pattern {text!r} cannot be used: {error}.") from None
     try:
-        return Rule(pattern, Tolerance(**{name: _number(v) for name, v in values.items()}))
+        return Rule(text, Tolerance(**{name: _number(v) for name, v in values.items()}))
     except ValueError as error:
-        raise ConfigError(f"{path}: {pattern!r}: {error}.") from None
+        raise ConfigError(f"{path}: {text!r}: {error}.") from None
 
 
 def _number(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
@@ -12,7 +12,8 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reader import Run
 
-_SHOWN = 8  # ranks that are named
+_SHOWN = 8  # ranks, or patterns, that are named
+_LONGEST = 100  # characters of a pattern
 
 
 @dataclass
@@ -144,11 +145,23 @@ def views(
                 f"in the directory of run {name}; those of other nodes are put together with "
                 f"mindrlhf-msprobe merge"
             )
+    notes += [note for name, run in (("A", a), ("B", b)) for note in _on_patterns(name, run)]
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(f"step {steps[0]} of A stands against step {steps[1]} of B")
     return *sides, notes
+
+
+def _on_patterns(name: str, run: Run) -> Iterator[str]:
+    """Say which patterns of a run tell nothing any more."""
+    for setting, patterns in run.unusable_patterns.items():
+        for text, why in list(patterns.items())[:_SHOWN]:
+            shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+            yield (
+                f"run {name} was recorded with {setting}: {shown!r}, which is not matched any more "
+                f"({why}): what run {name} left out by it counts as missing"
+            )
 
 
 def _some(ranks: list[int]) -> str:

@@ -8,14 +8,15 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.config import BASIC_KEYS, ProbeConfig
+from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import foreign, layout
 from mindrlhf_msprobe.storage.claim import load_manifest
@@ -221,11 +222,33 @@ class Run:
             config = manifest.get("config")
             if not isinstance(config, dict) or not config.keys() >= BASIC_KEYS:
                 return None
+            values = {name: config[name] for name in known & config.keys()}
+            unusable = _unusable_patterns(config)
+            if "include" in unusable:  # a cell that the others do not match may be meant by it
+                values["include"] = ()
+            if "exclude" in unusable:
+                others = [t for t in config["exclude"] if t not in unusable["exclude"]]
+                values["exclude"] = others
             try:
-                return ProbeConfig(**{name: config[name] for name in known & config.keys()})
+                return ProbeConfig(**values)
             except (ConfigError, TypeError):
                 return None
         return None
+
+    @property
+    def unusable_patterns(self) -> dict[str, dict[str, str]]:
+        """Of `include` and of `exclude`, the patterns that cannot be used, each with why.
+
+        An earlier version took what needs more than linear time. Of a cell that such a pattern may
+        have left out, `config` says that it should have been recorded.
+        """
+        found: dict[str, dict[str, str]] = {}
+        for manifest in self.manifests:
+            config = manifest.get("config")
+            if isinstance(config, dict):
+                for name, patterns in _unusable_patterns(config).items():
+                    found.setdefault(name, {}).update(patterns)
+        return found
 
     @property
     def lost(self) -> list[str]:
@@ -419,6 +442,20 @@ def _entry(line: dict[str, Any], files: Locator, phase: str, step: int, rank: in
         stack=tuple(line.get("frames") or ()),
         records=records,
     )
+
+
+def _unusable_patterns(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for name in ("include", "exclude"):
+        patterns = config.get(name)
+        if not isinstance(patterns, list) or not all(isinstance(text, str) for text in patterns):
+            continue
+        for text in patterns[:MOST_PATTERNS]:
+            try:
+                pattern(text)
+            except PatternError as error:
+                found.setdefault(name, {})[text] = str(error)
+    return found
 
 
 def _rank_of(manifest: dict[str, Any]) -> Any:
