@@ -8,6 +8,7 @@ import functools
 import inspect
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -49,6 +50,7 @@ class Probe:
         self._phases = self._config.phase_table()
         self._networks: dict[str, Any] = {}
         self._open: PhaseContext | None = None
+        self._lock = threading.RLock()  # a phase belongs to the step in which it is opened
         self._closed = self._ended = False
         self._recorder: Recorder | None = None
         if self._config.msprobe:
@@ -280,18 +282,23 @@ class Probe:
     def step(self) -> None:
         """End the training step: when this returns, all it recorded is readable on disk.
 
+        What another thread saves meanwhile belongs to this step if the save began before this
+        call, which waits for it, and to the next step if it began after it.
+
         Raises:
             UsageError: a phase is still open.
         """
         if self._recorder is None:
             return
         self._refuse_if_closed("step")
-        if self._open is not None:
-            raise UsageError(
-                f"step() inside the phase {self._open.name!r}: a step ends after its phases. Move "
-                f"the call behind the `with probe.phase({self._open.name!r})` block."
-            )
-        self._recorder.end_step()
+        with self._lock:
+            if self._open is not None:
+                raise UsageError(
+                    f"step() inside the phase {self._open.name!r}: a step ends after its phases. "
+                    f"Move the call behind the `with probe.phase({self._open.name!r})` block."
+                )
+            ended = self._recorder.advance()
+        self._recorder.end_step(ended)
 
     def close(self) -> None:
         """End the run; a phase that is still open ends with it.
@@ -360,22 +367,27 @@ class Probe:
     ) -> dict[Phase, Any]:
         """Mark phases open and return the network to record in each that is recorded now."""
         self._refuse_if_closed("phase")
-        if self._open is not None:
-            raise UsageError(
-                f"phase({context.name!r}) while the phase {self._open.name!r} is still open: "
-                f"phases do not nest, and a decorated function does not call itself. Leave "
-                f"{self._open.name!r} first; for one call that is several phases at once, name "
-                f"them together: phase([{self._open.name!r}, {context.name!r}])."
-            )
-        networks = {phase: self._network_of(phase, model) for phase in phases}
-        recorder = self._recorder
-        assert recorder is not None
-        for phase, network in networks.items():
-            if network is not None:
-                with recorder.ledger.charge(phase.name):
-                    recorder.first_entry(phase, network)
-        self._open = context
-        return {p: n for p, n in networks.items() if n is not None and recorder.wants(p)}
+        with self._lock:
+            if self._open is not None:
+                raise UsageError(
+                    f"phase({context.name!r}) while the phase {self._open.name!r} is still open: "
+                    f"phases do not nest, and a decorated function does not call itself. Leave "
+                    f"{self._open.name!r} first; for one call that is several phases at once, name "
+                    f"them together: phase([{self._open.name!r}, {context.name!r}])."
+                )
+            self._open = context
+        try:
+            networks = {phase: self._network_of(phase, model) for phase in phases}
+            recorder = self._recorder
+            assert recorder is not None
+            for phase, network in networks.items():
+                if network is not None:
+                    with recorder.ledger.charge(phase.name):
+                        recorder.first_entry(phase, network)
+            return {p: n for p, n in networks.items() if n is not None and recorder.wants(p)}
+        except BaseException:
+            self.leave_phases(context)
+            raise
 
     def _network_of(self, phase: Phase, model: Any) -> Any:
         """Return the network that runs in a phase, None if nothing of it is recorded."""
@@ -391,8 +403,9 @@ class Probe:
 
     def leave_phases(self, context: PhaseContext) -> None:
         """Mark phases closed; for PhaseContext, as `enter_phases`."""
-        if self._open is context:
-            self._open = None
+        with self._lock:
+            if self._open is context:
+                self._open = None
 
 
 _RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()

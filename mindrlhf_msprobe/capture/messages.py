@@ -13,7 +13,15 @@ from mindrlhf_msprobe.capture.configurations import as_text
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.hold import Loss
 
+_HOW_LOST = {
+    Loss.REMOVED: "was removed while this job records into it",
+    Loss.MOVED: "was moved away while this job records into it",
+    Loss.REPLACED: "is another directory by now than the one that this job claimed",
+    Loss.LOCK_GONE: "is no longer this job's alone: the file that locks it was removed",
+    Loss.LOCK_TAKEN: "was taken by another job while this one records into it",
+}
 _MOST_TEXTS = 10  # values of a configuration that one message names
 
 
@@ -68,6 +76,18 @@ class Messages:
             exc_info=error if logger.isEnabledFor(logging.DEBUG) else None,
         )
 
+    def hold_lost(self, root: Path, step: int, loss: Loss) -> None:
+        """Say that the directory is no longer this run's, so that recording has ended."""
+        if self._first("hold lost"):
+            logger.warning(
+                "dump_path %s %s. Recording stops in step %d: nothing more is written, and what is "
+                "still to come is counted and named when the probe is closed. Training goes on. To "
+                "record again, start the job with a dump_path that is left alone while it runs.",
+                root,
+                _HOW_LOST[loss],
+                step,
+            )
+
     def silent(self, phase: Phase, step: int) -> None:
         """Say that no cell ran in a phase."""
         if self._first("silent", phase.name):
@@ -118,10 +138,11 @@ class Messages:
             cells,
         )
 
-    def lost(self, lost: Mapping[str, int]) -> None:
-        """Say, at the end, what was lost."""
+    def lost(self, lost: Mapping[str, int], noted: bool) -> None:
+        """Say, at the end, what was lost; `noted`: run.json has it too."""
         kinds = ", ".join(f"{what}: {count}" for what, count in lost.items())
-        logger.warning("records lost while recording (see run.json): %s", kinds)
+        where = " (see run.json)" if noted else ""
+        logger.warning("records lost while recording%s: %s", where, kinds)
 
     def nothing_recorded(self, phase: str, first: int, last: int) -> None:
         """Say, at the end, that a phase is switched on, ran in these steps, and left nothing."""

@@ -14,12 +14,14 @@ from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
 from mindrlhf_msprobe.capture.messages import Messages
+from mindrlhf_msprobe.capture.open_step import OpenStep
 from mindrlhf_msprobe.capture.room import tell_missing_ranks, tell_room
 from mindrlhf_msprobe.capture.summary import HostTensor, Summaries
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.hold import HoldLostError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import Ledger
 from mindrlhf_msprobe.storage.writer import RunWriter
@@ -44,7 +46,7 @@ class Recorder:
         # Cells run in any thread, files are written by one more. Held for moments only.
         self._lock = threading.RLock()
         self._messages = Messages(config)
-        self.step = config.initial_step
+        self._open_step = OpenStep(config.initial_step)
         self._lost: dict[str, int] = {}
         self._raised: BaseException | None = None
         unknown: list[tuple[str, BaseException]] = []
@@ -65,7 +67,6 @@ class Recorder:
         self._summaries = Summaries(md5=config.md5)
         self._counters: dict[str, StepCounters] = {}
         self._parameter_hooks: dict[str, ParameterHooks] = {}  # by role
-        self._micro_steps: dict[str, int] = {}
         self._configurations: dict[str, Any] = {}
         # Phases that are switched on: the first and the last step in which they ran.
         self._phases_run: dict[str, tuple[int, int]] = {}
@@ -73,13 +74,19 @@ class Recorder:
         self._roles_entered: set[str] = set()
         self._room_told = self._ranks_told = False
         self._steps_ended = 0
+        self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         self._graph_probes: GraphProbes | None = None
         for what, error in unknown:
             self.fault(what, error)
         self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
 
+    @property
+    def step(self) -> int:
+        """The number of the step that is open."""
+        return self._open_step.number
+
     def _begin(self, step: int) -> None:
-        self.step = step
+        self._open_step.number = step
         try:
             self._writer.begin(step)
         except OSError as refused:
@@ -97,7 +104,7 @@ class Recorder:
         """
         if self._config.initial_step:
             return
-        if self._roles_entered or self._micro_steps or self._steps_ended:
+        if self._roles_entered or self._open_step.has_saves or self._steps_ended:
             raise UsageError(
                 f"start_at({step}) after something was recorded in step {self.step}; call it "
                 f"before the first phase and the first save_data()."
@@ -118,6 +125,8 @@ class Recorder:
             return
         settings = None if self._roles_entered else settings_now(self.fault)
         self._roles_entered.add(role)
+        if self._writer.lost is not None:
+            return
         try:
             weights = initial_weights(network, self.fault) if self._config.fingerprint else None
             self._writer.save_first_entry(role, weights, settings, phase.name)
@@ -139,7 +148,11 @@ class Recorder:
         """Tell whether a phase that is switched on is recorded in this step."""
         first, _ = self._phases_run.get(phase.name, (self.step, self.step))
         self._phases_run[phase.name] = first, self.step
-        return self._config.records_step(self.step)
+        wanted = self._config.records_step(self.step)
+        if wanted and self._writer.lost is not None:
+            self.fault(f"phase {phase.name}", HoldLostError(self._writer.lost))
+            return False
+        return wanted
 
     def watch(self, networks: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
         """Put probes into the networks of the roles that are recorded, for where they are compiled.
@@ -266,57 +279,74 @@ class Recorder:
 
     def save_key_data(self, key: str, value: Any) -> None:
         """Save one value under `key`, as the next micro-step of this step."""
-        with self._lock:
-            micro_step = self._micro_steps.get(key, 0)
-            self._micro_steps[key] = micro_step + 1
-        try:
-            described = describe_key_data(key, value, fingerprint=self._config.fingerprint)
-            for path, reason in described.unsaved.items():
-                self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
-            seq = next(self._sequence)
-            self._writer.save_key_data(
-                key,
-                self.step,
-                micro_step,
-                lambda: {"seq": seq, "data": described.structure},
-                described.arrays,
-            )
-        except Exception as error:
-            self.fault(f"key data {key}", error)
+        with self._open_step.saving(key) as (step, micro_step):
+            try:
+                if self._writer.lost is not None:
+                    raise HoldLostError(self._writer.lost)
+                described = describe_key_data(key, value, fingerprint=self._config.fingerprint)
+                for path, reason in described.unsaved.items():
+                    self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
+                seq = next(self._sequence)
+                self._writer.save_key_data(
+                    key,
+                    step,
+                    micro_step,
+                    lambda: {"seq": seq, "data": described.structure},
+                    described.arrays,
+                )
+            except Exception as error:
+                self.fault(f"key data {key}", error)
 
     def save_configurations(self, configurations: Mapping[Any, Any]) -> None:
         """Write configurations.json; what was saved under other names before stays in it."""
         texts: dict[str, Any] = {}
         try:
+            plain = to_plain(configurations, texts.__setitem__)
             with self._lock:
-                self._configurations.update(to_plain(configurations, texts.__setitem__))
-                content = dict(self._configurations)
+                self._configurations.update(plain)
             self._messages.texts(texts)
-            self._writer.save_configurations(content)
+            self._writer.save_configurations(self._configurations_now)
         except Exception as error:
             self.fault("configurations", error)
 
-    def end_step(self) -> None:
-        """Make everything recorded in this step readable and begin the next."""
+    def _configurations_now(self) -> dict[str, Any]:
+        """Return all that was saved so far, for the writing thread: no call is older than it."""
+        with self._lock:
+            return dict(self._configurations)
+
+    def advance(self) -> int:
+        """Open the next step, to which everything belongs that is begun from now on.
+
+        Returns:
+            the step that was open, which `end_step` is to end.
+        """
+        self._counters.clear()
+        self._steps_ended += 1
+        self._ending = self._open_step.number
+        return self._open_step.advance()
+
+    def end_step(self, step: int) -> None:
+        """Make everything recorded in a step readable; saves on their way are waited for."""
         try:
-            self._writer.end_step(self.step, self._lost)
+            try:
+                self._open_step.wait_for(step)
+            finally:  # an interrupted wait ends the step too
+                self._writer.end_step(step, self._lost)
         except Exception as error:
             self.fault("the end of a step", error)
-        finally:  # an interrupted wait ends the step too: the writer was told already
-            self._tell_room()
-            self._tell_ranks()
-            self.step += 1
-            self._steps_ended += 1
-            self._counters.clear()
-            self._micro_steps.clear()
+        finally:
+            self._ending = None
+            if self._writer.lost is None:
+                self._tell_room(step)
+                self._tell_ranks()
 
-    def _tell_room(self) -> None:
+    def _tell_room(self, step: int) -> None:
         """Say once, after the first step with layer data, what a step takes on the disk."""
         if self._room_told or not self._phases_recorded:
             return
         self._room_told = True
         try:
-            tell_room(self._config, self._writer.root, self.step, self.ledger.bytes_of_last_step())
+            tell_room(self._config, self._writer.root, step, self.ledger.bytes_of_last_step())
         except OSError as error:  # a directory that was removed is a loss already
             logger.debug("the free room is not known: %s", error)
 
@@ -333,14 +363,18 @@ class Recorder:
     def close(self, *, failed: bool) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""
         try:
+            step = self._open_step.close()
             try:
-                self._writer.end_step(self.step, self._lost, complete=False)
+                try:
+                    self._open_step.wait_for(step)
+                finally:
+                    self._writer.end_step(step, self._lost, complete=False)
             finally:
-                self._writer.close(failed=failed)
+                self._writer.close(failed=failed, lost=self._lost)
         except Exception as error:
             self.fault("the end of the run", error)
         if self._lost:
-            self._messages.lost(self._lost)
+            self._messages.lost(self._lost, self._writer.lost is None)
         for name, (first, last) in self._phases_run.items():
             silent = self._messages.has_told("silent", name)
             if name not in self._phases_recorded and not silent and not self._lost:
@@ -362,8 +396,11 @@ class Recorder:
         if self._config.strict:
             self._raised = error
             raise error
-        if first:
-            self._messages.fault(what, self.step, error)
+        step = self.step if self._ending is None else self._ending
+        if isinstance(error, HoldLostError):
+            self._messages.hold_lost(self._writer.root, step, error.loss)
+        elif first:
+            self._messages.fault(what, step, error)
 
     def _entries(self, phase: str, counters: StepCounters) -> Entries:
         """Return what describes the tensors of a phase that opens, and takes its entries."""

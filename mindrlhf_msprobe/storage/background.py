@@ -19,7 +19,7 @@ _MEGABYTE = 1 << 20
 
 
 @dataclass(eq=False, slots=True)
-class _Job:
+class Job:
     """Something to do; `size` bytes are held until it is done."""
 
     what: str
@@ -49,7 +49,7 @@ class Background:
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._progress = threading.Condition(self._lock)
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[Job] = deque()
         self._busy = False
         self._held = 0  # bytes of the jobs that are not done
         self._waiting = 0  # threads that wait for progress
@@ -68,7 +68,7 @@ class Background:
         if self._abandoned:
             return
         self.make_room(size)
-        self._add(_Job(what, work, size))
+        self._add(Job(what, work, size))
         self._raise_fault()
 
     def finish(self, what: str, work: Callable[[], object], size: int = 0) -> None:
@@ -82,10 +82,23 @@ class Background:
         Raises:
             BaseException: what the fault sink raised about this job or an earlier one.
         """
+        self.wait_for(self.begin(what, work), size)
+
+    def begin(self, what: str, work: Callable[[], object]) -> Job:
+        """Hand over `work` as `finish` does; `wait_for` returns when it is done."""
+        job = Job(what, work, 0, done=self._abandoned)
+        if not self._abandoned:
+            self._add(job)
+        return job
+
+    def wait_for(self, job: Job, size: int = 0) -> None:
+        """Return when a job is done; see `finish`.
+
+        Raises:
+            BaseException: what the fault sink raised about this job or an earlier one.
+        """
         if self._abandoned:
             return
-        job = _Job(what, work, 0)
-        self._add(job)
         if size > self._budget:
             self._wait_for_room(size, lambda: job.done)
         else:
@@ -151,7 +164,7 @@ class Background:
             finally:
                 self._waiting -= 1
 
-    def _add(self, job: _Job) -> None:
+    def _add(self, job: Job) -> None:
         with self._lock:
             self._jobs.append(job)
             self._held += job.size
@@ -190,14 +203,14 @@ class Background:
             if job is not None:
                 self._do(job)
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> Job | None:
         with self._lock:
             if not self._jobs:
                 return None
             self._busy = True
             return self._jobs.popleft()
 
-    def _do(self, job: _Job) -> None:
+    def _do(self, job: Job) -> None:
         began = perf_counter()
         try:
             job.work()

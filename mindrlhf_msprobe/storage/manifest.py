@@ -24,6 +24,7 @@ from mindrlhf_msprobe.storage.claim import (
     remove_rank,
     sweep,
 )
+from mindrlhf_msprobe.storage.hold import Hold, Loss
 from mindrlhf_msprobe.storage.world import RankLock, world_of
 
 SCHEMA = 1
@@ -58,17 +59,31 @@ class Manifest:
         root: Path,
         rank: int,
         content: dict[str, Any],
-        lock: RankLock,
+        hold: Hold,
         *,
         further: bool = False,
     ) -> None:
         self._path = root / layout.manifest_name(rank)
-        self._lock = lock
+        self._hold = hold
         self.content = content
         self._further = further
+        self._written: tuple[int, ...] | None = None  # which file was written last
         self._reserve = Reserve(self._path)
         # Thousands of fingerprints that change once, in a file that is written at every step.
         self._weights: dict[int, tuple[Any, bytes]] = {}
+
+    @property
+    def lost(self) -> Loss | None:
+        """How the directory was lost since it was claimed, as far as that was noticed."""
+        return self._hold.lost
+
+    def check(self) -> None:
+        """Return if the directory is still the one that was claimed.
+
+        Raises:
+            HoldLostError: it is not.
+        """
+        self._hold.check()
 
     @property
     def attempt(self) -> dict[str, Any]:
@@ -76,27 +91,45 @@ class Manifest:
         return self.content["attempts"][-1]
 
     def save(self) -> None:
-        """Write the manifest, whole or not at all.
+        """Write the manifest, whole or not at all, also where the disk has become full.
 
-        Also where its directory was removed, and where the disk has become full.
+        Raises:
+            HoldLostError: its directory is no longer the one that was claimed.
         """
+        self._hold.check()
+        self._save()
+
+    def _save(self) -> None:
         content = self._content()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._path, [content])
         except OSError as error:
             if not self._reserve.write(self._path, content, error):
                 raise
         self._reserve.keep(len(content))
+        self._written = _fingerprint(self._path)
 
     def close(self, state: str) -> None:
-        """Write the manifest for the last time; `state` says how the run ended."""
+        """Write the manifest for the last time; `state` says how the run ended.
+
+        One that lost its directory has failed. Only where nothing but the lock's file was removed,
+        and nobody came in between, can its manifest still say so.
+        """
+        ours = self._hold.lost is None
+        if not ours:
+            state = FAILED
+            try:
+                ours = self._hold.retake() and _fingerprint(self._path) == self._written
+            except OSError:
+                ours = False
         self.content["state"] = self.attempt["state"] = state
         try:
-            self.save()
+            if ours:
+                self._save()
         finally:
-            self._reserve.drop()
-            self._lock.release()
+            if ours:
+                self._reserve.drop()
+            self._hold.release()
 
     def _content(self) -> bytes:
         attempts = [
@@ -241,29 +274,32 @@ class Manifest:
                 still running writes into it, or it cannot be written.
         """
         lock = RankLock(root, rank)
+        hold: Hold | None = None
         try:
             root.mkdir(parents=True, exist_ok=True)
             if not lock.acquire():
                 raise InUseError(being_written(root, lock))
-            manifest = cls._claimed(root, rank, config, existing, lock)
+            hold = Hold(root, lock)
+            manifest = cls._claimed(root, rank, config, existing, hold)
             manifest.note_settings(_with_versions(settings), AT_START)
             write_atomic(manifest._path, [manifest._content()])
+            manifest._written = _fingerprint(manifest._path)
             if existing == "refuse":
                 manifest._yield_to_other_job()
         except OSError as error:
-            lock.release()
+            (hold or lock).release()
             raise RunError(
                 f"dump_path {root} cannot be written: {error.strerror or error}. Give a directory "
                 f"in which this process may create files."
             ) from None
         except RunError:
-            lock.release()
+            (hold or lock).release()
             raise
         return manifest
 
     @classmethod
     def _claimed(
-        cls, root: Path, rank: int, config: dict[str, Any], existing: str, lock: RankLock
+        cls, root: Path, rank: int, config: dict[str, Any], existing: str, hold: Hold
     ) -> Manifest:
         world = world_of()
         earlier = None
@@ -279,7 +315,7 @@ class Manifest:
         sweep(root, rank)
         content = _new_content(rank, world, config, earlier)
         further = earlier is not None and _left_something(earlier)
-        return cls(root, rank, content, lock, further=further)
+        return cls(root, rank, content, hold, further=further)
 
     def _yield_to_other_job(self) -> None:
         """Give the directory up if another job claimed it at the same moment.
@@ -321,6 +357,15 @@ def _new_content(
         "coverage": {},
         "lost": {},
     }
+
+
+def _fingerprint(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from one that replaced it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _left_something(earlier: dict[str, Any]) -> bool:

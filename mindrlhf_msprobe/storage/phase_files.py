@@ -148,6 +148,13 @@ class PhaseFiles:
         size += write_atomic(self._directory / layout.STACK_FILE, _lines_of(numbered))
         return size + write_atomic(self._directory / layout.CONSTRUCT_FILE, _lines_of(parents))
 
+    def give_up(self) -> int:
+        """Leave what is on disk to whoever has it now; return how many entries were written."""
+        if self._journal is not None:
+            self._journal.close()
+            self._dump.close()
+        return len(self._entries)
+
     def _opened_journal(self) -> _Journal:
         if self._journal is None:
             self._make_directory()
@@ -172,6 +179,7 @@ class _Journal:
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._path = path
         self._file = os.open(path, flags, 0o666)
         self._size = 0
 
@@ -186,10 +194,13 @@ class _Journal:
         return size
 
     def close(self) -> bool:
-        """Close the file and tell whether it was removed meanwhile."""
-        removed = os.fstat(self._file).st_nlink == 0
+        """Close the file and tell whether it was removed, or moved away, meanwhile."""
+        try:
+            in_place = os.path.samestat(os.fstat(self._file), os.lstat(self._path))
+        except OSError:
+            in_place = False
         os.close(self._file)
-        return removed
+        return not in_place
 
 
 class _Dump:
@@ -235,11 +246,16 @@ class _Dump:
 
     def drop(self) -> None:
         """Close and remove what is not in its place yet."""
-        self._parts.clear()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        if self.close():
             self._temporary.unlink(missing_ok=True)
+
+    def close(self) -> bool:
+        """Close what is not in its place yet; tell whether there is such a file."""
+        self._parts.clear()
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+        return file is not None
 
     def _add(self, part: bytes) -> None:
         self._parts.append(part)

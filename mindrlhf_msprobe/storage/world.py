@@ -51,12 +51,13 @@ class RankLock:
     """
 
     #: The locks of this process: opening and closing such a file again would let its lock go.
-    _held: ClassVar[dict[Path, int]] = {}  # file → process that holds it
+    _held: ClassVar[dict[Path, tuple[int, int]]] = {}  # file → process that holds it, descriptor
 
     def __init__(self, root: Path, rank: int) -> None:
         self.rank = rank
         self._path = layout.lock_path(root, rank)
         self._file: int | None = None
+        self._said = b""  # what was written into the file
 
     def acquire(self) -> bool:
         """Take the lock; False if another process holds it.
@@ -64,7 +65,7 @@ class RankLock:
         Raises:
             OSError: its file cannot be made.
         """
-        if self._held.get(self._path) == os.getpid():
+        if self._is_held_here():
             return True
         while True:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -75,25 +76,46 @@ class RankLock:
                 break
             os.close(file)
         self._file = file
-        self._held[self._path] = os.getpid()
+        self._held[self._path] = os.getpid(), file
         holder = {"pid": os.getpid(), "host": platform.node(), "world": world_of()}
         with suppress(OSError):
             os.ftruncate(file, 0)
             os.write(file, json.dumps(holder).encode())
+        with suppress(OSError):  # as much of it as a full disk took
+            self._said = os.pread(file, _MOST_SAID, 0)
         return True
 
     def release(self) -> None:
         """Let the lock go, if it is held."""
         file, self._file = self._file, None
         if file is not None:
-            self._held.pop(self._path, None)
-            with suppress(OSError):
-                self._path.unlink(missing_ok=True)
+            if self._held.get(self._path) == (os.getpid(), file):
+                del self._held[self._path]
+            if _is_at(file, self._path):  # and not another job's by now
+                with suppress(OSError):
+                    self._path.unlink(missing_ok=True)
             os.close(file)
+
+    def is_in_place(self) -> bool:
+        """Tell whether the file that was locked still stands there, with what was written into it.
+
+        Another job writes into the same one where the file system has no locks.
+        """
+        file = self._file
+        if file is None:  # another probe of this process has it
+            return True
+        try:
+            return _is_at(file, self._path) and os.pread(file, _MOST_SAID, 0) == self._said
+        except OSError:
+            return True
+
+    def exists(self) -> bool:
+        """Tell whether anything stands where the lock's file belongs."""
+        return os.path.lexists(self._path)
 
     def held_elsewhere(self) -> bool:
         """Tell whether another process holds the lock now."""
-        if self._held.get(self._path) == os.getpid():
+        if self._is_held_here():
             return False
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -103,6 +125,11 @@ class RankLock:
             return _is_locked(file)
         finally:
             os.close(file)
+
+    def _is_held_here(self) -> bool:
+        """Tell whether this process holds it, and its file still stands there."""
+        process, file = self._held.get(self._path, (0, -1))
+        return process == os.getpid() and _is_at(file, self._path)
 
     def holder(self) -> dict[str, Any]:
         """Return the `pid`, `host` and `world` of who holds it; {} where that is not known."""

@@ -7,9 +7,10 @@ beside its place and renamed in.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ import numpy as np
 
 from mindrlhf_msprobe.storage import layout, manifest
 from mindrlhf_msprobe.storage.arrays import save_npy
-from mindrlhf_msprobe.storage.atomic import write_json
+from mindrlhf_msprobe.storage.atomic import temporary_of, write_json
 from mindrlhf_msprobe.storage.background import Background, FaultSink
 from mindrlhf_msprobe.storage.buffers import BufferPool, Copy
+from mindrlhf_msprobe.storage.hold import HoldLostError, Loss
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.manifest import Manifest
@@ -33,6 +35,13 @@ _LEAF_BYTES = 1024  # what one described value occupies, about, until its line i
 
 def _raise(what: str, error: BaseException, count: int) -> None:
     raise error
+
+
+class StepEndedError(Exception):
+    """Something was handed over for a step that had ended."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"it came when step {step}, to which it belongs, had ended")
 
 
 @dataclass(eq=False, slots=True)
@@ -81,17 +90,25 @@ class RunWriter:
         self._buffer_bytes = buffer_bytes
         self._buffers = BufferPool(buffer_bytes)
         self._background = Background(buffer_bytes, fault, self._ledger)
-        # Held while something is handed over, so that a link comes after what it links to.
+        # Held while something is handed over, so that a link comes after what it links to, and
+        # nothing for a step comes after its end.
         self._lock = threading.RLock()
         self._phases: dict[tuple[str, int], _Phase] = {}
-        self._key_data_dirs: set[Path] = set()  # of the writing thread, as the next one
-        self._key_data: list[tuple[str, Path]] = []  # what was written in the open step, and where
-        self._step_has_data = False
+        self._ended = -1  # the last step of which the end was handed over
+        self._steps_with_data: set[int] = set()
+        # Of the writing thread: the directories made, and what was written where, each by its step.
+        self._key_data_dirs: dict[Path, int] = {}
+        self._key_data: list[tuple[int, str, Path]] = []
 
     @property
     def continues(self) -> bool:
         """Whether an earlier attempt had begun this run."""
         return len(self._manifest.content["attempts"]) > 1
+
+    @property
+    def lost(self) -> Loss | None:
+        """How the directory was lost under the running job; then nothing more is written."""
+        return self._manifest.lost
 
     def next_step(self) -> int:
         """Return the step after the last one an earlier attempt completed, 0 in a new run."""
@@ -114,12 +131,16 @@ class RunWriter:
             self._manifest.content["config"] = dict(config)
             self._manifest.save()
 
-        self._background.finish(layout.manifest_name(self.rank), write)
+        self._finish(layout.manifest_name(self.rank), write)
 
     def append_entry(
         self, phase: str, step: int, entry: dict[str, Any], frames: tuple[str, ...]
     ) -> None:
-        """Append one entry, which belongs to the writer from now on, to its phase's journal."""
+        """Append one entry, which belongs to the writer from now on, to its phase's journal.
+
+        Raises:
+            StepEndedError: the step has ended.
+        """
         records = count_leaves(entry)
 
         def write() -> None:
@@ -127,7 +148,7 @@ class RunWriter:
 
         with self._lock:
             files = self._phase(phase, step).files
-            self._background.hand_over("an entry", write, records * _LEAF_BYTES)
+            self._hand_over("an entry", write, records * _LEAF_BYTES)
 
     def save_tensor(
         self, phase: str, step: int, record: str, array: np.ndarray, fingerprint: str | None
@@ -136,6 +157,9 @@ class RunWriter:
 
         Equal tensors of a phase and step (equal fingerprints) are stored once and hard-linked. The
         elements are those of now, whatever becomes of the array.
+
+        Raises:
+            StepEndedError: the step has ended.
         """
         name = layout.record_file_name(record)
         with self._lock:
@@ -148,7 +172,7 @@ class RunWriter:
                 def link() -> None:
                     self._ledger.wrote(phase, files.link(name, original))
 
-                self._background.hand_over("a tensor", link, _LEAF_BYTES)
+                self._hand_over("a tensor", link, _LEAF_BYTES)
                 return name
             if fingerprint:
                 stored[fingerprint] = name
@@ -174,46 +198,72 @@ class RunWriter:
     ) -> None:
         """Save one key's arrays (file name → array) and, last, the JSON that describes them.
 
+        They appear together, whole or not at all.
+
         Args:
             content: returns what the JSON holds; called here, while the arrays are written.
+
+        Raises:
+            StepEndedError: the step has ended.
         """
         what = f"key data {key}"
         step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
         directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
+        temporary = temporary_of(directory)
         sizes: list[int] = []
 
         def write_arrays(copies: Mapping[str, np.ndarray]) -> None:
             if step_dir not in self._key_data_dirs:
                 start_afresh(self.root, step_dir)
-                self._key_data_dirs.add(step_dir)
-            directory.mkdir(exist_ok=True)
+                self._key_data_dirs[step_dir] = step
+            temporary.mkdir()
             try:
-                size = sum(save_npy(directory / name, array) for name, array in copies.items())
-            except BaseException:  # a part of it would look like a whole
-                shutil.rmtree(directory, ignore_errors=True)
+                sizes.append(sum(save_npy(temporary / name, copies[name]) for name in copies))
+            except BaseException:
+                drop()
                 raise
-            sizes.append(size)
 
         def write_description() -> None:
-            if sizes:  # what describes arrays that could not be written describes nothing
-                size = write_json(directory / layout.file_name(key, ".json"), described)
-                self._ledger.wrote(KEY_DATA, sizes[0] + size, count_leaves(described.get("data")))
-                self._key_data.append((what, directory))
+            if not sizes:  # what describes arrays that could not be written describes nothing
+                return
+            self._manifest.check()
+            try:
+                size = write_json(temporary / layout.file_name(key, ".json"), described)
+                os.rename(temporary, directory)
+            except BaseException:
+                drop()
+                raise
+            self._ledger.wrote(KEY_DATA, sizes[0] + size, count_leaves(described.get("data")))
+            self._key_data.append((step, what, directory))
+
+        def drop() -> None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
         with self._lock:
-            self._step_has_data = True
+            self._refuse_ended(step)
+            self._steps_with_data.add(step)
             self._hand_over_arrays(what, arrays, write_arrays)
-        described = dict(content())
-        self._background.hand_over(what, write_description)
+        try:
+            described = dict(content())
+            with self._lock:
+                self._refuse_ended(step)
+                self._background.hand_over(what, write_description)
+        except Exception:
+            self._hand_over(what, drop)
+            raise
 
-    def save_configurations(self, content: Mapping[str, Any]) -> None:
-        """Write configurations.json, whole or not at all."""
+    def save_configurations(self, content: Callable[[], Mapping[str, Any]]) -> None:
+        """Write configurations.json, whole or not at all.
+
+        Args:
+            content: returns all there is to write by then; called by the writing thread.
+        """
         path = self.root / layout.CONFIGURATIONS_FILE
 
         def write() -> None:
-            self._ledger.wrote(CONFIGURATIONS, write_json(path, dict(content), indent=4))
+            self._ledger.wrote(CONFIGURATIONS, write_json(path, dict(content()), indent=4))
 
-        self._background.finish("configurations", write)
+        self._finish("configurations", write)
 
     def save_first_entry(
         self,
@@ -239,7 +289,7 @@ class RunWriter:
                 self._manifest.note_weights(role, weights)
             self._manifest.save()
 
-        self._background.finish(f"the initial weights of {role}", write)
+        self._finish(f"the initial weights of {role}", write)
 
     def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
         """Note what could not be recorded in graphs; see `Manifest.note_graph_gaps`.
@@ -261,46 +311,89 @@ class RunWriter:
         Args:
             lost: kind of loss → how many so far; looked at when everything else is written.
         """
-        with self._lock:
-            ended = [(name, phase.files) for (name, _), phase in self._phases.items()]
-            has_data = self._step_has_data
-            self._phases.clear()
-            self._step_has_data = False
+        name = layout.manifest_name(self.rank)
+        with self._lock:  # what comes for this step from now on is refused
+            self._ended = max(self._ended, step)
+            ended = {
+                phase: self._phases.pop(phase) for phase in list(self._phases) if phase[1] <= step
+            }
+            has_data = step in self._steps_with_data
+            self._steps_with_data = {other for other in self._steps_with_data if other > step}
 
-        def write() -> None:
-            for phase, files in ended:
+            def write() -> None:
+                known = self._manifest.lost is not None
                 try:
-                    self._ledger.wrote(phase, files.finish())
-                except OSError as error:
-                    self._background.report("what msprobe's tools read", error)
-            for what, directory in self._key_data:
-                if not directory.exists():
-                    gone = FileNotFoundError(f"{directory} was removed before the step ended")
-                    self._background.report(what, gone)
-            self._key_data.clear()
-            self._key_data_dirs.clear()
-            attempt = self._manifest.attempt
-            if attempt["first_step"] is None and (complete or has_data):
-                attempt["first_step"] = step
-            if complete:
-                attempt["last_completed_step"] = step
-            elif has_data:
-                attempt["unfinished_step"] = step
-            self._manifest.content["lost"] = dict(lost)
-            self._manifest.content["recording"] = self._ledger.to_json(step)
-            self._manifest.save()
-            self._buffers.trim()
+                    self._manifest.check()
+                except HoldLostError as error:
+                    self._count_lost_step(step, [phase.files for phase in ended.values()], error)
+                    if complete or not known:
+                        self._background.report("a step", error)
+                    return
+                self._end_phases({phase: ended[phase].files for phase in ended})
+                self._end_key_data(step)
+                self._note_step(step, complete=complete, has_data=has_data)
+                self._manifest.content["lost"] = dict(lost)
+                self._manifest.content["recording"] = self._ledger.to_json(step)
+                self._manifest.save()
+                self._buffers.trim()
 
+            job = self._background.begin(name, write)
         try:
             with self._ledger.charge(STEP):
-                self._background.finish(layout.manifest_name(self.rank), write)
+                self._background.wait_for(job)
         finally:  # an interrupted wait ends the step too
             self._ledger.end_step(step)
 
-    def close(self, *, failed: bool = False) -> None:
-        """Mark the run as ended."""
+    def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
+        for (phase, _), files in ended.items():
+            try:
+                self._ledger.wrote(phase, files.finish())
+            except OSError as error:
+                self._background.report("what msprobe's tools read", error)
+
+    def _end_key_data(self, step: int) -> None:
+        for of_step, what, directory in self._key_data:
+            if of_step <= step and not directory.exists():
+                gone = FileNotFoundError(f"{directory} was removed before the step ended")
+                self._background.report(what, gone)
+        self._forget_key_data(step)
+
+    def _forget_key_data(self, step: int) -> None:
+        self._key_data = [saved for saved in self._key_data if saved[0] > step]
+        self._key_data_dirs = {path: at for path, at in self._key_data_dirs.items() if at > step}
+
+    def _note_step(self, step: int, *, complete: bool, has_data: bool) -> None:
+        attempt = self._manifest.attempt
+        if attempt["first_step"] is None and (complete or has_data):
+            attempt["first_step"] = step
+        if complete:
+            # Of two threads that end steps, the later step's end may be written first.
+            attempt["last_completed_step"] = max(step, attempt["last_completed_step"] or 0)
+        elif has_data:
+            attempt["unfinished_step"] = step
+
+    def _count_lost_step(
+        self, step: int, ended: Sequence[PhaseFiles], error: HoldLostError
+    ) -> None:
+        """Count what was written of a step into a directory that is no longer this run's."""
+        for files in ended:
+            if count := files.give_up():
+                self._background.report("an entry", error, count)
+        for of_step, what, _ in self._key_data:
+            if of_step <= step:
+                self._background.report(what, error)
+        self._forget_key_data(step)
+
+    def close(self, *, failed: bool = False, lost: Mapping[str, int] | None = None) -> None:
+        """Mark the run as ended.
+
+        Args:
+            lost: as for `end_step`; None: as it said.
+        """
 
         def write() -> None:
+            if lost is not None:
+                self._manifest.content["lost"] = dict(lost)
             self._manifest.close(manifest.FAILED if failed else manifest.FINISHED)
 
         self._background.finish(layout.manifest_name(self.rank), write)
@@ -327,7 +420,7 @@ class RunWriter:
                 raise ValueError(f"dtype {array.dtype} holds Python objects, not numbers")
         nbytes = sum(array.nbytes for array in arrays.values())
         if nbytes > self._buffer_bytes:
-            self._background.finish(what, lambda: write(arrays), nbytes)
+            self._finish(what, lambda: write(arrays), nbytes)
             return
         size = sum(map(self._buffers.size_for, arrays.values()))
         self._background.make_room(size)
@@ -335,21 +428,42 @@ class RunWriter:
 
         def write_copies() -> None:
             try:
+                self._manifest.check()
                 write({name: copy.array for name, copy in copies.items()})
             finally:
                 self._release(copies)
 
         self._background.hand_over(what, write_copies, size)
 
+    def _hand_over(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+        """Do `work` later, if the directory is then still the one that was claimed."""
+        self._background.hand_over(what, self._in_place(work), size)
+
+    def _finish(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+        """Do `work`, as `_hand_over`, after all that was handed over, and wait for it."""
+        self._background.finish(what, self._in_place(work), size)
+
+    def _in_place(self, work: Callable[[], object]) -> Callable[[], None]:
+        def checked() -> None:
+            self._manifest.check()
+            work()
+
+        return checked
+
+    def _refuse_ended(self, step: int) -> None:
+        if step <= self._ended:
+            raise StepEndedError(step)
+
     def _release(self, copies: Mapping[str, Copy]) -> None:
         for copy in copies.values():
             self._buffers.release(copy)
 
     def _phase(self, phase: str, step: int) -> _Phase:
+        self._refuse_ended(step)
         known = self._phases.get((phase, step))
         if known is None:
             directory = layout.entry_dir(self.root, phase, step, self.rank)
             files = PhaseFiles(self.root, directory, self._task, self._background.report)
             known = self._phases[phase, step] = _Phase(files)
-            self._step_has_data = True
+            self._steps_with_data.add(step)
         return known

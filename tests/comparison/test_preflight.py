@@ -60,7 +60,7 @@ def record(
             settings.pop("versions", None)
             for role, names in (weights or WEIGHTS).items():
                 recording.writer.save_first_entry(role, names, settings)
-        recording.writer.save_configurations(configurations or CONFIGURATIONS)
+        recording.writer.save_configurations(lambda: configurations or CONFIGURATIONS)
         recording.data("loss", 1.0)
         recording.end_step()
         recording.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,6 +99,30 @@ def test_rank_0_does_not_replace_what_a_rank_of_a_larger_job_is_writing(tmp_path
     job.step(0.25)
     job.end()
     assert [float(d.value) for d in open_run(path).key_data("loss", rank=1)] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("take_away", ["remove", "move"])
+def test_a_job_that_finds_the_place_empty_has_it_alone(tmp_path, take_away):
+    """The directory went away under the first job: what it has yet to say does not mix in."""
+    path = tmp_path / "run"
+    job = RunningJob(path)
+    job.step(0.5)
+    if take_away == "remove":
+        shutil.rmtree(path)
+    else:
+        path.rename(tmp_path / "moved")
+    second = RunningJob(path)
+    second.step(7.5)
+    job.step(0.25)
+    second.step(7.25)
+    job.end()
+    second.end()
+    run = open_run(path)
+    assert (run.finished, run.problems, run.lost) == (True, [], [])
+    assert losses(path) == {0: [7.5, 7.25]}
+    if take_away == "move":
+        assert losses(tmp_path / "moved") == {0: [0.5]}
+        assert not open_run(tmp_path / "moved").finished
 
 
 @pytest.mark.parametrize("existing", ["resume", "overwrite"])

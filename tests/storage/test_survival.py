@@ -251,21 +251,24 @@ def test_a_line_that_is_written_in_part_leaves_nothing(tmp_path, monkeypatch):
     assert lost == {"an entry": 1}
 
 
-def test_a_directory_removed_while_it_is_written_is_a_counted_loss(tmp_path):
-    """What was in it counts as lost; the next step and run.json are written where it was."""
+def test_a_phase_that_is_removed_or_moved_while_it_is_written_is_a_counted_loss(tmp_path):
+    """Its entries count as lost; what follows is recorded, in the run that is still there."""
     writer, lost = watched_writer(tmp_path / "run")
-    for name in ("a", "b"):
-        writer.append_entry("actor_update", 0, entry(name), ())
-    writer.wait()
-    shutil.rmtree(tmp_path / "run")
-    writer.append_entry("actor_update", 0, entry("c"), ())
-    writer.end_step(0, lost)
-    writer.append_entry("actor_update", 1, entry("d"), ())
-    writer.end_step(1, lost)
+    gone = tmp_path / "run/actor_update"
+    for step, take_away in enumerate([shutil.rmtree, lambda path: path.rename(tmp_path / "x")]):
+        for name in ("a", "b"):
+            writer.append_entry("actor_update", step, entry(name), ())
+        writer.wait()
+        take_away(gone)
+        writer.append_entry("actor_update", step, entry("c"), ())
+        writer.end_step(step, lost)
+        assert lost == {"an entry": 3 * (step + 1)}
+    writer.append_entry("actor_update", 2, entry("d"), ())
+    writer.end_step(2, lost)
     writer.close()
     run = open_run(tmp_path / "run")
-    assert [(e.step, e.cell) for e in run.entries()] == [(1, "d")]
-    assert run.manifests[0]["lost"] == lost == {"an entry": 3}
+    assert [(e.step, e.cell) for e in run.entries()] == [(2, "d")]
+    assert run.manifests[0]["lost"] == lost
     assert run.finished
 
 

@@ -1,0 +1,176 @@
+"""A directory that goes away, or becomes somebody else's, under the job that records into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindrlhf_msprobe import Probe, RunError, open_run
+from mindrlhf_msprobe.log import logger
+
+
+def begin(path: Path, **settings: Any) -> Probe:
+    return Probe.from_config(
+        {"msprobe": True, "key_data_dump": True, "dump_path": str(path), **settings}
+    )
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """Return every file below a directory."""
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
+
+
+def removed(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def parent_moved(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("moved parent"))
+
+
+def replaced(path: Path) -> None:
+    shutil.rmtree(path)
+    (path / "data/loss/step1/rank0").mkdir(parents=True)
+    (path / "run.json").write_text("somebody else's")
+
+
+def replaced_by_a_copy(path: Path) -> None:
+    """All files look alike, but for the directory."""
+    path.rename(path.with_name("moved"))
+    shutil.copytree(path.with_name("moved"), path)
+
+
+def replaced_by_a_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("a file")
+
+
+@pytest.mark.parametrize("when", ["between steps", "in a step", "before a save is written"])
+@pytest.mark.parametrize(
+    "take_away",
+    [removed, moved, parent_moved, replaced, replaced_by_a_copy, replaced_by_a_file],
+)
+def test_recording_stops_where_its_directory_is_no_longer_its_own(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    take_away: Callable[[Path], None],
+    when: str,
+) -> None:
+    """It says so once, counts everything, makes nothing anew and touches nothing that is there."""
+    path = tmp_path / "parent/run"
+    probe = begin(path)
+    probe.save_data(loss=0.0)
+    probe.step()
+    if when == "in a step":
+        probe.save_data(loss=1.0)
+        assert probe._recorder is not None
+        probe._recorder._writer.wait()
+    take_away(path)
+    before = content(tmp_path)
+    caplog.clear()
+    for _ in range(3):
+        probe.save_data(loss=1.0)
+        probe.step()
+    probe.save_configs({"a": 1})
+    probe.close()
+    said = [record.getMessage() for record in caplog.records if record.name == logger.name]
+    assert len([line for line in said if "Recording stops in step 1" in line]) == 1
+    lost = {"key data loss: HoldLostError": 3 + (when == "in a step"), "a step: HoldLostError": 3}
+    assert probe._recorder._lost == lost  # type: ignore[union-attr]
+    assert [line for line in said if "records lost while recording" in line]
+    assert len(said) == 2
+    assert content(tmp_path) == before
+    for manifest in tmp_path.rglob("run.json"):
+        if "somebody" not in manifest.read_text():
+            run = open_run(manifest.parent)
+            assert not run.finished
+            assert [step for step in range(9) if run.completed(step)] == [0]
+
+
+@pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
+def test_a_job_that_takes_the_place_is_left_alone(tmp_path: Path, existing: str) -> None:
+    """The later job's run is whole, and the earlier one puts nothing into it, nor ends it."""
+    path = tmp_path / "run"
+    first = begin(path)
+    first.save_data(loss=0.0)
+    first.step()
+    first.save_data(loss=1.0)
+    if existing == "refuse":
+        shutil.rmtree(path)
+    else:
+        (path / ".run.json.lock").unlink()
+    second = begin(path, existing=existing)
+    second.save_data(loss=10.0)
+    first.save_data(loss=2.0)
+    first.step()
+    second.step()
+    first.close()
+    lock = path / ".run.json.lock"
+    assert lock.exists(), "a lock that is not its own was removed"
+    second.save_data(loss=20.0)
+    second.step()
+    second.close()
+    run = open_run(path)
+    assert (run.finished, run.problems) == (True, [])
+    attempts = run.manifests[0]["attempts"]
+    assert [a["state"] for a in attempts] == ["running"] * (existing == "resume") + ["finished"]
+    values = [float(datum.value) for datum in run.key_data("loss")]
+    assert values == [0.0] * (existing == "resume") + [10.0, 20.0]
+
+
+def test_a_lock_that_is_removed_ends_the_run_as_failed(tmp_path: Path) -> None:
+    """Nobody else came, so that run.json can say so, and what is missing."""
+    path = tmp_path / "run"
+    probe = begin(path)
+    probe.save_data(loss=0.0)
+    probe.step()
+    (path / ".run.json.lock").unlink()
+    probe.save_data(loss=1.0)
+    probe.step()
+    probe.close()
+    manifest = json.loads((path / "run.json").read_bytes())
+    assert manifest["state"] == "failed"
+    assert manifest["attempts"][-1]["last_completed_step"] == 0
+    assert manifest["lost"]["key data loss: HoldLostError"] == 1
+    assert os.listdir(path / "data/loss") == ["step0"]
+    with pytest.raises(RunError, match="already holds a run"):
+        begin(path)
+
+
+def test_what_another_wrote_into_the_lock_ends_recording(tmp_path: Path) -> None:
+    """Where a file system has no locks, a second job opens the same file and says who it is."""
+    path = tmp_path / "run"
+    probe = begin(path)
+    probe.save_data(loss=0.0)
+    probe.step()
+    (path / ".run.json.lock").write_text('{"pid": 1, "host": "elsewhere"}')
+    before = content(path)
+    probe.save_data(loss=1.0)
+    probe.step()
+    probe.close()
+    assert probe._recorder._lost["a step: HoldLostError"] == 1  # type: ignore[union-attr]
+    after = content(path)
+    after.setdefault(".run.json.lock", before[".run.json.lock"])
+    assert after == before
+
+
+def test_strict_raises_that_the_directory_is_gone(tmp_path: Path) -> None:
+    """With strict: true nobody trains on without a recording."""
+    probe = begin(tmp_path / "run", strict=True)
+    shutil.rmtree(tmp_path / "run")
+    probe.save_data(loss=0.0)
+    with pytest.raises(Exception, match="no longer the directory that was claimed"):
+        probe.step()
+    probe.close()
