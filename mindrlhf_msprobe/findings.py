@@ -11,6 +11,8 @@ from typing import Any
 from mindrlhf_msprobe.storage.atomic import number_to_json
 
 SCHEMA = 1
+#: Who wrote a verdict.json.
+TOOL = "mindrlhf_msprobe"
 
 
 def counted(number: int, what: str) -> str:
@@ -528,6 +530,7 @@ class Comparison:
         notes: how the runs were brought together, e.g. which prefix was taken off.
         problems: what could not be read of either run, and what it lost while recording.
         tables: the files written, by name, relative to `output_path`.
+        fingerprints: (name, fingerprint) of each, by which a later comparison knows them again.
         chosen: which part of the runs was compared; None: all of it.
     """
 
@@ -541,6 +544,7 @@ class Comparison:
     problems: tuple[str, ...] = ()
     output_path: str | None = None
     tables: tuple[str, ...] = ()
+    fingerprints: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     chosen: Chosen | None = None
 
     def __bool__(self) -> bool:
@@ -551,10 +555,12 @@ class Comparison:
         verdict, first = self.verdict, self.verdict.first_divergence
         return {
             "schema": SCHEMA,
+            "tool": TOOL,
             "status": verdict.status.value,
             "counts": verdict.counts,
             "first_divergence": first.to_json() if first else None,
             "tables": list(self.tables),
+            "fingerprints": dict(self.fingerprints),
             "spread": [place.to_json() for place in verdict.spread],
             "ranks": {
                 "parted": [rank.to_json() for rank in verdict.parted],

@@ -172,10 +172,10 @@ def _load_report() -> None:
 
 def _written(comparison: Comparison, output: _PathLike, csv: bool) -> Comparison:
     """Write the tables; whatever goes wrong there, the error holds the comparison."""
-    from mindrlhf_msprobe.report import OutputError, write_report
+    from mindrlhf_msprobe.report import OutputError, write_comparison
 
     try:
-        tables = write_report(comparison, Path(output), csv=csv)
+        return write_comparison(comparison, Path(output), csv=csv)
     except OutputError as error:
         error.comparison = comparison
         raise
@@ -185,7 +185,6 @@ def _written(comparison: Comparison, output: _PathLike, csv: bool) -> Comparison
         )
         failed.comparison = comparison
         raise failed from error
-    return replace(comparison, output_path=str(output), tables=tuple(tables))
 
 
 def _conclude(

@@ -6,14 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.findings import Comparison
-from mindrlhf_msprobe.report.staging import VERDICT_FILE, OutputError, check_output, staged
+from mindrlhf_msprobe.report.staging import (
+    VERDICT_FILE,
+    OutputError,
+    check_output,
+    fingerprint,
+    staged,
+)
 from mindrlhf_msprobe.storage.atomic import dump_lines, write_atomic
 
-__all__ = ["VERDICT_FILE", "OutputError", "check_output", "write_report"]
+__all__ = ["VERDICT_FILE", "OutputError", "check_output", "write_comparison", "write_report"]
 
 
 def write_report(comparison: Comparison, output: Path, csv: bool = False) -> list[str]:
     """Write all tables and verdict.json into `output`; return the tables' names.
+
+    As `write_comparison` does.
+    """
+    return list(write_comparison(comparison, output, csv).tables)
+
+
+def write_comparison(comparison: Comparison, output: Path, csv: bool = False) -> Comparison:
+    """Write all tables and verdict.json into `output`; return the comparison that names them.
 
     summary.xlsx is the first of them. They take the place of an earlier comparison's all
     together; until then, and whatever goes wrong, that one stays whole.
@@ -22,7 +36,8 @@ def write_report(comparison: Comparison, output: Path, csv: bool = False) -> lis
         csv: write each table as a CSV file as well, and summary.xlsx as one for each sheet.
 
     Raises:
-        OutputError: the directory cannot be written.
+        OutputError: the directory cannot be written, or holds a file of one of these names that
+            no comparison wrote.
     """
     from mindrlhf_msprobe.report.summary import summary_of
     from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
@@ -34,6 +49,9 @@ def write_report(comparison: Comparison, output: Path, csv: bool = False) -> lis
             from mindrlhf_msprobe.report.csv_tables import write_csv_files
 
             names += write_csv_files(tables, directory)
-        content = replace(comparison, tables=tuple(names)).to_json()
-        write_atomic(directory / VERDICT_FILE, [dump_lines(content)])
-    return names
+        files = tuple((name, fingerprint(directory / name)) for name in names)
+        written = replace(
+            comparison, output_path=str(output), tables=tuple(names), fingerprints=files
+        )
+        write_atomic(directory / VERDICT_FILE, [dump_lines(written.to_json())])
+    return written

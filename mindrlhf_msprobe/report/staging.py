@@ -7,21 +7,25 @@ import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.findings import Comparison
+from mindrlhf_msprobe.findings import TOOL, Comparison
 
 VERDICT_FILE = "verdict.json"
+SUMMARY_FILE = "summary.xlsx"
 
 _PREFIX = ".msprobe_report"
 _EARLIER = "earlier"  # inside the staging directory: what was replaced, until all is in place
 _DAY = 86_400.0  # seconds; no comparison is written for so long
 _SUFFIXES = (".xlsx", ".csv")
+_MOST_OF_A_VERDICT = 1 << 28  # bytes; it lists a thousand differences at most
+_BLOCK = 1 << 20  # bytes that are hashed at once
 
 
 class OutputError(RunError):
@@ -39,11 +43,13 @@ class OutputError(RunError):
 def staged(output: Path) -> Iterator[Path]:
     """Yield a hidden directory inside `output`; what is written there takes its place at the end.
 
-    What is written must hold verdict.json. The tables of an earlier comparison, which its
-    verdict.json lists, are removed then. On any exception `output` stays as it was.
+    What is written must hold verdict.json. The tables of an earlier comparison are removed then:
+    those that its verdict.json lists and that are as it left them. On any exception `output` stays
+    as it was.
 
     Raises:
-        OutputError: the directory cannot be written.
+        OutputError: the directory cannot be written, or what is written there has the name of a
+            file that no comparison wrote, or that was changed since.
     """
     with _clear_errors(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -61,12 +67,17 @@ def staged(output: Path) -> Iterator[Path]:
 
 
 def check_output(output: Path) -> None:
-    """Make sure that a comparison can be written into `output`, and leave it as it was.
+    """Make sure that a comparison can be written into `output`, and leave what is there.
+
+    What a killed comparison had half replaced is put back.
 
     Raises:
-        OutputError: the directory cannot be created or written.
+        OutputError: the directory cannot be created or written, or holds a summary.xlsx or a
+            verdict.json that no comparison wrote.
     """
     with _clear_errors(output):
+        _remove_stale(output)
+        _refuse_foreign(output, (VERDICT_FILE, SUMMARY_FILE))
         missing = [path for path in (output, *output.parents) if not os.path.lexists(path)]
         try:
             output.mkdir(parents=True, exist_ok=True)
@@ -112,13 +123,12 @@ def _replace(directory: Path, output: Path) -> None:
     The earlier ones are kept in the staging directory until then; its verdict.json, which lists
     the new tables, tells a later `_roll_back` how far this came.
     """
-    new = _tables(directory / VERDICT_FILE)
+    new = _tables(directory)
+    _refuse_foreign(output, [VERDICT_FILE, *new])
     earlier = directory / _EARLIER
     earlier.mkdir()
-    replaced = [VERDICT_FILE, *_tables(output / VERDICT_FILE), *new]
-    for name in dict.fromkeys(replaced):
-        if _is_file(output / name):
-            os.replace(output / name, earlier / name)
+    for name in _left_by_a_comparison(output):
+        os.replace(output / name, earlier / name)
     for name in (*new, VERDICT_FILE):
         os.replace(directory / name, output / name)
 
@@ -129,20 +139,81 @@ def _roll_back(directory: Path, output: Path) -> None:
     if not earlier.is_dir() or not (directory / VERDICT_FILE).exists():
         return
     with contextlib.suppress(OSError):
-        for name in _tables(directory / VERDICT_FILE):
-            if not (directory / name).exists():
-                (output / name).unlink(missing_ok=True)
+        for name, known in _tables(directory).items():
+            if not (directory / name).exists() and _is_unchanged(output / name, known):
+                (output / name).unlink()
         for path in sorted(earlier.iterdir(), key=lambda path: path.name == VERDICT_FILE):
-            os.replace(path, output / path.name)
+            if not os.path.lexists(output / path.name):
+                os.replace(path, output / path.name)
 
 
-def _tables(verdict: Path) -> list[str]:
-    """Return the names of the tables that a verdict.json lists; it may hold anything."""
+def _tables(directory: Path) -> dict[str, str]:
+    """Return the tables that the verdict.json of a directory lists, each with its fingerprint.
+
+    It may hold anything; where it is not one of ours, it lists nothing.
+    """
+    path = directory / VERDICT_FILE
     try:
-        names: Any = json.loads(verdict.read_bytes())["tables"]
+        if path.is_symlink() or path.stat().st_size > _MOST_OF_A_VERDICT:
+            return {}
+        content: Any = json.loads(path.read_bytes())
+        known: Any = content["fingerprints"] if content["tool"] == TOOL else {}
+        names: Any = content["tables"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []
-    return [name for name in names if _is_table(name)] if isinstance(names, list) else []
+        return {}
+    if not (isinstance(names, list) and isinstance(known, dict)):
+        return {}
+    return {n: known[n] for n in names if _is_table(n) and isinstance(known.get(n), str)}
+
+
+def _left_by_a_comparison(output: Path) -> list[str]:
+    """Return what stands in a directory as an earlier comparison wrote it."""
+    tables = _tables(output)
+    unchanged = [name for name, known in tables.items() if _is_unchanged(output / name, known)]
+    return [VERDICT_FILE, *unchanged] if tables else []
+
+
+def _refuse_foreign(output: Path, names: Iterable[str]) -> None:
+    """Refuse to write over what no comparison wrote.
+
+    Raises:
+        OutputError: a file of one of these names is none of ours, or was changed since.
+    """
+    wanted = [name for name in names if _is_file(output / name)]
+    if not wanted:
+        return
+    ours = set(_left_by_a_comparison(output))
+    foreign = [name for name in wanted if name not in ours]
+    if foreign:
+        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+        raise OutputError(
+            f"{output / foreign[0]}{more} is not as a comparison wrote it: it was there before, or "
+            f"was changed since. It was left as it is. Move it away, or give another directory "
+            f"with -o."
+        )
+
+
+def fingerprint(path: Path) -> str:
+    """Return the fingerprint of a file's bytes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    import xxhash
+
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return f"xxh3_128:{digest.hexdigest()}"
+
+
+def _is_unchanged(path: Path, known: str) -> bool:
+    try:
+        regular = stat.S_ISREG(os.lstat(path).st_mode)  # no link, and no pipe that would wait
+        return regular and fingerprint(path) == known
+    except (OSError, ValueError):
+        return False
 
 
 def _is_table(name: Any) -> bool:
@@ -169,7 +240,9 @@ def _remove_stale(output: Path) -> None:
 
 def _is_stale(path: Path) -> bool:
     """Tell whether nobody writes there any more; on another machine, after a day."""
-    host, pid = path.name.split(".")[2:4] if path.name.count(".") >= 4 else ("", "")
+    if path.name.count(".") < 4:  # nothing that `staged` made
+        return False
+    host, pid = path.name.split(".")[2:4]
     if host == _host() and pid.isascii() and pid.isdigit() and len(pid) < 19:
         return not _runs(int(pid))
     with contextlib.suppress(OSError):

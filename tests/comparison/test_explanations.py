@@ -208,13 +208,15 @@ def test_links_in_a_circle_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", ['{"tables": ["a\\u0000.xlsx", "d.xlsx"]}', "[" * 100_000])
-def test_an_odd_verdict_in_the_output_does_no_harm(tmp_path, content):
-    """Whatever an earlier verdict.json says, the comparison is written."""
+def test_an_odd_verdict_in_the_output_is_left_alone(tmp_path, content):
+    """Whatever a verdict.json that is none of ours says, it stays, and so does what it names."""
     (tmp_path / "out" / "d.xlsx").mkdir(parents=True)
     (tmp_path / "out" / "verdict.json").write_text(content)
     a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
-    assert compare_runs(a, b, output_path=tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "verdict.json").read_text())["status"] == "identical"
+    with pytest.raises(RunError, match=r"verdict\.json is not as a comparison wrote it"):
+        compare_runs(a, b, output_path=tmp_path / "out")
+    assert (tmp_path / "out" / "verdict.json").read_text() == content
+    assert (tmp_path / "out" / "d.xlsx").is_dir()
 
 
 def one_cell(path, output, **parameters):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
-from mindrlhf_msprobe.report import check_output, staging, workbook, write_report, xlsx
+from mindrlhf_msprobe.report import OutputError, check_output, staging, workbook, write_report, xlsx
 
 AS_ROOT = os.geteuid() == 0
 
@@ -98,7 +99,7 @@ def test_an_interrupted_replacement_is_undone(earlier, monkeypatch, csv):
 
         monkeypatch.setattr(staging.os, "replace", interrupted)
         try:
-            names = write_report(comparison("loss", "values", "mine"), earlier, csv=csv)
+            names = write_report(comparison("loss", "kl_loss", "more"), earlier, csv=csv)
         except KeyboardInterrupt:
             stops += 1
             monkeypatch.setattr(staging.os, "replace", replace)
@@ -125,7 +126,7 @@ KILLED = """
             os.kill(os.getpid(), signal.SIGKILL)
         replace(source, target)
     os.replace = killed
-    write_report(comparison("loss", "values", "mine"), Path({out!r}), csv=True)
+    write_report(comparison("loss", "kl_loss", "more"), Path({out!r}), csv=True)
 """
 
 
@@ -174,6 +175,69 @@ def test_openpyxls_own_files_do_not_stay(tmp_path, monkeypatch):
         write_report(comparison("loss"), tmp_path / "out")
     assert not glob.glob(f"{tmp_path}/tmp/*")
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("name", ["summary.xlsx", "verdict.json", "loss.xlsx", "loss.csv"])
+@pytest.mark.parametrize("how", ["a file", "a link", "ours, changed"])
+def test_a_file_that_no_comparison_wrote_is_never_replaced(tmp_path, name, how):
+    """It is refused with its name and what to do, and nothing is removed or written."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    if how == "ours, changed":
+        write_report(comparison("loss"), out, csv=True)
+        text = (out / name).read_bytes()
+        changed = text.replace(b'"mindrlhf_msprobe"', b'"somebody"')
+        (out / name).write_bytes(changed if name == "verdict.json" else text + b" ")
+    else:
+        out.mkdir()
+        elsewhere.write_bytes(b"a year's work")
+        if how == "a link":
+            (out / name).symlink_to(elsewhere)
+        else:
+            (out / name).write_bytes(b"a year's work")
+    before = content(out)
+    with pytest.raises(OutputError, match=rf"{re.escape(name)}.* is not as a comparison wrote it"):
+        write_report(comparison("loss"), out, csv=True)
+    if name in ("summary.xlsx", "verdict.json"):  # known before anything is compared
+        with pytest.raises(OutputError, match="Move it away"):
+            check_output(out)
+    assert content(out) == before
+    assert how != "a link" or elsewhere.read_bytes() == b"a year's work"
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_what_a_foreign_verdict_names_is_never_removed(tmp_path, forged):
+    """Not even if it says that it is ours: it cannot know what is in the files it names."""
+    theirs = {"tables": ["model.xlsx", "notes.csv", "../up.csv"], "status": "identical"}
+    if forged:
+        known = dict.fromkeys(theirs["tables"], "xxh3_128:" + "0" * 32)
+        theirs |= {"tool": "mindrlhf_msprobe", "schema": 1, "fingerprints": known}
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in theirs["tables"]:
+        (out / name).write_bytes(b"a year's work")
+    (out / "verdict.json").write_text(json.dumps(theirs))
+    before = content(out)
+    if forged:
+        write_report(comparison("loss"), out)
+    else:
+        with pytest.raises(OutputError, match="Move it away"):
+            write_report(comparison("loss"), out)
+    kept = {name: text for name, text in before.items() if name != "verdict.json"}
+    assert kept.items() <= content(out).items()
+    assert (tmp_path / "up.csv").read_bytes() == b"a year's work"
+
+
+def test_a_staging_directory_from_elsewhere_takes_nothing_away(earlier):
+    """One that claims to have been killed half way through a replacement by tables of a user."""
+    before = content(earlier)
+    left = earlier / f".msprobe_report.{staging._host()}.999999999.abc"
+    (left / "earlier").mkdir(parents=True)
+    (left / "earlier" / "values.csv").write_bytes(b"bad")
+    known = {"mine.xlsx": "xxh3_128:" + "0" * 32}
+    lie = {"tool": "mindrlhf_msprobe", "tables": ["mine.xlsx"], "fingerprints": known}
+    (left / "verdict.json").write_text(json.dumps(lie))
+    check_output(earlier)
+    assert content(earlier) == before
 
 
 def test_the_verdict_lists_what_stands_there(earlier):
