@@ -263,17 +263,14 @@ class Probe:
         if self._recorder is None or not self._config.configurations_dump:
             return
         self._refuse_if_closed("save_configs")
-        if not isinstance(configurations, Mapping):
-            from mindrlhf_msprobe.capture.tree import fields_of
-
-            items = fields_of(configurations)
-            nameless = isinstance(configurations, type) or inspect.isroutine(configurations)
-            if items is None and (nameless or not hasattr(configurations, "__dict__")):
-                raise UsageError(
-                    f"save_configs() got {configurations!r} ({type(configurations).__name__}); "
-                    f"expected a mapping of name to configuration."
-                )
-            configurations = dict(vars(configurations) if items is None else items)
+        nameless = isinstance(configurations, type) or inspect.isroutine(configurations)
+        named = isinstance(configurations, Mapping) or hasattr(configurations, "__dict__")
+        named = named or hasattr(type(configurations), "__dataclass_fields__")
+        if nameless or not (named or hasattr(configurations, "_fields")):
+            raise UsageError(
+                f"save_configs() got {configurations!r} ({type(configurations).__name__}); "
+                f"expected a mapping of name to configuration."
+            )
         from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS
 
         with self._recorder.ledger.charge(CONFIGURATIONS):

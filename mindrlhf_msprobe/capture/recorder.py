@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.configurations import to_plain
+from mindrlhf_msprobe.capture.configurations import named_configurations, reason_of
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
@@ -297,17 +297,24 @@ class Recorder:
             except Exception as error:
                 self.fault(f"key data {key}", error)
 
-    def save_configurations(self, configurations: Mapping[Any, Any]) -> None:
-        """Write configurations.json; what was saved under other names before stays in it."""
+    def save_configurations(self, configurations: Any) -> None:
+        """Write configurations.json; what was saved under other names before stays in it.
+
+        A value that raises when it is looked at is lost alone: a description stands in its place.
+        """
         texts: dict[str, Any] = {}
         try:
-            plain = to_plain(configurations, texts.__setitem__)
+            plain = named_configurations(configurations, texts.__setitem__, self._bad_configuration)
             with self._lock:
                 self._configurations.update(plain)
             self._messages.texts(texts)
             self._writer.save_configurations(self._configurations_now)
         except Exception as error:
             self.fault("configurations", error)
+
+    def _bad_configuration(self, path: str, error: Exception) -> None:
+        """Count one value of the configurations, of which only a description is written."""
+        self.fault("configurations", ValueError(f"{path}: {reason_of(error)}"))
 
     def _configurations_now(self) -> dict[str, Any]:
         """Return all that was saved so far, for the writing thread: no call is older than it."""

@@ -50,11 +50,14 @@ class HostTensor:
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether `value` is a MindSpore tensor or a numpy array or scalar of numbers."""
+    """Tell whether `value` is a MindSpore tensor or a numpy array or scalar of numbers.
+
+    A masked array is two of them: see `TreeDescriber`.
+    """
     if isinstance(value, HostTensor):
         return True
     if isinstance(value, (np.ndarray, np.generic)):
-        return _holds_numbers(value.dtype)
+        return _holds_numbers(value.dtype) and not isinstance(value, np.ma.MaskedArray)
     return _is_mindspore_tensor(value)
 
 

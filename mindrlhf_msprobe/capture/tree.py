@@ -3,7 +3,7 @@
 Tuples, lists, dicts, named tuples, dataclasses and ModelOutputs are followed to any depth below
 `MAX_DEPTH`, one that holds itself only once; None and Python scalars become leaves of their own;
 what cannot be looked into is named by its type and marked opaque, so that nobody takes it for
-compared.
+compared. A masked array is followed into its `data` and its `mask`.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ class TreeDescriber:
         if len(around) >= MAX_DEPTH or id(value) in around:
             return self._to_json(Leaf(_type_name(value), opaque=True))
         around = (*around, id(value))
+        if isinstance(value, np.ma.MaskedArray):
+            parts = {"data": np.ma.getdata(value, subok=False), "mask": np.ma.getmaskarray(value)}
+            return self._describe_items(parts.items(), path, around)
         if isinstance(value, (np.ndarray, np.generic)):  # texts or objects, no numbers
             return self.describe(value.tolist(), path, around)
         items = fields_of(value)

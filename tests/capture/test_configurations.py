@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import enum
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,17 @@ class BrokenToDict:
 
     def __repr__(self) -> str:
         return "BrokenToDict()"
+
+
+class Liar:
+    """An object that says it is a text."""
+
+    @property
+    def __class__(self) -> Any:
+        return str
+
+    def __repr__(self) -> str:
+        return "Liar()"
 
 
 class BrokenRepr:
@@ -167,6 +179,7 @@ def test_mindspore_dtypes_become_their_names(saved: Callable[..., Any], name: st
         (Plain(), "<test_configurations.Plain object>"),
         (print, "<built-in function print>"),
         (range(3), "range(0, 3)"),
+        (Liar(), "Liar()"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -251,8 +264,149 @@ class Unwritable(dict):  # type: ignore[type-arg]
 
 
 def test_a_value_that_raises_is_text_beside_the_others(saved: Callable[..., Any]) -> None:
-    """A container that breaks while it is read is written as its text."""
-    assert saved({"good": 1, "broken": Unwritable(a=1)}) == {"good": 1, "broken": "{'a': 1}"}
+    """A container that breaks as a whole is read item by item."""
+    assert saved({"good": 1, "broken": Unwritable(a=1)}) == {"good": 1, "broken": {"a": 1}}
+
+
+class Path3(os.PathLike):  # type: ignore[type-arg]
+    """A path that does not say where it leads."""
+
+    def __fspath__(self) -> str:
+        raise KeyError("home")
+
+
+class Missing(dict):  # type: ignore[type-arg]
+    """A mapping with a mandatory value that was not given, as OmegaConf's are."""
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "lr":
+            raise LookupError(f"{key} is mandatory")
+        return super().__getitem__(key)
+
+
+class BrokenSequence(list):  # type: ignore[type-arg]
+    """A list with one item that cannot be had."""
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("not this way")
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 1:
+            raise RuntimeError("no item 1")
+        return super().__getitem__(index)
+
+
+class Odd(enum.Enum):
+    """An enum whose members' names raise."""
+
+    ONE = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        raise ValueError("nameless")
+
+
+@dataclasses.dataclass
+class Derived:
+    """A dataclass with a field that raises."""
+
+    lr: float = 0.5
+    betas: Any = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "betas":
+            raise RuntimeError("password: hunter2")
+        return super().__getattribute__(name)
+
+
+class Impostor:
+    """An object that cannot even be asked what it is."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("x" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("make", "written"),
+    [
+        (lambda: Path3(), "<Path3 that cannot be recorded: KeyError: 'home'>"),
+        (
+            lambda: Missing(lr=1, beta=2),
+            {"lr": "<value that cannot be recorded: LookupError: lr is mandatory>", "beta": 2},
+        ),
+        (
+            lambda: BrokenSequence([1, 2, 3]),
+            [1, "<value that cannot be recorded: RuntimeError: no item 1>", 3],
+        ),
+        (lambda: Odd.ONE, "<Odd that cannot be recorded: ValueError: nameless>"),
+        (
+            lambda: Derived(),
+            {
+                "lr": 0.5,
+                "betas": "<value that cannot be recorded: RuntimeError: <withheld: it could be a "
+                "secret>>",
+            },
+        ),
+        (lambda: Impostor(), "<Impostor that cannot be recorded: RuntimeError: "),
+    ],
+    ids=["path", "mapping", "list", "enum", "field", "impostor"],
+)
+def test_one_bad_value_costs_that_value_alone(
+    make_probe: Callable[..., Probe],
+    warnings_of: Callable[[], list[str]],
+    make: Callable[[], Any],
+    written: Any,
+) -> None:
+    """What stands beside it, in this call and in others, is written; the loss is counted."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs({"before": {"a": 1}})
+    probe.save_configs({"actor": {"lr": 1e-6}, "bad": make(), "critic": [1, {"b": 2}]})
+    probe.save_configs({"after": 3})
+    run = open_run(probe.config.dump_path)
+    configurations = run.configurations()
+    assert configurations is not None
+    bad = configurations.pop("bad")
+    assert configurations == {
+        **{"before": {"a": 1}, "actor": {"lr": 1e-6}, "critic": [1, {"b": 2}], "after": 3}
+    }
+    if isinstance(written, str):
+        assert bad.startswith(written[:-1]), bad
+        assert len(bad) < 400
+    else:
+        assert bad == written
+    probe.close()
+    assert open_run(probe.config.dump_path).manifests[0]["lost"] == {
+        "configurations: ValueError": 1
+    }
+    told = [w for w in warnings_of() if "could not record configurations" in w]
+    assert ["bad" in warning for warning in told] == [True]
+
+
+def test_a_configuration_whose_field_raises_keeps_the_others(
+    make_probe: Callable[..., Probe],
+) -> None:
+    """Given as the whole, too; training goes on."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs(Derived())
+    saved = open_run(probe.config.dump_path).configurations()
+    assert saved is not None
+    assert saved["lr"] == 0.5
+    assert saved["betas"].startswith("<value that cannot be recorded")
+
+
+def test_a_masked_array_keeps_its_mask(saved: Callable[..., Any]) -> None:
+    """Its elements and its mask are written, whatever it lies in."""
+    masked = np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
+    written = saved({"m": masked, "deep": [masked[0]], "one": np.ma.masked})
+    assert written == {
+        "m": {"data": [[1, 2], [3, 4]], "mask": [[False, True], [False, False]]},
+        "deep": [{"data": [1, 2], "mask": [False, True]}],
+        "one": {"data": 0.0, "mask": True},
+    }
 
 
 def test_content_that_fails_leaves_the_old_file(

@@ -406,3 +406,34 @@ def test_fingerprints_of_key_data_can_be_left_out(
     probe.close()
     data = open_run(probe.config.dump_path).key_data()
     assert all((d.records[0].leaf.fingerprint is not None) is on for d in data)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "<U3"])
+@pytest.mark.parametrize("where", ["alone", "deep"])
+def test_a_masked_array_keeps_its_mask(
+    round_trip: Callable[[Any], Any], dtype: str, where: str
+) -> None:
+    """Its elements and its mask are saved, as `data` and `mask`."""
+    elements = np.array([["1", "2", "3"], ["4", "5", "6"]]).astype(dtype)
+    mask = np.array([[False, True, False], [True, False, False]])
+    masked = np.ma.array(elements, mask=mask)
+    value = round_trip(masked if where == "alone" else {"a": [masked]}).value
+    value = value if where == "alone" else value["a"][0]
+    assert value["data"] == elements.tolist() if dtype == "<U3" else True
+    if dtype != "<U3":
+        np.testing.assert_array_equal(value["data"], elements, strict=True)
+    np.testing.assert_array_equal(value["mask"], mask, strict=True)
+
+
+def test_two_masks_over_equal_elements_differ(tmp_path: Path) -> None:
+    """What one run masked and the other did not is a difference."""
+    from mindrlhf_msprobe import compare_runs
+
+    for name, mask in (("a", [False, True]), ("b", [False, False])):
+        settings = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / name)}
+        with Probe.from_config(settings) as probe:
+            probe.save_data(advantages=np.ma.array([1.0, 2.0], mask=mask))
+            probe.step()
+    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert first is not None
+    assert first.record == "advantages.mask"
