@@ -93,9 +93,14 @@ class EagerCapture:
         self._opening = opening.number
         self._first_outermost: int | None = None
         self._token = -1
+        self._in_range = True  # whether the token that was counted last is recorded
         self._hooks = CellHooks(self._before, self._after)
         self._slots: dict[int, _Slot] = {}
         self._held_twice: dict[int, set[str]] = {}
+        # Parameters that this opening has looked at: what a glance showed, and which of them were
+        # only glanced at since.
+        self._glances: dict[str, bytes] = {}
+        self._glanced_at: dict[str, Any] = {}
         self._running = threading.local()
         self._threads: list[list[_Frame]] = []
         # Held for moments only, never while a tensor is brought to the host.
@@ -146,6 +151,9 @@ class EagerCapture:
             with self._guard("a gradient"):
                 gradients.finish()
         self._gradients.clear()
+        for key, parameter in self._glanced_at.items():
+            with self._guard("a parameter that changed while its phase was open"):
+                self._check(key, parameter)
         if self._parameter_gradients is not None:
             with self._guard("the gradient of a parameter"):
                 self._parameter_gradients.remove()
@@ -172,6 +180,8 @@ class EagerCapture:
     def _before(
         self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
+        if self._passes_over(cell):
+            return None
         frame = None
         with self._guard("the inputs of a cell"):
             frame = self._enter(cell, args, kwargs)
@@ -190,12 +200,34 @@ class EagerCapture:
         return None
 
     def _after(self, cell: nn.Cell, output: Any) -> None:
+        if not any(frame.cell == id(cell) for frame in self._frames()):
+            return  # it was entered before the phase opened, or passed over
         with self._guard("the output of a cell"):
             self._leave(cell, output)
 
     def _guard(self, what: str) -> Guarded:
         """Return a context whose time is charged to the phase, and whose faults are counted."""
         return Guarded(self._entries.charge, self._fault, what)
+
+    def _passes_over(self, cell: nn.Cell) -> bool:
+        """Tell whether a cell that runs inside a token out of the range need only be counted.
+
+        Whatever runs outermost may begin a token, and what is computed again is counted once, so
+        both take the long way.
+        """
+        frames = self._frames()
+        if self._in_range or self._closed or not frames or gradients_flow():
+            return False
+        slot = self._slots.get(id(cell))
+        if slot is None or id(cell) == self._first_outermost:
+            return False
+        if not encloses(frames[-1].runs, running_frame()):
+            return False
+        with self._lock:
+            self.cells_seen += slot.recorded
+            calls = self._counters.calls
+            calls[slot.call_name] = calls.get(slot.call_name, 0) + 1
+        return True
 
     def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:
         slot = self._slots.get(id(cell))
@@ -216,6 +248,7 @@ class EagerCapture:
             call = self._counters.calls.get(slot.call_name, 0)
             self._counters.calls[slot.call_name] = call + 1
         in_range = self._records_token is None or self._records_token(token or 0)
+        self._in_range = in_range
         entry = f"{slot.call_name}.{call}"
         frame = _Frame(id(cell), runs, entry)
         if slot.recorded and in_range:
@@ -319,18 +352,34 @@ class EagerCapture:
                 continue  # recorded where it belongs
             if getattr(parameter, "has_init", False):
                 continue  # asking for its elements would initialise it
-            state = self._entries.state_of(parameter)
             key = f"{call_name}.{name}"
+            glance = None if gradients_flow() else self._entries.glance(parameter)
+            if glance is not None:
+                if self._glances.get(key) == glance:
+                    self._glanced_at[key] = parameter
+                    continue
+                self._glances[key] = glance
+                self._glanced_at.pop(key, None)
+            state = self._entries.state_of(parameter)
             if state is None or self._counters.parameters.get(key) != state:
                 if state is not None:
                     self._counters.parameters[key] = state
                 described[name] = self._describer.describe(parameter, f"{path}.{name}")
         return described
 
+    def _check(self, key: str, parameter: Any) -> None:
+        """Count a change that no glance showed: calls after it were taken for unchanged."""
+        if self._glances[key] != self._entries.glance(parameter):
+            return  # it changed as a whole, after the last call
+        if self._entries.state_of(parameter) != self._counters.parameters.get(key):
+            raise RuntimeError(
+                f"{key} changed in a few elements; which of its calls ran with which is not known"
+            )
+
     def _leave(self, cell: nn.Cell, output: Any) -> None:
         frames = self._frames()
-        if self._closed or not any(frame.cell == id(cell) for frame in frames):
-            return  # it was entered before the phase opened
+        if self._closed:
+            return
         while True:
             frame = frames.pop()
             if frame.cell == id(cell):

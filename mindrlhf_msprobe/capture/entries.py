@@ -32,6 +32,8 @@ FaultSink = Callable[[str, BaseException], None]
 #: Stores a tensor's elements under a record's name and returns the file's name, or None.
 Store = Callable[[str, HostTensor, Leaf], "str | None"]
 
+_SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
+_GLANCED = 64  # elements of a larger one
 _MOST_WAITING = 4096  # tensors whose numbers are on the device
 
 
@@ -46,6 +48,9 @@ class Entries(Protocol):
 
     def state_of(self, parameter: Any) -> str | None:
         """Return what changes when a parameter does; None if that is not known at once."""
+
+    def glance(self, parameter: Any) -> bytes | None:
+        """Return what changes when a parameter changes as a whole; None if that is not cheap."""
 
     def taken(self, gradient: Any) -> Any:
         """Return a gradient as something that the describer takes."""
@@ -101,6 +106,18 @@ class HostEntries:
     def state_of(self, parameter: Any) -> str | None:
         """Return the parameter's fingerprint."""
         return fingerprint_of(to_host(parameter))
+
+    def glance(self, parameter: Any) -> bytes | None:
+        """Return some of its elements, evenly spaced; None where looking at all is as cheap.
+
+        A single-token pass reads every weight once; a fingerprint of all of them would read them
+        all once more, at every token.
+        """
+        array = to_host(parameter).array
+        if array.nbytes < _SMALL:
+            return None
+        flat = array.reshape(-1)
+        return flat[:: flat.size // _GLANCED + 1].tobytes()
 
     def taken(self, gradient: Any) -> HostTensor:
         """Return it in host memory; an operator computed it."""
@@ -173,6 +190,10 @@ class DeviceEntries(HostEntries):
     def state_of(self, parameter: Any) -> str | None:
         """Return None: the fingerprint is still on the device; without one, that is all."""
         return None if self._fingerprint else "recorded"
+
+    def glance(self, parameter: Any) -> bytes | None:
+        """Return None: to read any element would wait for the device."""
+        return None
 
     def taken(self, gradient: Any) -> Any:
         """Return it as it is."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import zlib
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,14 @@ def is_tensor(value: Any) -> bool:
     return _is_mindspore_tensor(value)
 
 
+@lru_cache(maxsize=256)  # numpy makes a dtype's name anew each time
 def _holds_numbers(dtype: np.dtype) -> bool:
-    return dtype.kind in "biufc" or dtype.name == "bfloat16"
+    return dtype.kind in "biufc" or _is_bfloat16(dtype)
+
+
+@lru_cache(maxsize=256)
+def _is_bfloat16(dtype: np.dtype) -> bool:
+    return dtype.name == "bfloat16"
 
 
 def _is_mindspore_tensor(value: Any) -> bool:
@@ -91,7 +98,7 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
         array = value.asnumpy()
     else:
         kind, name, array = "numpy.ndarray", "", np.asarray(value)
-    if array.dtype.name == "bfloat16":
+    if _is_bfloat16(array.dtype):
         name, array = BFLOAT16, array.view(np.uint16)
     elif not _holds_numbers(array.dtype):
         raise TypeError(f"dtype {array.dtype} holds no numbers")

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+#: json.dumps would make one anew for every call.
+_ONE_LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -107,7 +109,10 @@ def write_json(path: Path, content: Any, *, indent: int | None = 1) -> int:
 
 def dump_json(content: Any, *, indent: int | None = None) -> bytes:
     """Return `content` as UTF-8 JSON; NaN and infinities must have been named already."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=indent)
+    if indent is None:
+        text = _ONE_LINE.encode(content)
+    else:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=indent)
     # A lone surrogate has no UTF-8 form; its escape \udcxx is valid JSON.
     return text.encode("utf-8", errors="backslashreplace")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -274,3 +276,17 @@ def test_a_start_that_is_interrupted_leaves_one_thread(monkeypatch):
         jobs.hand_over("more", lambda: threads.add(threading.get_ident()))
     jobs.finish("", lambda: None)
     assert len(threads) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_the_writing_thread_gives_way_to_the_training():
+    """It runs at a lower priority than the threads that compute; theirs stays as it is."""
+    jobs, found = background(), []
+
+    def look():
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    jobs.finish("a look", look)
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+    assert found[0] > before or before == 19
