@@ -106,6 +106,8 @@ class Side:
     value: Any = None
     fingerprint: str | None = None
     data_name: str | None = None
+    nan_count: int | None = None
+    inf_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,7 @@ class Divergence:
         next_step: an msprobe_config section that records the place more closely (with "msprobe" in
             it; without, a config.json for PrecisionDebugger), or None.
         key: the key, where key data differ first; None for a record of an entry.
+        non_finite_in: of the cause non_finite, the sides that hold NaN or infinity: "A", "B".
     """
 
     step: int
@@ -246,6 +249,7 @@ class Divergence:
     key: str | None = None
     occasion: Occasion = Occasion()
     culprit: Culprit | None = None
+    non_finite_in: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
@@ -269,6 +273,7 @@ class Divergence:
             "times": self.occasion.times,
             "since": list(self.occasion.since),
             "culprit": self.culprit.to_json() if self.culprit else None,
+            "non_finite_in": list(self.non_finite_in),
         }
 
 
@@ -429,6 +434,27 @@ class CoverageGap:
 
 
 @dataclass(frozen=True)
+class NonFinite:
+    """The records that agree and hold NaN or infinity on both sides.
+
+    Attributes:
+        records: how many there are.
+        step, rank, phase, record: the first of them in causal order; None if there is none.
+    """
+
+    records: int = 0
+    step: int | None = None
+    rank: int | None = None
+    phase: str | None = None
+    record: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        first = {"step": self.step, "rank": self.rank, "phase": self.phase, "record": self.record}
+        return {"records": self.records, "first": first if self.records else None}
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What a comparison concludes.
 
@@ -438,6 +464,7 @@ class Verdict:
         parted: every rank that parts, the one that does so first at the head, in the order in which
             they do; see `comparison.verdict.conclude`.
         agreeing_ranks: the ranks of which everything that was compared agrees.
+        non_finite: what agrees although it is NaN or infinite, on both sides.
     """
 
     status: Outcome
@@ -450,6 +477,7 @@ class Verdict:
     phases: tuple[str, ...] = ()
     parted: tuple[RankDivergence, ...] = ()
     agreeing_ranks: tuple[int, ...] = ()
+    non_finite: NonFinite = NonFinite()
 
     @property
     def compared(self) -> int:
@@ -558,6 +586,7 @@ class Comparison:
             "tool": TOOL,
             "status": verdict.status.value,
             "counts": verdict.counts,
+            "non_finite_on_both_sides": verdict.non_finite.to_json(),
             "first_divergence": first.to_json() if first else None,
             "tables": list(self.tables),
             "fingerprints": dict(self.fingerprints),

@@ -62,9 +62,10 @@ def phase_order(name: str) -> int:
 
 @dataclass(frozen=True)
 class KeyDataHome:
-    """Where a key's data stand in a step: after a phase, or before the first update.
+    """Where a key's data stand in a step: before or after a phase, or before the first update.
 
     Attributes:
+        before_phase: they are what the phase is given, so they stand before it.
         after_updates: they may come from any update, so they stand after all that ran before they
             were saved.
     """
@@ -72,9 +73,10 @@ class KeyDataHome:
     phase: str | None
     before_update: bool = False
     after_updates: bool = False
+    before_phase: bool = False
 
 
-_AFTER = {
+_BESIDE = {
     "prompts": "actor_generate_sequences",
     "prompt": "actor_generate_sequences",
     "responses": "actor_generate_sequences",
@@ -94,7 +96,8 @@ _AFTER = {
     "critic_loss": "critic_update",
 }
 _OF_ANY_UPDATE = ("loss",)
-_KEY_ORDER = {key: position for position, key in enumerate(_AFTER)}
+_GIVEN_TO_IT = ("prompts", "prompt")
+_KEY_ORDER = {key: position for position, key in enumerate(_BESIDE)}
 
 #: Keys that enter the step from outside its computation.
 INPUT_KEYS = frozenset({"prompts", "prompt", "responses", "response"})
@@ -102,10 +105,15 @@ INPUT_KEYS = frozenset({"prompts", "prompt", "responses", "response"})
 
 def key_data_home(key: str) -> KeyDataHome | None:
     """Return where data saved under `key` belong in a step, or None for an unknown key."""
-    if key not in _AFTER:
+    if key not in _BESIDE:
         return None
-    phase = _AFTER[key]
-    return KeyDataHome(phase, before_update=phase is None, after_updates=key in _OF_ANY_UPDATE)
+    phase = _BESIDE[key]
+    return KeyDataHome(
+        phase,
+        before_update=phase is None,
+        after_updates=key in _OF_ANY_UPDATE,
+        before_phase=key in _GIVEN_TO_IT,
+    )
 
 
 def usual_place(key: str) -> float:
@@ -115,7 +123,7 @@ def usual_place(key: str) -> float:
         return float(len(PHASES))
     if home.phase is None:
         return phase_order(UPDATE_PHASES[0]) - 0.5
-    return float(phase_order(home.phase))
+    return phase_order(home.phase) - (0.5 if home.before_phase else 0.0)
 
 
 def key_order(key: str) -> int:

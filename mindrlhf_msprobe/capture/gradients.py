@@ -295,6 +295,8 @@ class CallGradients:
 
     def _write(self, place: _Place, gradient: Any, rounding: float | None = None) -> None:
         described = self._entries.describer.describe(gradient, place.path)
+        if gradient is None:  # there is one, but it cannot be known
+            described["opaque"] = True
         if rounding is not None and math.isfinite(rounding):
             described["rounding"] = rounding
         if place.returned or len(place.leaves) > 1:

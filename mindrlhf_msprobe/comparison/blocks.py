@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,45 @@ class Tolerance:
     def bitwise(self) -> bool:
         """Whether only equal values are the same."""
         return self.rtol == 0 and self.atol == 0
+
+    def allows(self, a: Any, b: Any) -> bool:
+        """Tell whether two Python numbers are within the tolerance, without rounding.
+
+        What is not finite, or no number, is within no tolerance: not even its equal, of which
+        nothing follows for what made it overflow.
+        """
+        if not (is_finite(a) and is_finite(b)):
+            return False
+        try:
+            distance = float(abs(a - b))
+            allowed = self.atol + self.rtol * float(max(abs(a), abs(b)))
+        except OverflowError:  # Python integers beyond every float
+            return self._allows_exactly(a, b)
+        if _SURE < distance < math.inf and _SURE < allowed < math.inf:
+            if distance < allowed * (1 - _ROUNDING):
+                return True
+            if distance > allowed * (1 + _ROUNDING):
+                return False
+        return self._allows_exactly(a, b)
+
+    def _allows_exactly(self, a: Any, b: Any) -> bool:
+        x, y = Fraction(a), Fraction(b)
+        larger = max(abs(x), abs(y))
+        return abs(x - y) <= Fraction(self.atol) + Fraction(self.rtol) * larger
+
+
+_ROUNDING = 1e-12  # far more than floats lose in a difference, a product and a sum
+_SURE = 1e-280  # above it none of them loses digits
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a real number, NaN and infinities included."""
+    return isinstance(value, (int, float))
+
+
+def is_finite(value: Any) -> bool:
+    """Tell whether a value is a number that is neither NaN nor infinite."""
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mindrlhf_msprobe.comparison.non_finite import holds_non_finite
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
@@ -118,6 +119,21 @@ def why_not_by_msprobe(entry: Entry | None, record: Record) -> str | None:
     return None
 
 
+def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> str | None:
+    """Return why two records hold no gradients to compare, or None if they do.
+
+    Beside NaN or infinity a gradient that is the difference of two cannot be known, and is None.
+    """
+    if not all(entry is not None and entry.direction in _BACKWARDS for entry in sides):
+        return None
+    nones = [record.leaf for record in (a, b) if record.leaf.type == "NoneType"]
+    unknown = any(leaf.opaque for leaf in nones)
+    if len(nones) == 1:  # a run of before it was said which ones cannot be known
+        found = (record.leaf for entry in sides if entry is not None for record in entry.records)
+        unknown = unknown or any(map(holds_non_finite, found))
+    return "gradients that cannot be known beside NaN or infinity" if unknown else None
+
+
 def why_no_part(config: ProbeConfig | None, io: str) -> str | None:
     """Return why a run's entries hold nothing of a part, or None if they should.
 
@@ -132,6 +148,9 @@ def why_no_part(config: ProbeConfig | None, io: str) -> str | None:
     if part is not None and part not in config.parts:
         return f"{io} not recorded (parts: {list(config.parts)})"
     return None
+
+
+_BACKWARDS = ("backward", PARAMETERS_GRAD)
 
 
 def _records_entry(config: ProbeConfig, entry: Entry) -> bool:

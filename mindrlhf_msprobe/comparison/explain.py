@@ -5,12 +5,13 @@ from __future__ import annotations
 from mindrlhf_msprobe.comparison.culprit_words import words_of, words_of_occasion
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
 from mindrlhf_msprobe.comparison.next_step import next_step
+from mindrlhf_msprobe.comparison.non_finite import sides
 from mindrlhf_msprobe.comparison.occasion import earlier_update, occasion_of
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.preflight import remark
 from mindrlhf_msprobe.comparison.timeline import DATA, END
 from mindrlhf_msprobe.findings import Cause, Divergence, Finding, Preflight, Status, counted
-from mindrlhf_msprobe.phases import INPUT_KEYS, phase_table
+from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.reader import Run
 
 _NAMED_CAUSES = {
@@ -22,7 +23,6 @@ _NAMED_CAUSES = {
     Status.NON_FINITE: Cause.NON_FINITE,
 }
 _PROMPTS = ("prompt", "prompts")  # nothing of the step has run before them
-_SAYS_IT = (Status.NON_FINITE,)  # statuses whose note says no more than they do
 _WHAT_HAPPENED = {
     Status.UNREADABLE: "cannot be read",
     Status.ONLY_IN_A: "was recorded in A only",
@@ -88,6 +88,7 @@ def explain(
         key=finding.key,
         occasion=occasion,
         culprit=culprit,
+        non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
     )
 
 
@@ -159,7 +160,7 @@ def _explain_unreadable(pair: Pair) -> tuple[Cause, str | None, str]:
 
 
 def _sentence(finding: Finding, why: str) -> str:
-    note = f" ({finding.note})" if finding.note and finding.status not in _SAYS_IT else ""
+    note = f" ({finding.note})" if finding.note else ""
     return f"{finding.record} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
 
 
@@ -170,6 +171,9 @@ def _explain_output(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tupl
     name = pair.entry.name
     if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
         return Cause.MISSING, name, "What it was given agrees; it ended in one run only."
+    if finding.status in ONE_SIDED and pair.a is not None and pair.b is not None:
+        why = "Everything before it agrees; a gradient is there in one run, and None in the other."
+        return Cause.MISSING, name, why
     if finding.status in ONE_SIDED:
         why = "What it was given agrees; what it returned is put together otherwise."
         return Cause.MISSING, name, why
@@ -287,8 +291,10 @@ def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[
     if finding.status in ONE_SIDED:
         return Cause.MISSING, None, _absence(step, pair, finding, None, runs)
     cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
-    if key in INPUT_KEYS and home not in cells:
-        made = "" if key == "prompts" else f", and the cells of {home} were not recorded"
+    given = key_data_home(key)
+    before_it = given is not None and given.before_phase
+    if key in INPUT_KEYS and (before_it or home not in cells):
+        made = "" if before_it else f", and the cells of {home} were not recorded"
         return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
     if home in cells and _counts_tokens(home) and not _all_tokens(step, home, runs):
         why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."

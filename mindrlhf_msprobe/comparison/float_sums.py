@@ -268,7 +268,7 @@ def _add_non_finite(
     counts is taken off again.
     """
     equal = equal | (np.isnan(a) & np.isnan(b))
-    both = count_non_finite(sums, a, b)
+    both = count_non_finite(sums, a, b, equal)
     same = int(np.count_nonzero(equal & ~both))  # NaN beside NaN and inf beside inf are no error
     others = a.size - int(np.count_nonzero(both))
     if same < others:

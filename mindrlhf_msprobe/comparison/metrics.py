@@ -17,7 +17,7 @@ from mindrlhf_msprobe.comparison.plain_sums import add_plainly, common_integers,
 from mindrlhf_msprobe.comparison.sums import FLOAT32, FLOAT64, WIDEST, Sums
 from mindrlhf_msprobe.findings import Metrics
 
-_SMALL = 1 << 13  # elements, below which float32 has more overhead than it saves
+SMALL = 1 << 13  # elements, below which float32 has more overhead than it saves
 _SPAN = 1 << 20  # elements handed to the compiled library at once
 _EXACT_IN_FLOAT64 = 1 << 52
 _FLOATS = (FLOAT32, FLOAT64)
@@ -30,12 +30,14 @@ class ArrayComparison:
     Attributes:
         equal: all elements are equal.
         one_sided: somewhere one side is NaN or infinite where the other is finite.
+        unlike: somewhere neither side is finite, and they are not the same.
         within: all elements are within the tolerance.
     """
 
     metrics: Metrics
     equal: bool
     one_sided: bool
+    unlike: bool
     within: bool
 
 
@@ -72,7 +74,7 @@ def _is_compiled(a: np.ndarray, b: np.ndarray) -> bool:
     """Tell whether the compiled library compares two arrays, wherever it can."""
     alike = a.dtype == b.dtype == FLOAT32 and a.dtype.isnative and b.dtype.isnative
     contiguous = a.flags.c_contiguous and b.flags.c_contiguous
-    return alike and contiguous and a.size > _SMALL
+    return alike and contiguous and a.size > SMALL
 
 
 def _add_spans(sums: Sums, a: np.ndarray, b: np.ndarray) -> None:
@@ -125,7 +127,7 @@ def _working_dtype(a: np.ndarray, b: np.ndarray) -> np.dtype | None:
             return None
         else:
             dtype = FLOAT32 if max(a.itemsize, b.itemsize) <= 2 else FLOAT64
-    return FLOAT64 if dtype == FLOAT32 and a.size <= _SMALL else dtype.newbyteorder("=")
+    return FLOAT64 if dtype == FLOAT32 and a.size <= SMALL else dtype.newbyteorder("=")
 
 
 def _converted(array: np.ndarray, dtype: np.dtype, buffer: np.ndarray) -> np.ndarray:
@@ -156,7 +158,11 @@ def _finish(sums: Sums, size: int) -> ArrayComparison:
         inf_b=sums.inf_b,
     )
     return ArrayComparison(
-        metrics, equal=equal, one_sided=sums.one_sided, within=sums.within_tolerance
+        metrics,
+        equal=equal,
+        one_sided=sums.one_sided,
+        unlike=sums.unlike,
+        within=sums.within_tolerance,
     )
 
 

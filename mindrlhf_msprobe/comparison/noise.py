@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mindrlhf_msprobe.comparison.blocks import Tolerance
+from mindrlhf_msprobe.comparison.blocks import Tolerance, is_finite
+from mindrlhf_msprobe.comparison.by_statistics import same_fingerprint
 from mindrlhf_msprobe.comparison.metrics import compare_arrays
 from mindrlhf_msprobe.findings import Status, counted
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -24,8 +25,19 @@ LEAST_MARGIN = 4.0
 #: For 1, 2 and more values in a record; each for 1, 2, … repetitions, then the least margin.
 MARGINS = ((574.0, 40.0, 13.0, 6.0), (27.0, 8.0, 5.0), (20.0, 8.0, 5.0))
 
-#: How far two records are apart, by one or several measures; None: not at all comparable.
-_Distance = tuple[float, ...] | None
+
+@dataclass(frozen=True)
+class _Distance:
+    """How far two records are apart.
+
+    Attributes:
+        by: one or several measures, of the elements that are finite on both sides; None where
+            nothing can be measured beside NaN or infinity.
+        unlike: an element is NaN or infinite on one side only, or otherwise than on the other one.
+    """
+
+    by: tuple[float, ...] | None
+    unlike: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,10 +78,19 @@ def within_noise(a: Record, b: Record, repetitions: Sequence[Record | None]) -> 
         return Noise(False, f"A and its {runs} agree bit for bit here")
     spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
     distances = [measure(member, b) for member in members]
-    if None in spreads or None in distances:
-        return _by_non_finite(b, members, None in spreads, runs)
-    spread = [max(column) for column in zip(*spreads)]
-    distance = [min(column) for column in zip(*distances)]
+    if any(distance.unlike for distance in (*spreads, *distances)):
+        varies = any(distance.unlike for distance in spreads)
+        among = _by_non_finite(b, members, varies, runs)
+        if not among.natural:
+            return among
+    strays = [found.by for found in spreads if found.by is not None]
+    aparts = [found.by for found in distances if found.by is not None]
+    if len(strays) < len(spreads) or len(aparts) < len(distances):
+        return Noise(False, "NaN or infinity leaves nothing to hold against the noise")
+    spread = [max(column) for column in zip(*strays)]
+    distance = [min(column) for column in zip(*aparts)]
+    if not all(map(math.isfinite, (*spread, *distance))):
+        return Noise(False, "a distance that is too large for a float")
     return _judge(distance, spread, values, len(known), runs)
 
 
@@ -161,22 +182,23 @@ def _discrete(leaf: Leaf) -> bool:
 
 def _of_scalars(a: Record, b: Record) -> _Distance:
     x, y = a.leaf.value, b.leaf.value
-    if math.isfinite(x) != math.isfinite(y):
-        return None
-    return (0.0 if x == y or x != x else float(abs(x - y)),)
+    if is_finite(x) and is_finite(y):
+        return _Distance((float(abs(x - y)),))
+    same = x == y or (x != x and y != y)
+    return _Distance((0.0,), unlike=not same)
 
 
 def _of_arrays(a: Record, b: Record) -> _Distance:
     compared = compare_arrays(a.array(), b.array(), Tolerance())
-    if compared.one_sided:
-        return None
-    return compared.metrics.max_abs_err or 0.0, compared.metrics.euclidean or 0.0
+    unlike = compared.one_sided or compared.unlike
+    metrics = compared.metrics
+    return _Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)
 
 
 def _of_discrete(a: Record, b: Record) -> _Distance:
     """Return the share of elements that differ: the distance of two tokens means nothing."""
     metrics = compare_arrays(a.array(), b.array(), Tolerance()).metrics
-    return (1.0 - metrics.equal_percent / 100,)
+    return _Distance((1.0 - metrics.equal_percent / 100,))
 
 
 def _of_statistics(a: Record, b: Record) -> _Distance:
@@ -185,24 +207,22 @@ def _of_statistics(a: Record, b: Record) -> _Distance:
     The mean of n elements strays √n times less than they do, so it counts √n times.
     """
     x, y = a.leaf, b.leaf
-    if (x.nan_count, x.inf_count) != (y.nan_count, y.inf_count):
-        return None
-    parts = [_apart(getattr(x, name), getattr(y, name)) for name in ("max", "min", "norm")]
-    mean = _apart(x.mean, y.mean)
-    if None in parts or mean is None:
-        return None
-    square = sum(part * part for part in parts if part is not None)
-    return (math.sqrt(square + mean * mean * math.prod(x.shape or ())),)
-
-
-def _apart(x: object, y: object) -> float | None:
-    if x is None and y is None:
-        return 0.0
-    if not (isinstance(x, (int, float)) and isinstance(y, (int, float))):
-        return None
-    if math.isfinite(x) and math.isfinite(y):
-        return float(abs(x - y))
-    return 0.0 if x == y or (x != x and y != y) else None
+    unlike = (x.nan_count, x.inf_count) != (y.nan_count, y.inf_count)
+    pairs = [(getattr(x, name), getattr(y, name)) for name in ("max", "min", "norm", "mean")]
+    if same_fingerprint(x, y):
+        return _Distance((0.0,))
+    parts = []
+    for p, q in pairs:
+        if p is None and q is None:
+            continue
+        if not (is_finite(p) and is_finite(q)):
+            return _Distance(None, unlike)
+        parts.append(float(abs(p - q)))
+    if not parts:
+        return _Distance(None, unlike)
+    if x.mean is not None:
+        parts[-1] *= math.sqrt(math.prod(x.shape or ()))
+    return _Distance((math.hypot(*parts),), unlike)
 
 
 #: Statuses that noise can explain.

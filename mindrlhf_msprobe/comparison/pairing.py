@@ -10,6 +10,7 @@ from typing import Any
 from mindrlhf_msprobe.comparison.alignment import Alignment, align, nearest_around
 from mindrlhf_msprobe.comparison.coverage import (
     why_no_entry,
+    why_no_gradient,
     why_no_key_data,
     why_no_part,
     why_not_by_msprobe,
@@ -247,6 +248,7 @@ class _Planner:
             if a is not None and b is not None:
                 cast = a.leaf.dtype != b.leaf.dtype
                 gap = next((why for why in gaps if cast and why and CASTS in why), None)
+                gap = gap or why_no_gradient(entries, a, b)
             else:
                 gap = gaps[missing]
                 unreadable = self._unreadable[missing].get(entry.phase)

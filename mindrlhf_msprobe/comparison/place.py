@@ -18,7 +18,7 @@ from mindrlhf_msprobe.comparison.filters import Filters, PlaceFilter
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
-from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of
+from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of, why_unreadable
 from mindrlhf_msprobe.comparison.suspicion import suspicions
 from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey
@@ -359,8 +359,8 @@ def _one_sided(pair: Pair) -> tuple[Status, str]:
         return Status.UNREADABLE, "it was not compared"  # until it has been
     if pair.unreadable is not None:
         return Status.UNREADABLE, pair.unreadable
-    if pair.record.leaf.error is not None:
-        return Status.UNREADABLE, pair.record.leaf.error
+    if (reason := why_unreadable(pair.record)) is not None:
+        return Status.UNREADABLE, reason
     return (Status.ONLY_IN_A if pair.b is None else Status.ONLY_IN_B), ""
 
 

@@ -22,7 +22,7 @@ def add_plainly(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
     equal = _equal_parts(a, b) if not sums.exact else (a == b).astype(bool, copy=False)
     sums.add_equal(start, equal, int(np.count_nonzero(equal)))
     if not sums.exact:
-        both = count_non_finite(sums, a, b)
+        both = count_non_finite(sums, a, b, equal)
         if not (equal | both).all():
             sums.within_tolerance = False
         for i in range(3):

@@ -38,7 +38,7 @@ class Sums:
         self.within = [0, 0, 0]
         self.products = Products()
         self.nan_a = self.nan_b = self.inf_a = self.inf_b = 0
-        self.one_sided = False
+        self.one_sided = self.unlike = False
         self.within_tolerance = True
         # rtol and atol below which float32 is sure that an element is within the tolerance
         self.surely_within = (
@@ -127,8 +127,12 @@ def scalar(number: Any) -> Any:
     return number if number.dtype == WIDEST else float(number)
 
 
-def count_non_finite(sums: Sums, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Count NaN and infinite elements; return which elements are finite on both sides."""
+def count_non_finite(sums: Sums, a: np.ndarray, b: np.ndarray, equal: np.ndarray) -> np.ndarray:
+    """Count NaN and infinite elements; return which elements are finite on both sides.
+
+    Args:
+        equal: which elements are equal, NaN beside NaN included.
+    """
     finite_a, finite_b = np.isfinite(a), np.isfinite(b)
     nan_a, nan_b = np.isnan(a), np.isnan(b)
     sums.nan_a += int(np.count_nonzero(nan_a))
@@ -136,6 +140,7 @@ def count_non_finite(sums: Sums, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     sums.inf_a += int(np.count_nonzero(~finite_a & ~nan_a))
     sums.inf_b += int(np.count_nonzero(~finite_b & ~nan_b))
     sums.one_sided |= bool((finite_a != finite_b).any())
+    sums.unlike |= not bool((equal | finite_a | finite_b).all())
     both: np.ndarray = finite_a & finite_b
     return both
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mindrlhf_msprobe.findings import Finding, Side, Status
+from mindrlhf_msprobe.comparison.non_finite import counts_of
+from mindrlhf_msprobe.findings import Finding, Status
 
 GROWTH = 10.0  # times the largest error of what a cell was given
 
@@ -32,19 +33,13 @@ def _suspicion(finding: Finding, given: _Given) -> str:
 
 
 def _non_finite(finding: Finding) -> str:
-    metrics = finding.metrics
-    if metrics is not None:
-        counts = ((metrics.nan_a, metrics.nan_b, "NaN"), (metrics.inf_a, metrics.inf_b, "Inf"))
-        parts = [f"{a} {what}" for a, b, what in counts if a and b]
-        return f"{' and '.join(parts)} on both sides" if parts else ""
-    if _is_non_finite(finding.a) and _is_non_finite(finding.b):
+    a, b = counts_of(finding)
+    if not (any(a) and any(b)):
+        return ""
+    if finding.metrics is None and None in (finding.a.nan_count, finding.b.nan_count):
         return "NaN or Inf on both sides"
-    return ""
-
-
-def _is_non_finite(side: Side) -> bool:
-    values = (side.max, side.min, side.mean) if side.shape is not None else (side.value,)
-    return any(isinstance(value, float) and not math.isfinite(value) for value in values)
+    parts = [f"{n} {what}" for n, m, what in zip(a, b, ("NaN", "Inf")) if n and m]
+    return f"{' and '.join(parts) or 'NaN or Inf'} on both sides"
 
 
 def _growth(finding: Finding, given: _Given) -> str:

@@ -247,6 +247,8 @@ class _Spans:
         assert home.phase is not None
         if home.after_updates:
             return self._after_updates(datum, home, index, saves)
+        if home.before_phase:
+            return self._before_phase(home.phase, index, saves)
         spans = self._of(home.phase)
         if not spans:
             return self._beside(phase_order(home.phase), index, saves)
@@ -258,6 +260,17 @@ class _Spans:
             if datum.key not in INPUT_KEYS:
                 time = min(time, datum.seq)
         return time, 1.0, 0.0
+
+    def _before_phase(self, phase: str, index: int, saves: int) -> _Place:
+        """Place what a phase is given before it, however late it was saved.
+
+        Several saves of one opening stand before it together; what was saved once, before all.
+        """
+        spans, order = self._of(phase), phase_order(phase) - 0.5
+        if not spans:
+            return self._beside(order, index, saves)
+        rounds = index * len(spans) // saves if saves % len(spans) == 0 else 0
+        return float(spans[rounds][0]), -1.0, order
 
     def _began_between(self, start: float, end: float) -> bool:
         """Tell whether a phase began after `start` and before `end`."""

@@ -28,10 +28,12 @@ class _Precision:
     Attributes:
         rounding: takes a number to the nearest one of the dtype; None where that is all there is.
         error: what a sum may be off, relative to what is summed.
+        largest: the largest finite number of the dtype, beyond which a sum overflows.
     """
 
     rounding: _Rounding | None
     error: float
+    largest: float
 
 
 def _float16(value: float) -> float:
@@ -47,8 +49,11 @@ def _bfloat16(value: float) -> float:
     return float(np.uint32(upper).view(np.float32))
 
 
-_FLOAT32 = _Precision(None, 1e-5)
-_LOW = (_Precision(_float16, 2.0**-10), _Precision(_bfloat16, 2.0**-7))
+_FLOAT32 = _Precision(None, 1e-5, float(np.finfo(np.float32).max))
+_LOW = (
+    _Precision(_float16, 2.0**-10, float(np.finfo(np.float16).max)),
+    _Precision(_bfloat16, 2.0**-7, _bfloat16(3.38e38)),
+)
 
 
 def of_two_tools(a: Leaf, b: Leaf) -> bool:
@@ -57,10 +62,13 @@ def of_two_tools(a: Leaf, b: Leaf) -> bool:
 
 
 def may_be_equal(a: Leaf, b: Leaf) -> bool:
-    """Tell whether the statistics differ by no more than the two tools do on equal tensors."""
+    """Tell whether the statistics differ by no more than the two tools do on equal tensors.
+
+    Beside NaN or infinity they would have to be equal: nothing else is left to go by.
+    """
     ours, theirs = (a, b) if b.nan_count is None else (b, a)
-    if ours.nan_count and _is_nan(theirs.mean):
-        return True  # their other statistics are of the elements beside the NaN, or are NaN too
+    if ours.nan_count or ours.inf_count:
+        return False
     if _agree(ours, theirs, _FLOAT32):
         return True
     return any(_computed_in(p, theirs) and _agree(ours, theirs, p) for p in _LOW)
@@ -87,12 +95,13 @@ def _agree(ours: Leaf, theirs: Leaf, precision: _Precision) -> bool:
     if precision.rounding is None:
         sizes += [abs(leaf.norm) for leaf in (ours, theirs) if _is_finite(leaf.norm)]
     largest = max(sizes, default=0.0)
-    # A sum, and a square in it, may overflow where no element does.
-    finite = _is_finite(theirs.max) and _is_finite(theirs.min)
-    for exact, found in ((ours.mean, theirs.mean), (ours.norm, theirs.norm)):
-        if exact == found or (_is_nan(exact) and _is_nan(found)):
+    for exact, found, overflows in (
+        (ours.mean, theirs.mean, _sum_overflows),
+        (ours.norm, theirs.norm, _squares_overflow),
+    ):
+        if exact == found:
             continue
-        if finite and isinstance(found, float) and math.isinf(found):
+        if isinstance(found, float) and math.isinf(found) and overflows(ours, precision):
             continue
         if not (_is_finite(exact) and _is_finite(found)):
             return False
@@ -100,6 +109,21 @@ def _agree(ours: Leaf, theirs: Leaf, precision: _Precision) -> bool:
         if abs(exact - found) > allowed:
             return False
     return True
+
+
+def _squares_overflow(ours: Leaf, precision: _Precision) -> bool:
+    """Tell whether the sum of the squares may overflow, though no element is infinite."""
+    return _is_finite(ours.norm) and ours.norm * (1 + precision.error) >= math.sqrt(
+        precision.largest
+    )
+
+
+def _sum_overflows(ours: Leaf, precision: _Precision) -> bool:
+    """Tell whether a sum of some elements may overflow: Σ|x| is at most √n times the norm."""
+    if not _is_finite(ours.norm):
+        return False
+    total = ours.norm * math.sqrt(math.prod(ours.shape or ()))
+    return bool(total * (1 + precision.error) >= precision.largest)
 
 
 def _is_finite(value: Any) -> bool:

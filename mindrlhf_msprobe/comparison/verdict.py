@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mindrlhf_msprobe.comparison.explain import explain, unreadable_place
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, LeftOut
+from mindrlhf_msprobe.comparison.non_finite import on_both_sides
 from mindrlhf_msprobe.comparison.pairing import StepPlan
 from mindrlhf_msprobe.comparison.place import JudgedPlace
 from mindrlhf_msprobe.comparison.spread import spread
@@ -77,6 +78,7 @@ def conclude(
         phases=tuple(dict.fromkeys(f.phase for f in _findings(places) if f.phase and f.entry)),
         parted=_parted(candidates) if first else (),
         agreeing_ranks=_agreeing(places, candidates) if first else (),
+        non_finite=on_both_sides(_findings(places)),
     )
 
 

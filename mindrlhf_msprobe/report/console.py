@@ -40,6 +40,8 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
         lines += _spread(verdict)
         lines += _parted(verdict, more)
         lines += _look_closer(verdict.first_divergence)
+        if verdict.non_finite.records:
+            lines.append(f"Records that agree{_non_finite(verdict)}.")
     lines += _chosen(comparison)
     lines += _tolerance(comparison, more)
     lines += _capped("Note", list(comparison.notes), more)
@@ -62,13 +64,14 @@ def _headline(verdict: Verdict) -> list[str]:
     scope = _scope(verdict)
     if verdict.status is Outcome.IDENTICAL:
         agree = "agrees" if verdict.compared == 1 else "agree"
-        return [f"IDENTICAL: {_records(verdict.compared)} of {scope} {agree} bit for bit."]
+        what = f"{_records(verdict.compared)} of {scope} {agree} bit for bit"
+        return [f"IDENTICAL: {what}{_non_finite(verdict)}."]
     if verdict.status is Outcome.WITHIN_TOLERANCE:
         close = verdict.counts["within_tolerance"]
         which = f"agree, {close} of them" if verdict.compared > 1 else "agrees"
         return [
             f"WITHIN TOLERANCE: {_records(verdict.compared)} of {scope} {which} within the "
-            f"tolerance or by statistics only."
+            f"tolerance or by statistics only{_non_finite(verdict)}."
         ]
     if verdict.status is Outcome.INCOMPARABLE:
         return [
@@ -78,6 +81,17 @@ def _headline(verdict: Verdict) -> list[str]:
     first = verdict.first_divergence
     assert first is not None
     return [f"DIVERGED at {place_of(first)}"]
+
+
+def _non_finite(verdict: Verdict) -> str:
+    """Say how many of the records that agree are NaN or infinite on both sides, and the first."""
+    found = verdict.non_finite
+    if not found.records:
+        return ""
+    where = ", ".join(filter(None, (f"step {found.step}", found.phase, f"rank {found.rank}")))
+    hold = "hold" if found.records > 1 else "holds"
+    which = f"{found.records} of them {hold}" if verdict.compared > 1 else "it holds"
+    return f"; {which} NaN or Inf on both sides, first at {where}: {found.record}"
 
 
 def _divergence(first: Divergence) -> list[str]:

@@ -146,7 +146,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         return Leaf(
             type=str(kind),
             value=value if kind == "str" else number_from_json(value),
-            opaque=bool(content.get("opaque")),
+            opaque=bool(content.get("opaque")) or (value is None and kind != "NoneType"),
             error=error if error is None else str(error),
         )
     if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):

@@ -133,15 +133,59 @@ def test_nan_in_b_only(compared, task):
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 def test_nan_that_comes_and_goes(compared, task):
-    """A NaN that some repetition has as well is noise."""
+    """A NaN that some repetition has as well is noise, if the other elements are known to be."""
 
     def nan(value):
         value[0] = np.nan
         return value
 
+    def and_a_fault(value):
+        value = nan(value)
+        value[1] += 1000 * NOISE
+        return value
+
     change = {"change": {"cell2.of8": nan}}
     result = compared(b=change, repetitions=[{}, change, {}], task=task)
-    assert result.verdict.status is Outcome.WITHIN_TOLERANCE
+    if task == "tensor":
+        assert result.verdict.status is Outcome.WITHIN_TOLERANCE
+    else:  # beside a NaN, no statistic tells what the other elements are
+        assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.NON_FINITE]
+    fault = {"change": {"cell2.of8": and_a_fault}}
+    result = compared(b=fault, repetitions=[{}, change, {}], task=task, where="fault")
+    assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.NON_FINITE]
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("other", [-np.inf, np.nan])
+def test_infinities_are_no_noise(compared, task, other):
+    """Infinity against its opposite, or against NaN, is apart by more than any noise."""
+
+    def of(number):
+        def change(value):
+            value[0] = number
+            return value
+
+        return {"change": {"cell2.of8": change}}
+
+    result = compared(a=of(np.inf), b=of(other), repetitions=[of(np.inf)] * 3, task=task)
+    assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.DIFFERENT]
+    keys = [{"keys": {"k": number}} for number in (np.inf, other)]
+    result = compared(a=keys[0], b=keys[1], repetitions=keys[:1], task=task, where="numbers")
+    assert statuses(result, "k") == [Status.DIFFERENT]
+
+
+def test_nan_on_all_sides_hides_nothing_from_the_statistics(compared):
+    """Where A, B and the repetitions hold NaN, their statistics are all the same: no pass."""
+
+    def nan(factor):
+        def change(value):
+            value[0], value[1] = np.nan, value[1] * factor
+            return value
+
+        return {"change": {"cell2.of8": change}}
+
+    result = compared(a=nan(1), b=nan(1000), repetitions=[nan(1)] * 3, task="statistics")
+    assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.DIFFERENT]
 
 
 def test_nan_in_b_only_where_shapes_vary(compared):
@@ -256,7 +300,7 @@ def test_numbers_beyond_every_float(compared):
     """Python integers of any size are no reason to give up the rest."""
     result = compared(
         a={"keys": {"n": 10**400}},
-        b={"keys": {"n": 10**400 + 1}},
+        b={"keys": {"n": 10**401}},
         repetitions=[{"keys": {"n": 10**400 + 5}}],
     )
     assert statuses(result, "n") == [Status.DIFFERENT]

@@ -15,7 +15,7 @@ from mindrlhf_msprobe.comparison.status import judge
 from mindrlhf_msprobe.comparison.texts import text_difference
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays import save_npy
-from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.leaves import Leaf, leaf_from_json
 from mindrlhf_msprobe.storage.records import Record
 
 NAN, INF = math.nan, math.inf
@@ -52,16 +52,26 @@ def scalar(value, kind=None):
     return Record("x", "input", "0", Leaf(kind or type(value).__name__, value=value))
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"), [([0, 0], Status.WITHIN_TOLERANCE), ([0, 1], Status.DTYPE_MISMATCH)]
-)
-def test_no_gradient_is_a_gradient_of_zeros(values, expected):
-    """And of nothing else; a None among the inputs of a forward entry is never a tensor."""
-    for name in ("Cell.a.Dense.backward.0.input.0", "Cell.a.Dense.forward.0.input.0"):
+def test_no_gradient_is_a_gradient_of_zeros_and_of_nothing_else():
+    """Where one run has none and the other some, that is missing, not of another dtype."""
+    for name, zeros, ones in (
+        ("Cell.a.Dense.backward.0.input.0", (Status.WITHIN_TOLERANCE,) * 2, None),
+        ("Cell.a.Dense.parameters_grad.0.weight", (Status.WITHIN_TOLERANCE,) * 2, None),
+        ("Cell.a.Dense.forward.0.input.0", *[(Status.DTYPE_MISMATCH,) * 2] * 2),
+    ):
         none = Record(name, "input", "0", Leaf("NoneType"))
-        given = replace(summary(values), name=name)
-        wanted = expected if "backward" in name else Status.DTYPE_MISMATCH
-        assert status(none, given) is status(given, none) is wanted
+        given = [replace(summary(values), name=name) for values in ([0, 0], [0, 1])]
+        assert (status(none, given[0]), status(given[0], none)) == zeros
+        wanted = ones or (Status.ONLY_IN_B, Status.ONLY_IN_A)
+        assert (status(none, given[1]), status(given[1], none)) == wanted
+
+
+def test_a_gradient_of_zeros_beside_nan_is_not_none():
+    """msprobe's extremes on CPU skip NaN; its mean tells."""
+    name = "Cell.a.Dense.backward.0.input.0"
+    none = Record(name, "input", "0", Leaf("NoneType"))
+    hidden = replace(bare([0, NAN], max=0.0, min=0.0, nan_count=None, inf_count=None), name=name)
+    assert not status(none, hidden).agrees
 
 
 def status(a, b, tolerance=None):
@@ -108,6 +118,56 @@ def test_a_one_sided_nan_is_non_finite_even_within_a_tolerance(stored):
             assert status(b, a, Tolerance(atol=1e9)) is Status.NON_FINITE
 
 
+@pytest.mark.parametrize("tolerance", [Tolerance(1e-9), LOOSE, Tolerance(0, 1e9), Tolerance(5, 5)])
+@pytest.mark.parametrize(
+    ("a", "b"), [([INF, 1], [-INF, 1]), ([INF, 1], [NAN, 1]), ([INF, -INF], [NAN, INF])]
+)
+def test_no_tolerance_takes_one_infinity_for_another(stored, a, b, tolerance):
+    """abs(inf − −inf) <= rtol · inf holds in floats; with statistics and numbers as well."""
+    for make in (stored, summary, bare):
+        assert status(make(a), make(b), tolerance) is Status.DIFFERENT
+    assert status(scalar(a[0]), scalar(b[0]), tolerance) is Status.DIFFERENT
+
+
+@pytest.mark.parametrize("tolerance", [Tolerance(), LOOSE, Tolerance(9, 9)])
+def test_beside_nan_and_infinity_statistics_never_pass_by_a_tolerance(tolerance):
+    """Equal fingerprints prove all, unlike ones a difference; without them nothing is known."""
+    for bad in ([NAN], [INF, -INF], [NAN, INF]):
+        a, b = [*bad, 1, 2, 3], [*bad, 1, 2, 300]
+        assert status(summary(a), summary(a), tolerance) is Status.IDENTICAL
+        assert status(summary(a), summary(b), tolerance) is Status.DIFFERENT
+        assert status(bare(a), bare(b), tolerance) is Status.UNREADABLE
+        assert "not known" in note(bare(a), bare(b), tolerance)
+    assert status(summary([INF, 5]), summary([3, INF]), tolerance) is Status.DIFFERENT
+    assert status(bare([INF, 5]), bare([INF, 5.001]), tolerance) is Status.DIFFERENT
+    assert status(bare([NAN, NAN]), bare([NAN, NAN]), tolerance) is Status.WITHIN_TOLERANCE
+    assert status(bare([INF, 3]), bare([INF, 3]), tolerance) is Status.WITHIN_TOLERANCE
+
+
+def test_a_rounding_excuses_no_infinity(stored):
+    """What a gradient may be off by says nothing about NaN and infinity."""
+    for make in (stored, summary, bare):
+        for a, b in (([INF, 1], [-INF, 1]), ([NAN, 1], [NAN, 2]), ([INF, 1], [INF, 2])):
+            found = status(make(a, rounding=0.5), make(b))
+            assert not found.agrees
+
+
+def test_statistics_that_are_no_numbers_prove_nothing():
+    """Texts in the place of statistics, and a value that a dump lacks, are not equal ones."""
+    words = {"max": "N/A", "min": "N/A", "mean": "N/A", "norm": "N/A"}
+    assert status(bare([1.0], **words), bare([1.0], **words)) is Status.UNREADABLE
+    unknown = Record("x", "input", "0", leaf_from_json({"type": "float", "value": None}))
+    assert not status(unknown, unknown).agrees
+
+
+def test_a_non_finite_pair_says_which_side(stored):
+    """The note names the side, and how many elements, where that is known."""
+    assert note(stored([1, 2, 3]), stored([1, NAN, INF])) == "in B only: 1 NaN and 1 Inf"
+    assert note(bare([1, NAN, NAN]), bare([1, 2, 3])) == "in A only: 2 NaN"
+    assert note(stored([1, NAN]), stored([NAN, 1])) == "in A: 1 NaN; in B: 1 NaN"
+    assert note(scalar(1.0), scalar(INF)) == "in B only: 1.0 against inf"
+
+
 def test_infinity_against_nan_is_different(stored):
     """Where both sides are not finite but not the same, they are different."""
     for make in (stored, summary, bare):
@@ -123,6 +183,36 @@ def test_unreadable_comes_before_all_others(stored):
     assert status(broken, stored([1.0])) is Status.UNREADABLE
     assert status(stored([1.0]), broken) is Status.UNREADABLE
     assert "B: the disk was full" in note(stored([1.0]), broken)
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "other shape", "no header"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda make: make([1, 2, 3]),
+        lambda make: make([1, 2], np.float16),
+        lambda make: make([NAN, 2]),
+        lambda make: summary([1, 2]),
+        lambda make: scalar(1.0),
+        lambda make: replace(make([1, 2], np.uint8), leaf=Leaf("str", "UInt8", (2,), value="ab")),
+    ],
+)
+def test_a_file_that_cannot_be_read_comes_before_another_dtype_or_shape(stored, other, damage):
+    """Whatever else is wrong with the pair, the file is looked at first: both sides, any kind."""
+    for swapped in (False, True):
+        pair = [stored([1, 2]), other(stored)]
+        file = Path(pair[0].location)
+        if damage == "missing":
+            file.unlink()
+        elif damage == "other shape":
+            save_npy(file, np.float32([1, 2, 3, 4]))
+        else:
+            content = file.read_bytes()
+            file.write_bytes(content[:-3] if damage == "cut" else b"x" * len(content))
+        result, _, why = judge(*(pair[::-1] if swapped else pair), Tolerance())
+        assert result is Status.UNREADABLE
+        assert why.startswith("B: " if swapped else "A: ")
+        assert file.name in why
 
 
 def test_another_dtype_comes_before_another_shape(stored):
@@ -352,8 +442,6 @@ def test_a_scalar_against_a_tensor_is_another_dtype(stored):
 def test_a_text_called_nan_is_a_text():
     """The text 'NaN' in a file is not the number."""
     content = Leaf("str", value="NaN").to_json()
-    from mindrlhf_msprobe.storage.leaves import leaf_from_json
-
     assert leaf_from_json(content).value == "NaN"
     assert math.isnan(leaf_from_json(Leaf("float", value=NAN).to_json()).value)
 

@@ -70,7 +70,10 @@ STEP = [
 
 @pytest.mark.parametrize("seqs", [range(100, 111), range(110, 99, -1), [None] * 11])
 def test_key_data_stand_where_they_belong_whenever_they_were_saved(seqs):
-    """Saved at the end of a step, in any order or without a time, keys stand behind their phase."""
+    """Saved at the end of a step, in any order or without a time, keys stand behind their phase.
+
+    Prompts, which it is given, stand before it.
+    """
     entries = [entry(phase, phase, 2 * i, 2 * i + 1) for i, phase in enumerate(PHASES)]
     data = [datum(key, seq) for (key, _), seq in zip(STEP, seqs)]
     events = shown(order_of(entries, data))
@@ -79,11 +82,40 @@ def test_key_data_stand_where_they_belong_whenever_they_were_saved(seqs):
         if phase is None:
             assert events.index(f"end Cell.{PHASES[3]}.Net.forward.0") < place
             assert place < events.index(f"begin Cell.{UPDATE}.Net.forward.0")
+        elif key == "prompts":
+            assert place == 0
         else:
             assert events.index(f"end Cell.{phase}.Net.forward.0") < place
             last = "critic_update" if key == "loss" else phase  # it may come from any update
             following = PHASES[PHASES.index(last) + 1 :]
             assert all(place < events.index(f"begin Cell.{p}.Net.forward.0") for p in following)
+
+
+@pytest.mark.parametrize(
+    ("openings", "saves", "before"),
+    [
+        (1, 1, [0]),
+        (1, 3, [0, 0, 0]),
+        (2, 2, [0, 1]),
+        (2, 4, [0, 0, 1, 1]),
+        (2, 1, [0]),
+        (2, 3, [0] * 3),
+    ],
+)
+def test_prompts_stand_before_the_generation_they_are_given_to(openings, saves, before):
+    """The n-th save belongs to the n-th opening; what cannot be told stands before the first."""
+    entries = [
+        replace(entry(f"{GENERATE}{n}", GENERATE, 2 * n, 2 * n + 1), opening=n)
+        for n in range(openings)
+    ]
+    data = [datum("prompts", 50 + n, micro_step=n) for n in range(saves)]
+    events = shown(order_of(entries, data))
+    for micro_step, opening in enumerate(before):
+        place = events.index(f"prompts.{micro_step}")
+        assert place < events.index(f"begin Cell.{GENERATE}{opening}.Net.forward.0")
+        assert not opening or place > events.index(
+            f"end Cell.{GENERATE}{opening - 1}.Net.forward.0"
+        )
 
 
 def test_key_data_keep_their_order_without_any_cell():

@@ -75,9 +75,20 @@ def test_a_sum_in_which_a_number_was_too_large_says_nothing():
         assert status(ours(array), replace(theirs, max=1.0)) is Status.DIFFERENT
 
 
-def test_nan_is_passed_over_by_their_extremes():
+def test_an_overflow_that_cannot_be_one_is_a_difference():
+    """Squares that fit the dtype leave no norm infinite, and elements that fit no mean."""
+    for array in (np.full(9, 3, np.float16), np.array([3.0, 3.0], np.float32)):
+        theirs = msprobe_s(array, array.dtype.type)
+        for wrong in ({"norm": math.inf}, {"mean": math.inf}, {"mean": -math.inf}):
+            assert status(ours(array), replace(theirs, **wrong)) is Status.DIFFERENT
+
+
+def test_beside_nan_nothing_is_known_and_nothing_passes():
+    """Their extremes pass over NaN, ours do not: no statistic is left that both have."""
     array = np.array([1, math.nan, 2], np.float32)
-    assert status(ours(array), msprobe_s(array)) is Status.WITHIN_TOLERANCE
+    assert status(ours(array), msprobe_s(array)) is Status.UNREADABLE
+    other = np.array([1, math.nan, 200], np.float32)
+    assert status(ours(array), msprobe_s(other)) is Status.UNREADABLE
     whole = np.array([1, 0, 2], np.float32)
     assert status(ours(whole), msprobe_s(array)) is Status.NON_FINITE
     assert status(ours(array), msprobe_s(whole)) is Status.NON_FINITE

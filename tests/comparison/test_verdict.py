@@ -129,10 +129,11 @@ def test_a_wrong_update_shows_as_a_parameter_of_the_next_step(compared):
 
 
 def test_other_prompts_are_an_input(compared):
-    """What enters the first phase differs: the first outermost cell is named, cause input."""
+    """What enters the first phase differs: the prompts themselves are named, cause input."""
     place = first(compared(Fault("prompts", step=1)))
     assert (place.step, place.phase) == (1, "actor_generate_sequences")
-    assert (place.entry, place.cause) == ("Cell.root.Network.forward.0", Cause.INPUT)
+    assert (place.record, place.entry, place.cause) == ("prompts", None, Cause.INPUT)
+    assert place.agreed_steps == 1
 
 
 def test_other_responses_are_an_input_where_generation_was_not_recorded(tmp_path):

@@ -1,0 +1,84 @@
+"""NaN and infinity: on which side they stand, and where both sides have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from mindrlhf_msprobe.findings import Finding, NonFinite, Side
+from mindrlhf_msprobe.storage.leaves import Leaf
+
+#: How many elements are NaN, and how many are infinite.
+Counts = tuple[int, int]
+
+
+def one_sided_words(a: Counts, b: Counts) -> str:
+    """Say which side holds NaN or infinity where the other one is finite."""
+    if sum(a) and sum(b):
+        return f"in A: {_words(a)}; in B: {_words(b)}"
+    return f"in A only: {_words(a)}" if sum(a) else f"in B only: {_words(b)}"
+
+
+def on_both_sides(findings: Iterable[Finding]) -> NonFinite:
+    """Return how many records agree and hold NaN or infinity on both sides, and the first.
+
+    Args:
+        findings: in causal order.
+    """
+    count, first = 0, None
+    for finding in findings:
+        if finding.status.agrees and all(map(any, counts_of(finding))):
+            count, first = count + 1, first or finding
+    if first is None:
+        return NonFinite()
+    phase = first.phase if first.entry is not None else None
+    return NonFinite(count, first.step, first.rank, phase, first.record)
+
+
+def _words(counts: Counts) -> str:
+    return " and ".join(f"{n} {what}" for n, what in zip(counts, ("NaN", "Inf")) if n)
+
+
+def sides(finding: Finding) -> tuple[str, ...]:
+    """Return the sides, "A" and "B", on which a record holds NaN or infinity."""
+    found = zip("AB", counts_of(finding))
+    return tuple(side for side, counts in found if sum(counts))
+
+
+def holds_non_finite(leaf: Leaf) -> bool:
+    """Tell whether a recorded value is, or has elements that are, NaN or infinite."""
+    values = (leaf.max, leaf.min, leaf.mean, leaf.value)
+    found = any(_is_nan(value) or _is_infinite(value) for value in values)
+    return found or bool(leaf.nan_count or leaf.inf_count)
+
+
+def counts_of(finding: Finding) -> tuple[Counts, Counts]:
+    """Return for A and for B how many elements are NaN and how many infinite.
+
+    Where neither the elements nor their counts are known, there is one if there is any.
+    """
+    metrics = finding.metrics
+    if metrics is not None:
+        return (metrics.nan_a, metrics.inf_a), (metrics.nan_b, metrics.inf_b)
+    return _of_side(finding.a), _of_side(finding.b)
+
+
+def _of_side(side: Side) -> Counts:
+    if side.nan_count is not None and side.inf_count is not None:
+        return side.nan_count, side.inf_count
+    if side.shape is None:
+        return int(_is_nan(side.value)), int(_is_infinite(side.value))
+    # The mean of infinities of both signs is NaN; that of finite elements may have overflowed.
+    infinite = any(map(_is_infinite, (side.max, side.min, side.mean)))
+    both = _is_infinite(side.max) and _is_infinite(side.min)
+    nan = any(map(_is_nan, (side.max, side.min, side.norm))) or (_is_nan(side.mean) and not both)
+    return int(nan), int(infinite)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, float) and math.isinf(value)
