@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.storage.atomic import number_to_json
 
 SCHEMA = 1
@@ -177,6 +178,47 @@ class Finding:
     stack: tuple[str, ...] = field(default=(), repr=False)
 
 
+class Nearness(str, Enum):
+    """How near what differs before any tensor lies to a finding."""
+
+    CELL = "cell"
+    PHASE = "phase"
+    ROLE = "role"
+    RUN = "run"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class CheckFirst:
+    """A difference before any tensor that can explain a finding, though it need not.
+
+    Attributes:
+        near: what it has in common with the finding: the cell, the phase, the role, or the run
+            alone.
+        what: the setting, or the initial weights.
+    """
+
+    near: Nearness
+    what: Difference | Weights
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        if isinstance(self.what, Difference):
+            return {"near": self.near.value, **self.what.to_json()}
+        weights = self.what
+        names = (*weights.different, *weights.only_in_a, *weights.only_in_b)
+        return {
+            "near": self.near.value,
+            "section": "initial_weights",
+            "name": names[0] if names else "",
+            "role": weights.role,
+            "different": len(weights.different),
+            "compared": weights.compared,
+        }
+
+
 @dataclass(frozen=True)
 class Occasion:
     """Which time it is within the step that a phase was opened, or a key saved.
@@ -230,6 +272,7 @@ class Divergence:
             it; without, a config.json for PrecisionDebugger), or None.
         key: the key, where key data differ first; None for a record of an entry.
         non_finite_in: of the cause non_finite, the sides that hold NaN or infinity: "A", "B".
+        check_first: what differs before any tensor and can explain it, the nearest first.
     """
 
     step: int
@@ -250,6 +293,12 @@ class Divergence:
     occasion: Occasion = Occasion()
     culprit: Culprit | None = None
     non_finite_in: tuple[str, ...] = ()
+    check_first: tuple[CheckFirst, ...] = ()
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether a setting of its own cell, phase or role, or its initial weights, differ."""
+        return any(check.near is not Nearness.RUN for check in self.check_first)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
@@ -274,6 +323,7 @@ class Divergence:
             "since": list(self.occasion.since),
             "culprit": self.culprit.to_json() if self.culprit else None,
             "non_finite_in": list(self.non_finite_in),
+            "check_first": [check.to_json() for check in self.check_first],
         }
 
 
@@ -344,25 +394,42 @@ class Difference:
     """Something about two runs that differs before any tensor is looked at.
 
     Attributes:
-        section: what it belongs to: schema, versions, device, world, seeds, determinism,
-            environment, configurations, msprobe_config or initial_weights.
+        section: what it belongs to: schema, versions, device, world, seeds, determinism, modes,
+            cells, optimizers, environment, configurations, msprobe_config or initial_weights.
         name: the setting, by its path inside the section, e.g. `actor.model.num_layers`.
         a, b: what each run says, as text; None where it says nothing.
+        role, phase: of modes, cells and optimizers, whose network it is, and the phase if it holds
+            for that one alone.
+        step: the step from which on they differ, if not from the first.
+        cells: of modes and cells, the cells it holds for.
     """
 
     section: str
     name: str
     a: str | None
     b: str | None
+    role: str | None = None
+    phase: str | None = None
+    step: int | None = None
+    cells: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def is_place(self) -> bool:
         """Whether both say where a file lies, which each run has to say otherwise."""
         return os.sep in (self.a or "") and os.sep in (self.b or "")
 
+    @property
+    def is_of_recording(self) -> bool:
+        """Whether it says what was recorded, as a second round has to say otherwise."""
+        return self.section == SECTION or SECTION in self.name.split(".")
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        return {"section": self.section, "name": self.name, "a": self.a, "b": self.b}
+        more = {"role": self.role, "phase": self.phase, "step": self.step}
+        return {
+            **{"section": self.section, "name": self.name, "a": self.a, "b": self.b},
+            **{key: value for key, value in more.items() if value is not None},
+        }
 
 
 @dataclass(frozen=True)

@@ -377,6 +377,10 @@ class Probe:
             networks = {phase: self._network_of(phase, model) for phase in phases}
             recorder = self._recorder
             assert recorder is not None
+            for phase in phases:
+                set_up = model if model is not None else self._networks.get(phase.role)
+                if set_up is not None:
+                    recorder.note_settings(phase, set_up)
             for phase, network in networks.items():
                 if network is not None:
                     with recorder.ledger.charge(phase.name):

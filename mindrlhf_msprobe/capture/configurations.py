@@ -129,7 +129,7 @@ def _plain(
         return value.name
     if isinstance(value, type) and issubclass(value, np.generic):
         return np.dtype(value).name
-    if _is_mindspore_dtype(value):
+    if is_mindspore_dtype(value):
         return str(value)
     children = None
     if len(around) < MAX_DEPTH and id(value) not in around:
@@ -152,7 +152,7 @@ def _plain(
 def as_text(value: Any) -> str:
     """Return a value's text without memory addresses."""
     try:
-        return _ADDRESS.sub("", repr(value))
+        return address_free(repr(value))
     except Exception as error:
         return f"<{type(value).__name__}, whose repr failed: {type(error).__name__}>"
 
@@ -163,7 +163,13 @@ def _key_text(key: Any) -> str:
     return key if isinstance(key, str) else as_text(key)
 
 
-def _is_mindspore_dtype(value: Any) -> bool:
+def address_free(text: str) -> str:
+    """Return a text without memory addresses, which are others in every process."""
+    return _ADDRESS.sub("", text)
+
+
+def is_mindspore_dtype(value: Any) -> bool:
+    """Tell whether a value is one of MindSpore's dtypes."""
     kind = type(value)
     module = kind.__module__ or ""
     return module.startswith(("mindspore._c_expression", "mindspore.common.dtype"))

@@ -23,13 +23,14 @@ from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.hold import HoldLostError
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.ledger import Ledger
+from mindrlhf_msprobe.storage.ledger import STEP, Ledger
 from mindrlhf_msprobe.storage.writer import RunWriter
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph import GraphProbes, PhaseCapture
     from mindrlhf_msprobe.capture.graph_joint import JointCapture
     from mindrlhf_msprobe.capture.hooks import ParameterHooks
+    from mindrlhf_msprobe.capture.network_settings import NetworkSettings
     from mindrlhf_msprobe.capture.opening import StepCounters
 
 
@@ -76,6 +77,7 @@ class Recorder:
         self._steps_ended = 0
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         self._graph_probes: GraphProbes | None = None
+        self._network_settings: NetworkSettings | None = None
         for what, error in unknown:
             self.fault(what, error)
         self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
@@ -133,6 +135,29 @@ class Recorder:
         except Exception as error:
             self.fault(f"the initial weights of {role}", error)
 
+    def note_settings(self, phase: Phase, network: Any) -> None:
+        """Note what a network is set to when a phase opens, recorded or not: mode, attributes."""
+        charged = phase.name if self._config.records_phase(phase) else STEP
+        with self.ledger.charge(charged):
+            settings = self._settings_of_networks()
+            settings.enter(phase, network, self.step)
+            self._write_network_settings(settings)
+
+    def _settings_of_networks(self) -> NetworkSettings:
+        if self._network_settings is None:
+            from mindrlhf_msprobe.capture.network_settings import NetworkSettings
+
+            self._network_settings = NetworkSettings(self.fault)
+        return self._network_settings
+
+    def _write_network_settings(self, settings: NetworkSettings) -> None:
+        try:
+            content = settings.take()
+            if content is not None:
+                self._writer.note_networks(content)
+        except Exception as error:
+            self.fault("the settings of networks", error)
+
     def record_more(self, config: ProbeConfig) -> None:
         """Go on with another configuration."""
         self._config = config
@@ -172,6 +197,9 @@ class Recorder:
                 raise
             except Exception as error:
                 self.fault(f"the cells of {role} where they are compiled", error)
+        settings = self._settings_of_networks()
+        settings.watch(networks, optimizers)
+        self._write_network_settings(settings)
 
     def leave_out(self, phase: Phase, why: str, *, quiet: bool = False) -> None:
         """Write down, and say once, that a phase which is switched on is not recorded."""
@@ -336,6 +364,9 @@ class Recorder:
         """Make everything recorded in a step readable; saves on their way are waited for."""
         try:
             try:
+                if self._network_settings is not None:
+                    self._network_settings.end_step()
+                    self._write_network_settings(self._network_settings)
                 self._open_step.wait_for(step)
             finally:  # an interrupted wait ends the step too
                 self._writer.end_step(step, self._lost)

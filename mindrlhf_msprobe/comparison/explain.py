@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.comparison.check_first import check_first
 from mindrlhf_msprobe.comparison.culprit_words import words_of, words_of_occasion
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
 from mindrlhf_msprobe.comparison.next_step import next_step
@@ -60,7 +61,9 @@ def explain(
     else:
         cause, origin, why = _explain_begin(step, index, runs)
     phase = phase_table({}).get(finding.phase or "")
-    hint = remark(preflight, phase.role if phase else None)
+    cause = _NAMED_CAUSES.get(finding.status, cause)
+    checks = check_first(preflight, step, index, cause, origin, runs)
+    hint = remark(preflight, phase.role if phase else None, told=bool(checks))
     occasion = occasion_of(step, index)
     by_name = step.left_out and not step.left_out.all_else
     culprit = None if by_name else earlier_update(step, index, occasion)
@@ -75,7 +78,7 @@ def explain(
         phase=finding.phase,
         record=finding.record,
         entry=origin,
-        cause=_NAMED_CAUSES.get(finding.status, cause),
+        cause=cause,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
         explanation=" ".join(filter(None, [_sentence(finding, why), hint])),
@@ -89,6 +92,7 @@ def explain(
         occasion=occasion,
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
+        check_first=checks,
     )
 
 

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from mindrlhf_msprobe.comparison.preflight_networks import compare_networks
 from mindrlhf_msprobe.comparison.preflight_remark import GENERATOR_STATES, remark
 from mindrlhf_msprobe.comparison.preflight_values import (
     DIRECTORY,
@@ -27,7 +28,7 @@ from mindrlhf_msprobe.comparison.preflight_values import (
 from mindrlhf_msprobe.comparison.preflight_weights import compare_weights
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
-from mindrlhf_msprobe.storage.manifest import AT_FIRST_PHASE, SCHEMA
+from mindrlhf_msprobe.storage.manifest import AT_FIRST_PHASE, NETWORK_SECTIONS, SCHEMA
 from mindrlhf_msprobe.storage.reader import Run
 
 __all__ = ["MAX_DIFFERENCES", "preflight", "remark"]
@@ -35,8 +36,8 @@ __all__ = ["MAX_DIFFERENCES", "preflight", "remark"]
 MAX_DIFFERENCES = 1000
 
 _SECTIONS = (
-    *("schema", "versions", "device", "world", "seeds", "determinism", "environment"),
-    *("configurations", "msprobe_config"),
+    *("schema", "versions", "device", "world", "seeds", "determinism"),
+    *("modes", "cells", "optimizers", "environment", "configurations", "msprobe_config"),
 )
 # Sections of which the later snapshot counts, the one of the first network that was entered.
 _SETTINGS = ("device", "seeds", "determinism", "environment")
@@ -85,6 +86,7 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
         for rank, left, right in by_rank:
             other_rank = ranks is not None and ranks.get(rank, rank) != rank
             _compare_manifests(rank, left, right, merged, notes, other_rank)
+            compare_networks(rank, left, right, merged, notes)
         for section, found in merged.differences():
             differences[section].append(found)
         weights = compare_weights(by_rank, notes)
@@ -95,7 +97,8 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
         differences["configurations"] = [
             difference_of("configurations", *one) for one in compare("configurations", *pair, notes)
         ]
-    kept = _capped(differences, notes)
+    # What the second round was told to record explains nothing, so it comes last.
+    kept = sorted(_capped(differences, notes), key=lambda found: found.is_of_recording)
     return Preflight(tuple(kept), weights, notes.lines())
 
 
@@ -226,7 +229,9 @@ def _note_attempts(name: str, manifest: Mapping[str, Any], notes: Notes) -> None
     for number, attempt in enumerate(attempts if isinstance(attempts, list) else [], 1):
         if isinstance(attempt, dict):
             other = [
-                s for s in ("versions", "device", "determinism", "environment") if s in attempt
+                s
+                for s in ("versions", "device", "determinism", "environment", *NETWORK_SECTIONS)
+                if s in attempt
             ]
             if other:
                 notes.add(

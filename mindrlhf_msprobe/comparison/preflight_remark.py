@@ -10,16 +10,21 @@ from mindrlhf_msprobe.findings import Difference, Preflight, Weights, counted
 GENERATOR_STATES = ("numpy_state", "random_state")
 
 
-def remark(preflight: Preflight, role: str | None) -> str:
+def remark(preflight: Preflight, role: str | None, *, told: bool = False) -> str:
     """Return a sentence or two that explain a divergence by what was given, "" if nothing can.
 
     Args:
         role: the role whose phase diverged first; None where all networks could be the cause.
+        told: whether what differs and can explain it is told otherwise, so that only what agrees
+            is left to say.
     """
     weights = [w for w in preflight.weights if role is None or w.role == role]
     unlike = [w for w in weights if w.different or w.only_in_a or w.only_in_b]
     same = [w for w in weights if w.agree]
-    others = _about_settings(preflight.differences)
+    differences = [d for d in preflight.differences if not d.is_of_recording]
+    others = "" if told else _about_settings(differences)
+    if told and unlike:
+        return ""
     if unlike:
         sentence = _about_weights(unlike[0])
         return f"{sentence} {_sentence(others)}".rstrip()
@@ -30,9 +35,11 @@ def remark(preflight: Preflight, role: str | None) -> str:
     agree = f"The initial weights of the {whose} agree ({counted(count, 'parameter')})"
     if others:
         return f"{agree}, but {others}."
-    if any(d.section == "seeds" for d in preflight.differences):
+    if told:
+        return f"{agree}."
+    if any(d.section == "seeds" for d in differences):
         return f"{agree}; of the settings, only the state of Python's random generator differs."
-    settings = any(d.section not in ("msprobe_config", "schema") for d in preflight.differences)
+    settings = any(d.section != "schema" for d in differences)
     return f"{agree}." if settings else f"{agree}, and no setting that both recorded differs."
 
 
@@ -69,7 +76,10 @@ def _about_settings(differences: Iterable[Difference]) -> str:
             return "numpy's random generator was in another state"
     for difference in by_section.get("determinism", []):
         return f"the determinism setting {difference.name} differs: {_against(difference)}"
-    explaining = ("versions", "configurations", "device", "world", "environment")
+    explaining = (
+        *("modes", "cells", "optimizers", "versions", "configurations"),
+        *("device", "world", "environment"),
+    )
     rest = [d for section in explaining for d in by_section.get(section, [])]
     rest.sort(key=lambda difference: difference.is_place)
     if not rest:

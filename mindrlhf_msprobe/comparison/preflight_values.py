@@ -18,7 +18,8 @@ DIRECTORY = "dump_path"
 
 # A variable that is not set is not recorded; in the other sections that is an older version.
 _ABSENCE_COUNTS = ("environment", "configurations")
-_MAY_HOLD_SECRETS = ("environment", "configurations")
+_MAY_HOLD_SECRETS = ("environment", "configurations", "cells", "optimizers")
+_NONE_IS_A_VALUE = ("configurations", "msprobe_config", "versions", "cells", "optimizers")
 
 _MAX_DEPTH = 64
 _MAX_TEXT = 200
@@ -28,7 +29,8 @@ _MAX_NAME = 300
 _MAX_PAIRS = 4  # of values of one setting, over the ranks
 _MAX_UNKNOWN = 40
 _MAX_TOGETHER = 20
-_ABSENT: Any = object()
+#: Stands for a value that a run has none of.
+ABSENT: Any = object()
 
 #: A setting's name and what both runs say.
 Found = tuple[str, Any, Any]
@@ -97,11 +99,11 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
         path, left, right = pending.pop()
         if _is_own_directory(path):
             continue
-        if left is _ABSENT or right is _ABSENT:
+        if left is ABSENT or right is ABSENT:
             if section in _ABSENCE_COUNTS:
-                yield named(path), *_shown(section, path, left, right)
+                yield named(path), *shown(section, path, left, right)
             else:
-                side = "B" if left is _ABSENT else "A"
+                side = "B" if left is ABSENT else "A"
                 reason = f"{section.replace('_', ' ')}: only run {side} recorded {{}}"
                 notes.about(reason, named(path))
         elif isinstance(left, dict) and isinstance(right, dict):
@@ -110,14 +112,14 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
                 continue
             keys = dict.fromkeys([*left, *right])
             children = [
-                ((*path, key), left.get(key, _ABSENT), right.get(key, _ABSENT)) for key in keys
+                ((*path, key), left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys
             ]
             pending += reversed(children)
         elif isinstance(left, list) and isinstance(right, list):
             if len(path) >= _MAX_DEPTH:
                 notes.add(f"{section}: nested deeper than {_MAX_DEPTH} levels, not compared there")
                 continue
-            items = itertools.zip_longest(left, right, fillvalue=_ABSENT)
+            items = itertools.zip_longest(left, right, fillvalue=ABSENT)
             children = [((*path, str(i)), x, y) for i, (x, y) in enumerate(items)]
             if section not in _ABSENCE_COUNTS and len(left) != len(right):
                 yield named(path), left, right
@@ -126,21 +128,21 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
         elif section == "environment" and left == right == WITHHELD:
             reason = "environment: {} {was} withheld in both runs, possibly secret"
             notes.about(reason, named(path))
-        elif not _same(left, right):
-            yield named(path), *_shown(section, path, left, right)
+        elif not same(left, right):
+            yield named(path), *shown(section, path, left, right)
 
 
-def _shown(section: str, path: tuple[str, ...], a: Any, b: Any) -> tuple[Any, Any]:
+def shown(section: str, path: tuple[str, ...], a: Any, b: Any) -> tuple[Any, Any]:
     """Return two values that differ as they may be shown: neither where one could be a secret."""
     if section not in _MAY_HOLD_SECRETS:
         return a, b
-    a, b = (value if value is _ABSENT else _masked(path, value) for value in (a, b))
+    a, b = (value if value is ABSENT else _masked(path, value) for value in (a, b))
     if WITHHELD not in (a, b):
         return a, b
     if section == "configurations":
         # A container shows its kind and the names in it; nothing and a switch are no secrets.
         plain = (dict, list, bool, type(None))
-        a, b = (v if v is _ABSENT or isinstance(v, plain) else WITHHELD for v in (a, b))
+        a, b = (v if v is ABSENT or isinstance(v, plain) else WITHHELD for v in (a, b))
     return a, f"{WITHHELD}, another value" if a == b == WITHHELD else b
 
 
@@ -176,7 +178,8 @@ def named(path: tuple[str, ...]) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
+    """Tell whether two scalars are the same value: 1 and 1.0 are, two NaNs too, 1 and True not."""
     a, b = number_from_json(a), number_from_json(b)
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
@@ -189,10 +192,10 @@ def _same(a: Any, b: Any) -> bool:
 
 def difference_of(section: str, name: str, a: Any, b: Any) -> Difference:
     """Return a difference with both values as texts, None for what is not set."""
-    texts = [None if v is _ABSENT else text_of(v) for v in (a, b)]
+    texts = [None if v is ABSENT else text_of(v) for v in (a, b)]
     if texts[0] == texts[1]:  # "1" and 1
-        texts = [None if v is _ABSENT else shortened(repr(v)) for v in (a, b)]
-    if section not in ("configurations", "msprobe_config", "versions"):  # None: not set
+        texts = [None if v is ABSENT else shortened(repr(v)) for v in (a, b)]
+    if section not in _NONE_IS_A_VALUE:  # None: not set
         texts = [None if v is None else text for v, text in zip((a, b), texts)]
     return Difference(section, name, texts[0], texts[1])
 
@@ -221,6 +224,8 @@ class Ranks:
     """The differences of several ranks, the same ones brought together."""
 
     count: int
+    #: (section, name) → role, phase and step of a difference, for those that have them.
+    places: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     _found: dict[tuple[str, str], dict[tuple[str | None, str | None], list[int]]] = field(
         default_factory=dict
     )
@@ -235,13 +240,15 @@ class Ranks:
     def differences(self) -> Iterator[tuple[str, Difference]]:
         """Yield the section and the difference, with its ranks where they are not all."""
         for (section, name), pairs in self._found.items():
-            shown = list(pairs.items())[:_MAX_PAIRS]
+            place = self.places.get((section, name), {})
+            some = list(pairs.items())[:_MAX_PAIRS]
             left = [rank for _, ranks in list(pairs.items())[_MAX_PAIRS:] for rank in ranks]
-            for (a, b), ranks in shown:
-                yield section, Difference(section, self._of(name, ranks), a, b)
+            for (a, b), ranks in some:
+                yield section, Difference(section, self._of(name, ranks), a, b, **place)
             if left:
                 text = "other values on each rank"
-                yield section, Difference(section, self._of(name, sorted(left)), text, text)
+                left.sort()
+                yield section, Difference(section, self._of(name, left), text, text, **place)
 
     def _of(self, name: str, ranks: list[int]) -> str:
         where = "" if len(ranks) == self.count else f"rank {numbers(ranks)}"

@@ -91,11 +91,12 @@ class Session:
         self.configurations: dict[str, Any] = {}
         self._phases = probe.config.phase_table()
         self._networks: dict[str, Any] = {}
+        self._not_recorded: dict[str, Any] = {}  # of which the settings alone are noted
 
     def watch(
         self, phase: str, owner: Any, path: str, *, inner: str = "", optimizer: str = ""
     ) -> None:
-        """Watch the network that runs in a phase, if the phase is recorded.
+        """Watch the network that runs in a phase; of a phase that is switched off, its settings.
 
         A network that is not where it should be, or is compiled already, is not recorded, which is
         said.
@@ -106,8 +107,7 @@ class Session:
             optimizer: where its optimizer is, from `owner`.
         """
         role = self._phases[phase].role
-        if not self.probe.config.records_phase(self._phases[phase]):
-            return
+        recorded = self.probe.config.records_phase(self._phases[phase])
         try:
             network = _reach(owner, path)
             if network is None:
@@ -116,6 +116,9 @@ class Session:
                 from mindrlhf_msprobe.capture.cells import name_as_seen_from
 
                 name_as_seen_from(_reach(network, inner), network)
+            if not recorded:
+                self._not_recorded[phase] = network
+                return
             optimizers = {role: _reach(owner, optimizer)} if optimizer else None
             self.probe.watch(optimizers=optimizers, **{role: network})
         except (AttributeError, ValueError, UsageError) as error:
@@ -147,6 +150,9 @@ class Session:
         """Return a phase, or several at once; those whose network is not watched are left out."""
         watched = [name for name in names if name in self._networks]
         if not watched:
+            for name in names:
+                if name in self._not_recorded:
+                    return self.probe.phase(name, model=self._not_recorded[name])
             return nullcontext()
         if len(watched) == 1:
             return self.probe.phase(watched[0], model=self._networks[watched[0]])

@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Verdict, counted
-from mindrlhf_msprobe.report.preflight import preflight_lines
+from mindrlhf_msprobe.findings import (
+    Cause,
+    Comparison,
+    Divergence,
+    Outcome,
+    Spread,
+    Verdict,
+    counted,
+)
+from mindrlhf_msprobe.report.preflight import check_lines, preflight_lines
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
 from mindrlhf_msprobe.report.wording import (
     CONFIG_JSON,
@@ -37,6 +45,7 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
     lines = [*preflight_lines(comparison.preflight, more), *_headline(verdict)]
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
+        lines += _check_first(verdict.first_divergence)
         lines += _spread(verdict)
         lines += _parted(verdict, more)
         lines += _look_closer(verdict.first_divergence)
@@ -95,7 +104,9 @@ def _non_finite(verdict: Verdict) -> str:
 
 
 def _divergence(first: Divergence) -> list[str]:
-    lines = [f"  {first.entry or first.record}", f"  cause: {first.cause}. {first.explanation}"]
+    # Where a setting can explain key data, the settings are named instead of "data".
+    says = "" if first.is_explained and first.cause is Cause.DATA else f"cause: {first.cause}. "
+    lines = [f"  {first.entry or first.record}", f"  {says}{first.explanation}"]
     if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
         relative = "" if first.max_rel_err is None else f", max rel {first.max_rel_err:.2g}"
         lines.append(f"  max abs {first.max_abs_err:.2g}{relative}")
@@ -106,11 +117,29 @@ def _divergence(first: Divergence) -> list[str]:
     return [*lines, f"Before it: {agreed}{last}"]
 
 
+def _check_first(first: Divergence) -> list[str]:
+    """Return what differs before any tensor and can explain the finding."""
+    lines = check_lines(first.check_first, f"in {VERDICT_FILE}")
+    if not lines:
+        return []
+    return ["Check this first: it differs between the runs and can have this effect", *_in(lines)]
+
+
+def _in(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
 def _look_closer(first: Divergence) -> list[str]:
     if first.next_step is None:
         return []
+    if first.is_explained:
+        return [
+            f"If that is meant to differ: next_step in {VERDICT_FILE} says what to record to look "
+            f"closer."
+        ]
+    unless = "If that does not explain it, look closer" if first.check_first else "Look closer"
     return [
-        "Look closer: record both again, each into its own dump_path, with",
+        f"{unless}: record both again, each into its own dump_path, with",
         f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",
     ]
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+import dataclasses
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.findings import CheckFirst, Difference, Preflight, Weights
 from mindrlhf_msprobe.report.wording import weights_of
 
 _WEIGHTS = "initial_weights"
 #: What explains most comes first; a section that is not named comes last.
 _ORDER = (
     _WEIGHTS,
+    "modes",
+    "cells",
+    "optimizers",
     "seeds",
     "determinism",
     "versions",
@@ -20,6 +26,7 @@ _ORDER = (
     "schema",
 )
 _LINES = 6
+_CHECKS = 4
 _NAMES = 3  # of parameters
 _TEXT = 40  # characters of a value
 _BEFORE = 12  # of them, before the first difference of a pair
@@ -32,7 +39,7 @@ def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
     lines = [_weights_line(weights) for weights in unlike]
     lines += [
         _difference_line(difference)
-        for difference in sorted(preflight.differences, key=_order)
+        for difference in sorted(_modes_together(preflight.differences), key=_order)
         if not (difference.section == _WEIGHTS and difference.name in shown)
     ]
     if not lines:
@@ -42,14 +49,44 @@ def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
     return ["Before any tensor, these differ:", *(f"  {line}" for line in lines[:_LINES] + rest)]
 
 
+def _modes_together(differences: Sequence[Difference]) -> list[Difference]:
+    """Return differences with one for each mode that is another one in several phases."""
+    together: dict[object, list[Difference]] = {}
+    for i, found in enumerate(differences):
+        of_mode = found.section == "modes" and found.phase is not None
+        key = (found.role, found.cells, found.a, found.b, found.step) if of_mode else i
+        together.setdefault(key, []).append(found)
+    return [
+        first if not others else dataclasses.replace(first, name=_phases_of(first, others))
+        for first, *others in together.values()
+    ]
+
+
+def _phases_of(first: Difference, others: Sequence[Difference]) -> str:
+    phases = ", ".join(found.phase or "" for found in (first, *others))
+    return first.name.replace(first.phase or "", phases, 1)
+
+
 def _differ(weights: Weights) -> bool:
     return bool(weights.different or weights.only_in_a or weights.only_in_b)
 
 
-def _order(difference: Difference) -> tuple[bool, int]:
+def _order(difference: Difference) -> tuple[bool, bool, int]:
     section = difference.section
     order = _ORDER.index(section) if section in _ORDER else len(_ORDER)
-    return difference.is_place, order
+    return difference.is_of_recording, difference.is_place, order
+
+
+def check_lines(checks: Sequence[CheckFirst], more: str = "") -> list[str]:
+    """Return what to check first, the nearest first, at most a few lines."""
+    lines = [
+        _weights_line(check.what)
+        if isinstance(check.what, Weights)
+        else _difference_line(check.what)
+        for check in checks
+    ]
+    left = len(lines) - _CHECKS
+    return lines[:_CHECKS] + ([f"… {left} more {more}".rstrip()] if left > 0 else [])
 
 
 def _weights_line(weights: Weights) -> str:

@@ -44,6 +44,9 @@ CASTS = "to_float casts them"
 AT_START = "start"
 AT_FIRST_PHASE = "first_phase"
 
+#: What the watched networks and their optimizers are set to.
+NETWORK_SECTIONS = ("networks", "modes", "optimizers")
+
 
 class Manifest:
     """The manifest of one rank: claimed when the probe starts, rewritten when a step ends.
@@ -69,8 +72,9 @@ class Manifest:
         self._further = further
         self._written: tuple[int, ...] | None = None  # which file was written last
         self._reserve = Reserve(self._path)
-        # Thousands of fingerprints that change once, in a file that is written at every step.
-        self._weights: dict[int, tuple[Any, bytes]] = {}
+        # Thousands of fingerprints that change once, in a file that is written at every step, and
+        # thousands of attributes: (id of the part) → the part, encoded.
+        self._encoded_once: dict[int, tuple[Any, bytes]] = {}
 
     @property
     def lost(self) -> Loss | None:
@@ -151,6 +155,8 @@ class Manifest:
                 encoded = attempts
             elif name == "initial_weights":
                 encoded = self._encoded_weights(value)
+            elif name == "networks":
+                encoded = self._encoded_networks(value, break_)
             else:
                 encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
             members.append(break_ + b" " + dump_json(name) + b": " + encoded)
@@ -159,14 +165,20 @@ class Manifest:
     def _encoded_weights(self, weights: Any) -> bytes:
         if not isinstance(weights, dict):  # of an earlier attempt, by another hand
             return dump_json(weights)
-        for of_role in weights.values():
-            if id(of_role) not in self._weights:
-                self._weights[id(of_role)] = of_role, dump_json(of_role)
-        roles = [
-            dump_json(role) + b": " + self._weights[id(of_role)][1]
-            for role, of_role in weights.items()
-        ]
+        roles = [dump_json(role) + b": " + self._once(part) for role, part in weights.items()]
         return b"{" + b", ".join(roles) + b"}"
+
+    def _encoded_networks(self, networks: Any, break_: bytes) -> bytes:
+        if not isinstance(networks, list):
+            return dump_json(networks)
+        parts = [break_ + b"  " + self._once(part) for part in networks]
+        return b"[" + b",".join(parts) + b"]"
+
+    def _once(self, part: Any) -> bytes:
+        """Return a part as JSON in one line, encoded anew only if it is another object."""
+        if id(part) not in self._encoded_once:
+            self._encoded_once[id(part)] = part, dump_json(part)
+        return self._encoded_once[id(part)][1]
 
     def note_settings(
         self, settings: Mapping[str, Any], taken: str, phase: str | None = None
@@ -222,6 +234,25 @@ class Manifest:
         elif not isinstance(known, dict) or known.get(role) != weights:
             changed = self.attempt.get("initial_weights", {})
             self.attempt["initial_weights"] = {**changed, role: dict(weights)}
+
+    def note_networks(self, content: Mapping[str, Any]) -> None:
+        """Note what the networks and their optimizers are set to; `save` writes it.
+
+        A further attempt notes it under its own entry where it is not what the first one began
+        with.
+
+        Args:
+            content: the sections `networks`, `modes` and `optimizers`. A part that is the same
+                object as before is not encoded again.
+        """
+        for part in self.attempt.get("networks", []), self.content.get("networks", []):
+            for network in part if isinstance(part, list) else ():
+                if not any(network is other for other in content["networks"]):
+                    self._encoded_once.pop(id(network), None)
+        if not self._further:
+            self.content.update(content)
+        elif not _began_alike(self.content, content):
+            self.attempt.update(content)
 
     def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
         """Note which cells of a role's network could not be recorded where they are compiled.
@@ -368,6 +399,31 @@ def _fingerprint(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
+def _began_alike(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two attempts began with the same networks, modes and optimizers.
+
+    A phase or a network that the other has not come to yet says nothing.
+    """
+
+    def beginning(content: Mapping[str, Any]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for network in content.get("networks") or []:
+            for phase in network["phases"]:
+                found[network["role"], phase] = network["class"], network["cells"]
+        for phase, modes in (content.get("modes") or {}).items():
+            found[phase] = {k: v for k, v in modes[0].items() if k != "step"} if modes else None
+        for name, optimizer in (content.get("optimizers") or {}).items():
+            settings = {k: v for k, v in optimizer["settings"].items() if k != "global_step"}
+            found["optimizer", name] = optimizer["class"], settings
+        return found
+
+    try:
+        mine, theirs = beginning(first), beginning(other)
+    except (TypeError, KeyError, AttributeError):  # written by another hand
+        return False
+    return all(mine.get(key, value) == value for key, value in theirs.items())
+
+
 def _left_something(earlier: dict[str, Any]) -> bool:
     """Tell whether an earlier attempt entered a network or ended a step."""
     attempts = earlier.get("attempts")
@@ -385,6 +441,7 @@ def _kept(earlier: dict[str, Any] | None) -> dict[str, Any]:
     names = (
         *("versions", "device", "seeds", "determinism", "environment"),
         *("taken", "taken_in", "at_start", "initial_weights"),
+        *NETWORK_SECTIONS,
     )
     return {name: earlier[name] for name in names if name in earlier}
 

@@ -15,12 +15,16 @@ from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import write_json
 from mindrlhf_msprobe.storage.claim import read_manifest
+from mindrlhf_msprobe.storage.manifest import NETWORK_SECTIONS
 from mindrlhf_msprobe.storage.world import RankLock, expected_ranks
 
 #: What nodes of one job may set differently: it changes nothing that is recorded.
 _OF_A_NODE = frozenset({"dump_path", "existing", "strict", "buffer_mb"})
 #: What a further attempt notes under its own entry where it is different, as `Manifest` does.
-_SETTINGS = ("versions", "device", "seeds", "determinism", "environment", "initial_weights")
+_SETTINGS = (
+    *("versions", "device", "seeds", "determinism", "environment", "initial_weights"),
+    *NETWORK_SECTIONS,
+)
 
 _SHOWN = 80  # characters of a value
 #: (phase or data/<key>, step, rank)

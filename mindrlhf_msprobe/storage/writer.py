@@ -99,6 +99,7 @@ class RunWriter:
         # Of the writing thread: the directories made, and what was written where, each by its step.
         self._key_data_dirs: dict[Path, int] = {}
         self._key_data: list[tuple[int, str, Path]] = []
+        self._networks_noted = False
 
     @property
     def continues(self) -> bool:
@@ -290,6 +291,21 @@ class RunWriter:
             self._manifest.save()
 
         self._finish(f"the initial weights of {role}", write)
+
+    def note_networks(self, content: Mapping[str, Any]) -> None:
+        """Note what the networks are set to; see `Manifest.note_networks`.
+
+        The first time it is written soon, later with the manifest when the step ends.
+        """
+        first = not self._networks_noted
+        self._networks_noted = True
+
+        def write() -> None:
+            self._manifest.note_networks(content)
+            if first:
+                self._manifest.save()
+
+        self._hand_over("the settings of networks", write)
 
     def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
         """Note what could not be recorded in graphs; see `Manifest.note_graph_gaps`.
