@@ -80,7 +80,7 @@ def _order(difference: Difference) -> tuple[bool, bool, int]:
 def check_lines(checks: Sequence[CheckFirst], more: str = "") -> list[str]:
     """Return what to check first, the nearest first, at most a few lines."""
     lines = [
-        _weights_line(check.what)
+        f"{_weights_line(check.what)}: look at the checkpoint that was loaded"
         if isinstance(check.what, Weights)
         else _difference_line(check.what)
         for check in checks
