@@ -66,6 +66,8 @@ class PhaseContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self._recorder.note_failure(self._phases, error)
         if error is not None and self._capture is not None:
             self._recorder.note_exception(self._phases[0], error)
         try:

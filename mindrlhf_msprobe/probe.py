@@ -22,6 +22,7 @@ from mindrlhf_msprobe.probe_arguments import MISSING, checked_cell, checked_toke
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recorder import Recorder
+    from mindrlhf_msprobe.storage.ending import Stop
 
 
 class Probe:
@@ -52,6 +53,9 @@ class Probe:
         self._open: PhaseContext | None = None
         self._lock = threading.RLock()  # a phase belongs to the step in which it is opened
         self._closed = self._ended = False
+        self._stop: Stop | None = None
+        # Handled around this run, or of a session before it: none that ends it.
+        self._raised_before = {id(getattr(sys, "last_value", None)), id(sys.exc_info()[1])}
         self._recorder: Recorder | None = None
         if self._config.msprobe:
             self._recorder = self._start()
@@ -300,23 +304,31 @@ class Probe:
     def close(self) -> None:
         """End the run; a phase that is still open ends with it.
 
-        Called again, or at exit, it does nothing more.
+        Called again, or at exit, it does nothing more. The run has finished, unless an exception
+        is on its way (in a `finally` block, say), or the last phase ended in one: then run.json
+        says in which step and phase, and which. A process that ends inside a step without this
+        call leaves an interrupted run.
         """
-        self._close(failed=False)
+        self._close(sys.exc_info()[1])
 
     def _close_at_exit(self) -> None:
-        self._close(failed=getattr(sys, "last_value", None) is not None)
+        interactive = hasattr(sys, "ps1") or sys.flags.interactive
+        self._close(None if interactive else getattr(sys, "last_value", None), at_exit=True)
 
-    def _close(self, *, failed: bool) -> None:
+    def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         if self._recorder is None or self._ended:
             return
+        if not self._closed:
+            phase = None if self._open is None else self._open.name
+            news = None if id(error) in self._raised_before else error
+            self._stop = self._recorder.stop(phase, news, at_exit=at_exit)
         self._closed = self._ended = True
         try:
             try:
                 if self._open is not None:
                     self._open.end()
             finally:
-                self._recorder.close(failed=failed)
+                self._recorder.close(self._stop)
         except (KeyboardInterrupt, SystemExit):
             self._ended = False  # it was waiting, and waits again at exit: nothing gets lost
             raise
@@ -350,7 +362,7 @@ class Probe:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close(failed=error is not None)
+        self._close(error)
 
     def _refuse_if_closed(self, call: str) -> None:
         if self._closed:
@@ -373,6 +385,8 @@ class Probe:
                     f"them together: phase([{self._open.name!r}, {context.name!r}])."
                 )
             self._open = context
+        assert self._recorder is not None
+        self._recorder.enter()
         try:
             networks = {phase: self._network_of(phase, model) for phase in phases}
             recorder = self._recorder

@@ -52,11 +52,11 @@ def losses(run: Run) -> list[Any]:
 @pytest.mark.parametrize(
     ("script", "code", "state"),
     [
-        ("", 0, "finished"),
+        ("", 0, "interrupted"),
         ("probe.close()", 0, "finished"),
-        ("sys.exit(3)", 3, "finished"),
+        ("sys.exit(3)", 3, "interrupted"),
         ("raise LookupError('the training failed')", 1, "failed"),
-        ("threading.Thread(target=sys.exit).start()", 0, "finished"),
+        ("threading.Thread(target=sys.exit).start()", 0, "interrupted"),
         ("with probe: raise KeyboardInterrupt", -2, "failed"),
     ],
     ids=["no close", "close", "exit", "exception", "exit in a thread", "interrupt"],
@@ -91,7 +91,7 @@ if "{call}" == "step":
     assert losses(run) == ([1.0, 2.0, 3.0] if call == "step" else [1.0, 2.0])
     completed = [step for step in run.steps if run.completed(step)]
     assert completed == ([0, 1, 2] if call == "step" else [0])
-    assert run.finished
+    assert run.state == "finished"
 
 
 @pytest.mark.parametrize("ending", ["os._exit(7)", "sys.exit(7)", "raise SystemExit(7)"])
@@ -111,6 +111,7 @@ if child == 0:
     {ending}
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 probe.save_data(loss=np.full(9, 5.0))
+probe.close()
 """,
     )
     assert losses(run) == [1.0, 2.0, 5.0]
@@ -134,8 +135,120 @@ except OSError as error:
 else:
     raise AssertionError("nothing was raised")
 strict.step()
+probe.close()
 """,
     )
     assert run.finished
     lost = json.loads((tmp_path / "run_strict/run.json").read_bytes())["lost"]
     assert lost == {"key data loss: OSError": 1}
+
+
+PHASES = """
+probe.close()
+settings = {**section, "existing": "overwrite"}
+probe = Probe.from_config(settings)
+
+def phase(name="actor_update"):
+    with probe.phase(name):
+        pass
+
+phase()
+probe.step()
+phase("actor_compute_log_prob")
+def fails(error=ValueError("bad batch\\x1b[31m")):
+    with probe.phase("actor_update"):
+        raise error
+def caught(*given):
+    try:
+        fails(*given)
+    except BaseException:
+        pass
+"""
+
+
+def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
+    """Return the state of a run with phases that ends as `script` says, and what it says of it."""
+    run = ended(tmp_path, PHASES + script, code)
+    manifest = run.manifests[0]
+    attempt = manifest["attempts"][-1]
+    assert (attempt["state"], attempt.get("stopped")) == (
+        manifest["state"],
+        manifest.get("stopped"),
+    )
+    assert attempt["last_completed_step"] in (0, 1)
+    said = manifest.get("stopped")
+    return manifest["state"], said and tuple(said.values())
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "state", "said"),
+    [
+        ("fails()", 1, "failed", (1, "actor_update", "ValueError", "bad batch\x1b[31m")),
+        ("probe.close()", 0, "finished", None),
+        ("phase()\nprobe.step()", 0, "finished", None),
+        ("phase()", 0, "interrupted", (1, None, None, "")),
+        ("os.write(1, b''); sys.exit(3)", 3, "interrupted", (1, None, None, "")),
+        ("fails(SystemExit(3))", 3, "failed", (1, "actor_update", "SystemExit", "3")),
+        ("fails(SystemExit())", 0, "interrupted", (1, "actor_update", "SystemExit", "")),
+        ("probe.step(); raise KeyError('x')", 1, "failed", (2, None, "KeyError", "'x'")),
+        ("caught(); phase(); probe.step(); probe.close()", 0, "finished", None),
+        ("caught(); phase(); probe.close()", 0, "finished", None),
+        ("caught(); probe.close()", 0, "failed", (1, "actor_update", "ValueError", None)),
+        ("caught(StopIteration()); probe.close()", 0, "finished", None),
+        (
+            "try:\n    fails()\nfinally:\n    probe.close()",
+            1,
+            "failed",
+            (1, "actor_update", "ValueError", None),
+        ),
+        (
+            "try:\n    fails()\nexcept ValueError as e:\n    raise RuntimeError('up') from e",
+            1,
+            "failed",
+            (1, "actor_update", "RuntimeError", "up"),
+        ),
+        (
+            "with probe:\n    phase()\n    raise KeyboardInterrupt",
+            -2,
+            "failed",
+            (1, None, "KeyboardInterrupt", ""),
+        ),
+        ("with probe:\n    sys.exit(0)", 0, "interrupted", (1, None, None, "")),
+        (
+            "try:\n    raise ImportError\nexcept ImportError:\n"
+            "    probe.close()\n    probe = Probe.from_config({**settings, 'existing': "
+            "'overwrite'})\n    phase()\n    probe.step()\n"
+            "    phase()\n    probe.close()",
+            0,
+            "finished",
+            None,
+        ),
+        (
+            "context = probe.phase('actor_update').__enter__()",
+            0,
+            "interrupted",
+            (1, "actor_update", None, ""),
+        ),
+        (
+            "fails(OSError('https://u:pw12345@host/x'))",
+            1,
+            "failed",
+            (1, "actor_update", "OSError", "<withheld: it could be a secret>"),
+        ),
+        (
+            "fails(ValueError('x ' * 9999))",
+            1,
+            "failed",
+            (1, "actor_update", "ValueError", "x " * 100 + "…"),
+        ),
+    ],
+)
+def test_run_json_says_where_and_of_what_a_training_ended(
+    tmp_path: Path, script: str, code: int, state: str, said: Any
+) -> None:
+    """State, step, phase, type and text of the error; what was caught and gone on from is none."""
+    found_state, found = stopped(tmp_path, script, code)
+    if said is not None and said[-1] is None:
+        assert found is not None
+        found = (*found[:-1], None)
+    assert (found_state, found) == (state, said)

@@ -24,7 +24,8 @@ TextNote = Callable[[str, Any], None]
 #: Told the path of what could not be written at all, and why; a description stands in its place.
 FailureNote = Callable[[str, Exception], None]
 
-_MAX_REASON = 200  # characters
+_MAX_REASON = 200  # characters of an error's text
+_MAX_SEARCHED = 1000  # of these, those that are searched for a secret
 _MAX_ELEMENTS = 1000  # of an array that is written in full
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -88,15 +89,21 @@ def _described(value: Any, error: Exception) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error's type and text, of bounded length; a text that could be a secret is not."""
+    """Return an error's type and text, as `error_in_words`."""
+    name, text = error_in_words(error)
+    return f"{name}: {text}" if text else name
+
+
+def error_in_words(error: BaseException) -> tuple[str, str]:
+    """Return an error's type and its text, of bounded length; one that could be a secret is not."""
     try:
         text = _ADDRESS.sub("", str(error))
     except Exception:
         text = ""
-    if could_be_secret(text):
+    if could_be_secret(text[:_MAX_SEARCHED]):
         text = WITHHELD
     text = text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return type(error).__name__, text
 
 
 def _plain(

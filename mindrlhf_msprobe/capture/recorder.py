@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.configurations import named_configurations, reason_of
+from mindrlhf_msprobe.capture.configurations import error_in_words, named_configurations, reason_of
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
@@ -21,6 +21,7 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.ending import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.hold import HoldLostError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import STEP, Ledger
@@ -75,6 +76,8 @@ class Recorder:
         self._roles_entered: set[str] = set()
         self._room_told = self._ranks_told = False
         self._steps_ended = 0
+        self._failure: _Failure | None = None  # what passed through a phase, and was not the end
+        self._begun = False  # whether a phase was entered in the open step
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         self._graph_probes: GraphProbes | None = None
         self._network_settings: NetworkSettings | None = None
@@ -168,6 +171,10 @@ class Recorder:
             self._writer.record_more(config.to_json(), config.task)
         except Exception as error:
             self.fault("the configuration", error)
+
+    def enter(self) -> None:
+        """Note that a phase begins: what passed through an earlier one did not end the training."""
+        self._failure, self._begun = None, True
 
     def wants(self, phase: Phase) -> bool:
         """Tell whether a phase that is switched on is recorded in this step."""
@@ -356,6 +363,7 @@ class Recorder:
             the step that was open, which `end_step` is to end.
         """
         self._counters.clear()
+        self._failure, self._begun = None, False
         self._steps_ended += 1
         self._ending = self._open_step.number
         return self._open_step.advance()
@@ -398,7 +406,44 @@ class Recorder:
         except OSError as error:
             logger.debug("the ranks that write here are not known: %s", error)
 
-    def close(self, *, failed: bool) -> None:
+    def note_failure(self, phases: Sequence[Phase], error: BaseException) -> None:
+        """Note that an exception passes through phases: unless training goes on, it ends there."""
+        if not isinstance(error, _END_OF_A_LOOP):
+            self._failure = _Failure(names_of(phases), error)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether anything was begun in the open step."""
+        return self._begun or self._open_step.has_saves
+
+    def stop(
+        self, phase: str | None, error: BaseException | None, *, at_exit: bool = False
+    ) -> Stop | None:
+        """Return where the run stops, if it is closed now; None if it has finished.
+
+        Args:
+            phase: the phase that is open, or None.
+            error: the exception of which the run ends, if one is known.
+            at_exit: whether nobody closed it before the process ends.
+        """
+        passed = self._failure
+        if error is not None and not isinstance(error, _END_OF_A_LOOP):
+            if passed is not None and passed.led_to(error):
+                phase = phase or passed.phase
+            ended = _Failure(phase, error)
+        elif passed is not None:
+            ended = passed
+        else:
+            ended = None
+        if ended is not None and not (ended.quietly and passed is None):
+            state = INTERRUPTED if ended.quietly else FAILED
+            return Stop(state, self.step, ended.phase, ended.error, ended.text)
+        unasked = at_exit or error is not None
+        if unasked and (phase is not None or self.in_step):
+            return Stop(INTERRUPTED, self.step, phase)
+        return None
+
+    def close(self, stop: Stop | None = None) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""
         try:
             step = self._open_step.close()
@@ -408,7 +453,7 @@ class Recorder:
                 finally:
                     self._writer.end_step(step, self._lost, complete=False)
             finally:
-                self._writer.close(failed=failed, lost=self._lost)
+                self._writer.close(stop, self._lost)
         except Exception as error:
             self.fault("the end of the run", error)
         if self._lost:
@@ -472,6 +517,33 @@ class Recorder:
             write=write,
             fault=self.fault,
         )
+
+
+_END_OF_A_LOOP = (StopIteration, StopAsyncIteration, GeneratorExit)
+
+
+class _Failure:
+    """An exception of which the run may end, and the phase it passed through.
+
+    The exception itself is not kept: its frames hold tensors.
+    """
+
+    def __init__(self, phase: str | None, error: BaseException) -> None:
+        self.phase = phase
+        self.error, self.text = error_in_words(error)
+        self.quietly = isinstance(error, SystemExit) and error.code in (None, 0)
+        self._id = id(error)
+
+    def led_to(self, error: BaseException) -> bool:
+        """Tell whether `error` is this one, or was raised because of it."""
+        seen: set[int] = set()
+        known: BaseException | None = error
+        while known is not None and id(known) not in seen:
+            if id(known) == self._id:
+                return True
+            seen.add(id(known))
+            known = known.__cause__ or known.__context__
+        return False
 
 
 def names_of(phases: Iterable[Phase]) -> str:

@@ -146,7 +146,7 @@ def _continued(place: str) -> Probe:
     from mindrlhf_msprobe.capture.recorder import current_rank
     from mindrlhf_msprobe.probe import Probe
     from mindrlhf_msprobe.storage.claim import own_manifest
-    from mindrlhf_msprobe.storage.manifest import FINISHED
+    from mindrlhf_msprobe.storage.ending import FINISHED, INTERRUPTED
 
     root = Path(place)
     steps: list[int | None] = [-1]
@@ -154,7 +154,8 @@ def _continued(place: str) -> Probe:
     if earlier is not None:
         attempts = [a for a in earlier.get("attempts") or [] if isinstance(a, dict)]
         steps += [a.get("last_completed_step") for a in attempts]
-        steps += [a.get("unfinished_step") for a in attempts if a.get("state") == FINISHED]
+        ended = (FINISHED, INTERRUPTED)
+        steps += [a.get("unfinished_step") for a in attempts if a.get("state") in ended]
     elif root.is_dir() and not layout.manifests(root):  # by msprobe, which has no attempts
         steps += [layout.step_number(path.name) for path in layout.step_directories(root)]
     step = max(number for number in steps if isinstance(number, int)) + 1

@@ -24,15 +24,12 @@ from mindrlhf_msprobe.storage.claim import (
     remove_rank,
     sweep,
 )
-from mindrlhf_msprobe.storage.hold import Hold, Loss
+from mindrlhf_msprobe.storage.ending import FAILED, FINISHED, RUNNING, Stop
+from mindrlhf_msprobe.storage.hold import Hold, HoldLostError, Loss
 from mindrlhf_msprobe.storage.world import RankLock, world_of
 
 SCHEMA = 1
 TOOL = "mindrlhf_msprobe"
-
-RUNNING = "running"
-FINISHED = "finished"
-FAILED = "failed"
 
 #: Stands for a setting's value that could be a secret.
 WITHHELD = "<withheld: it could be a secret>"
@@ -113,20 +110,24 @@ class Manifest:
         self._reserve.keep(len(content))
         self._written = _fingerprint(self._path)
 
-    def close(self, state: str) -> None:
-        """Write the manifest for the last time; `state` says how the run ended.
+    def close(self, stop: Stop | None = None) -> None:
+        """Write the manifest for the last time; `stop` says how a run ended that did not finish.
 
         One that lost its directory has failed. Only where nothing but the lock's file was removed,
         and nobody came in between, can its manifest still say so.
         """
         ours = self._hold.lost is None
+        state = FINISHED if stop is None else stop.state
         if not ours:
             state = FAILED
+            stop = stop or self._stop_of_loss()
             try:
                 ours = self._hold.retake() and _fingerprint(self._path) == self._written
             except OSError:
                 ours = False
         self.content["state"] = self.attempt["state"] = state
+        if stop is not None:
+            self.content["stopped"] = self.attempt["stopped"] = stop.to_json()
         try:
             if ours:
                 self._save()
@@ -134,6 +135,11 @@ class Manifest:
             if ours:
                 self._reserve.drop()
             self._hold.release()
+
+    def _stop_of_loss(self) -> Stop:
+        done = self.attempt["last_completed_step"]
+        step = (self.attempt.get("begins_with") or 0) if done is None else done + 1
+        return Stop(FAILED, step, None, HoldLostError.__name__, str(self._hold.lost))
 
     def _content(self) -> bytes:
         attempts = [

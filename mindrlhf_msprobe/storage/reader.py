@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import foreign, layout
 from mindrlhf_msprobe.storage.claim import load_manifest
+from mindrlhf_msprobe.storage.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
-from mindrlhf_msprobe.storage.manifest import FINISHED
 from mindrlhf_msprobe.storage.places import (
     is_wanted,
     key_data_directories,
@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.places import (
     step_and_rank,
 )
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, entry_records
-from mindrlhf_msprobe.storage.world import expected_ranks
+from mindrlhf_msprobe.storage.world import RankLock, expected_ranks
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,9 @@ class Run:
 
     @property
     def state(self) -> str:
-        """finished, failed, or running (also of a killed process); unknown for msprobe's runs.
+        """finished, failed, interrupted, or running (also of a killed process).
+
+        unknown for msprobe's runs; `stops` says more.
 
         Where the ranks' are not the same, each with its ranks.
         """
@@ -156,6 +158,25 @@ class Run:
             return next(iter(ranks), "unknown")
         said = (f"{state} (rank {', '.join(of)})" for state, of in sorted(ranks.items()))
         return ", ".join(said)
+
+    @cached_property
+    def stops(self) -> list[Stop]:
+        """Where its ranks stopped, those that did not finish: failed, were killed, still run."""
+        stops = []
+        for manifest in self.manifests:
+            rank = _rank_of(manifest)
+            held = isinstance(rank, int) and RankLock(self.path, rank).is_held()
+            stop = stop_of(manifest, held=held)
+            if stop is not None and stop.phase is None and stop.state in (RUNNING, KILLED):
+                stop = replace(stop, phase=self._last_phase(stop.step, stop.rank))
+            if stop is not None:
+                stops.append(stop)
+        return sorted(stops, key=lambda stop: stop.rank)
+
+    def _last_phase(self, step: int, rank: int) -> str | None:
+        """Return the phase in which the last entry of a step began."""
+        entries = self.entries(step=step, rank=rank)
+        return max(entries, key=lambda entry: entry.seq).phase if entries else None
 
     @property
     def steps(self) -> list[int]:

@@ -113,6 +113,10 @@ class RankLock:
         """Tell whether anything stands where the lock's file belongs."""
         return os.path.lexists(self._path)
 
+    def is_held(self) -> bool:
+        """Tell whether a process holds the lock now, this one or another."""
+        return self._is_held_here() or self.held_elsewhere()
+
     def held_elsewhere(self) -> bool:
         """Tell whether another process holds the lock now."""
         if self._is_held_here():

@@ -22,6 +22,7 @@ from mindrlhf_msprobe.storage.arrays import save_npy
 from mindrlhf_msprobe.storage.atomic import temporary_of, write_json
 from mindrlhf_msprobe.storage.background import Background, FaultSink
 from mindrlhf_msprobe.storage.buffers import BufferPool, Copy
+from mindrlhf_msprobe.storage.ending import Stop
 from mindrlhf_msprobe.storage.hold import HoldLostError, Loss
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
@@ -400,17 +401,18 @@ class RunWriter:
                 self._background.report(what, error)
         self._forget_key_data(step)
 
-    def close(self, *, failed: bool = False, lost: Mapping[str, int] | None = None) -> None:
+    def close(self, stop: Stop | None = None, lost: Mapping[str, int] | None = None) -> None:
         """Mark the run as ended.
 
         Args:
+            stop: where it stopped; None if it finished.
             lost: as for `end_step`; None: as it said.
         """
 
         def write() -> None:
             if lost is not None:
                 self._manifest.content["lost"] = dict(lost)
-            self._manifest.close(manifest.FAILED if failed else manifest.FINISHED)
+            self._manifest.close(stop)
 
         self._background.finish(layout.manifest_name(self.rank), write)
         self._background.stop()
