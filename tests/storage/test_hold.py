@@ -107,6 +107,8 @@ def test_a_job_that_takes_the_place_is_left_alone(tmp_path: Path, existing: str)
     first.save_data(loss=0.0)
     first.step()
     first.save_data(loss=1.0)
+    assert first._recorder is not None
+    first._recorder._writer.wait()
     if existing == "refuse":
         shutil.rmtree(path)
     else:
@@ -170,7 +172,12 @@ def test_strict_raises_that_the_directory_is_gone(tmp_path: Path) -> None:
     """With strict: true nobody trains on without a recording."""
     probe = begin(tmp_path / "run", strict=True)
     shutil.rmtree(tmp_path / "run")
-    probe.save_data(loss=0.0)
+
+    def train() -> None:
+        for _ in range(2):  # whenever the writing thread meets it
+            probe.save_data(loss=0.0)
+            probe.step()
+
     with pytest.raises(Exception, match="no longer the directory that was claimed"):
-        probe.step()
+        train()
     probe.close()
