@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.report.listing import size
 from mindrlhf_msprobe.report.wording import spans
+from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.units import size
 
 
 @pytest.fixture
@@ -40,13 +42,63 @@ def test_show_counts_what_is_there(run, capsys):
 
 
 def test_show_tells_a_records_statistics_and_first_values(run, capsys):
-    """A key's name shows each of its records with dtype, shape, statistics and first values."""
-    assert main(["show", str(run), "ref_log_prob"]) == 0
+    """With a step, a key shows its records with dtype, shape, statistics and first values."""
+    assert main(["show", str(run), "ref_log_prob", "--step", "0"]) == 0
     text = capsys.readouterr().out
     assert "step 0, micro_step 0, rank 0" in text
     assert "Float32" in text
     assert "max " in text
     assert "first values [" in text
+
+
+def test_a_key_is_shown_as_one_row_a_save(run, capsys):
+    """Without a step, a key is a table over all steps: place, shape, statistics."""
+    assert main(["show", str(run), "ref_log_prob"]) == 0
+    header, *rows, hint = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["step", "rank", "micro-step", "what"]
+    assert [row.split()[0] for row in rows] == ["0", "1"]
+    assert all("Float32" in row for row in rows)
+    assert "--step" in hint
+
+
+def test_a_phase_is_shown_as_its_entries(run, capsys):
+    """Over all steps a line an entry with the steps that have it; of one step, in time."""
+    phase = "reference_compute_log_prob"
+    assert main(["show", str(run), phase]) == 0
+    header, *rows, _ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["entry", "steps", "ranks", "records"]
+    assert rows
+    assert all(row.split()[1] == "0-1" for row in rows)
+    assert main(["show", str(run), phase, "--step", "1"]) == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head == "step 1, rank 0, in the order of time:"
+    names = [entry.name for entry in open_run(run).entries(phase, step=1)]
+    assert [row.split()[0] for row in rows] == names
+
+
+def test_what_is_held_can_be_listed_of_one_step(run, capsys):
+    """--step leaves out what the other steps hold, in the counts and sizes too."""
+    main(["show", str(run), "--json"])
+    both = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
+    main(["show", str(run), "--step", "1", "--json"])
+    one = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
+    assert all(item["steps"] == [1] for item in one.values())
+    assert all(item["size"] < both[name]["size"] for name, item in one.items())
+
+
+@pytest.mark.parametrize("wrong", [["--step", "9"], ["--rank", "5"]])
+def test_a_step_or_rank_that_the_run_does_not_hold_is_refused(run, capsys, wrong):
+    """Exit code 2, and a message that names what it does hold."""
+    assert main(["show", str(run), *wrong]) == 2
+    assert f"holds no {wrong[0][2:]} {wrong[1]}; it holds" in capsys.readouterr().err
+
+
+def test_no_line_of_the_list_is_longer_than_a_screen(run, capsys):
+    """What recording cost is said in short lines, sizes in the unit that reads best."""
+    assert main(["show", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines()[1:])) <= 100
+    assert " 0.0 MiB" not in text
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(run, capsys):
@@ -60,7 +112,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(run, capsys):
 def test_an_array_that_cannot_be_read_is_said(run, capsys):
     """A cut file is named, and the statistics are still shown."""
     next((run / "data" / "ref_log_prob" / "step0").rglob("*.npy")).write_bytes(b"cut")
-    assert main(["show", str(run), "ref_log_prob"]) == 0
+    assert main(["show", str(run), "ref_log_prob", "--step", "0"]) == 0
     assert "cannot be read" in capsys.readouterr().out
 
 
@@ -124,11 +176,11 @@ def test_show_needs_a_run(capsys):
 
 
 def test_show_says_what_recording_cost(run, capsys):
-    """One line: time of the training, by phase and a step, and bytes; not for runs that lack it."""
+    """Time of the training, by phase and a step, and bytes; not for runs that lack it."""
     assert main(["show", str(run)]) == 0
-    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("Cost"))
-    assert "2 step(s)" in line
-    assert "actor_update" in line
+    text = capsys.readouterr().out
+    cost = text[text.index("Cost of recording, rank 0, 2 step(s):") :]
+    assert re.search(r"^  actor_update: \d\.\d{3} s a step$", cost, re.MULTILINE)
     content = json.loads((run / "run.json").read_bytes())
     for recording in ({"seconds": "much"}, None, {"seconds": 1.0, "phases": {"x": 3}}):
         (run / "run.json").write_text(json.dumps({**content, "recording": recording}))

@@ -10,8 +10,8 @@ from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.estimate import free_bytes
 from mindrlhf_msprobe.storage.world import missing_ranks, world_of
+from mindrlhf_msprobe.units import size
 
-_MEGABYTE = 1e6
 _RANKS = 8  # that are named
 
 
@@ -26,18 +26,18 @@ def tell_room(config: ProbeConfig, root: Path, step: int, written: Mapping[str, 
     Raises:
         OSError: the file system of `root` cannot be asked.
     """
-    size = sum(written.values())
+    taken = sum(written.values())
     ranks = len(config.ranks) or world_of()["size"]
     later = [number for number in config.steps if number > step]
     left = len(later) if config.steps else max(0, config.step_end - step)
-    needed, free = size * ranks * left, free_bytes(root)
-    parts = ", ".join(f"{name} {count / _MEGABYTE:.1f}" for name, count in written.items() if count)
-    said = f"step {step} took {size / _MEGABYTE:.1f} MB of this rank ({parts})"
+    needed, free = taken * ranks * left, free_bytes(root)
+    parts = ", ".join(f"{name} {size(count)}" for name, count in written.items() if count)
+    said = f"step {step} took {size(taken)} of this rank ({parts})"
     if config.step_end == NO_END:  # nobody knows how many are left
-        logger.info("%s; %.0f MB are free at %s", said, free / _MEGABYTE, root)
+        logger.info("%s; %s are free at %s", said, size(free), root)
         return
     rest = f"the steps up to step_end {config.step_end} of {ranks} rank(s) need "
-    rest += f"{needed / _MEGABYTE:.0f} MB more, {free / _MEGABYTE:.0f} MB are free at {root}"
+    rest += f"{size(needed)} more, {size(free)} are free at {root}"
     if needed > free:
         logger.warning(
             "%s; %s. What does not fit will be lost: record fewer steps, phases or cells, or "
@@ -57,8 +57,8 @@ def tell_missing_ranks(config: ProbeConfig, root: Path, rank: int) -> None:
     Raises:
         OSError: `root` cannot be listed.
     """
-    size = world_of()["size"]
-    missing = missing_ranks(root, size, config.ranks)
+    ranks = world_of()["size"]
+    missing = missing_ranks(root, ranks, config.ranks)
     here = map(layout.manifest_rank, layout.manifests(root))
     if missing and min(here, default=rank) == rank:
         shown = ", ".join(map(str, missing[:_RANKS])) + ", …" * (len(missing) > _RANKS)
@@ -67,7 +67,7 @@ def tell_missing_ranks(config: ProbeConfig, root: Path, rank: int) -> None:
             "their nodes do not share this storage, or their dump_path is another one; what they "
             "write is put together with `mindrlhf-msprobe merge` when the job has ended.",
             len(missing),
-            size,
+            ranks,
             root,
             shown,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.report.console import printable
-from mindrlhf_msprobe.report.listing import size
+from mindrlhf_msprobe.report.listing import in_columns
 from mindrlhf_msprobe.storage.estimate import Estimate
+from mindrlhf_msprobe.units import size
 
 
 def render_estimate(found: Estimate) -> str:
@@ -14,10 +15,7 @@ def render_estimate(found: Estimate) -> str:
         (printable(p.phase), str(p.rank), str(p.tensors), str(p.distinct), size(p.size))
         for p in found.phases
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
-    ]
+    lines = in_columns(rows)
     steps = "1 step" if found.steps == 1 else f"{found.steps} steps"
     ranks = "1 rank" if found.ranks == 1 else f"{found.ranks} ranks"
     lines.append(f"A step of a rank: {size(found.step_size)}. {steps} of {ranks}: ")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.report.console import printable
 from mindrlhf_msprobe.report.wording import spans
 from mindrlhf_msprobe.storage.inventory import FoundRecord, Holding
+from mindrlhf_msprobe.storage.keydata import KeyDatum
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.units import size
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_LONGEST_VALUE = 40  # characters of a text that stand in a row
 
 
 def render_holdings(
@@ -33,32 +37,147 @@ def render_holdings(
         )
         for holding in holdings
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [f"{path}: {state}, {size(sum(holding.size for holding in holdings))}"]
-    for row in rows:
-        name, *others = (cell.ljust(width) for cell, width in zip(row, widths))
-        lines.append("  ".join([name, *others]).rstrip())
+    lines += in_columns(rows)
     lines += render_cost(cost or {})
     return "\n".join(lines + [f"Incomplete: {printable(problem)}" for problem in problems])
 
 
 def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return one line on what recording cost the rank that it cost most; none if not known."""
+    """Return what recording cost the rank that it cost most; no line if that is not known."""
     try:
         rank, worst = max(cost.items(), key=lambda item: item[1]["seconds"])
         accounts = worst["phases"].items()
         steps = max(account["steps"] for _, account in accounts)
-        parts = ", ".join(
-            f"{name} {account['seconds']['mean']:.3f} s" for name, account in accounts
-        )
         return [
-            f"Cost of recording, rank {rank}: {worst['seconds']:.2f} s of the training's time in "
-            f"{steps} step(s) (each: {printable(parts)}), of which "
-            f"{worst['waited_seconds']:.2f} s waiting for room; {size(worst['bytes'])} written in "
-            f"{worst['background_seconds']:.2f} s behind it"
+            f"Cost of recording, rank {rank}, {steps} step(s):",
+            f"  {worst['seconds']:.2f} s of the training's time, of which "
+            f"{worst['waited_seconds']:.2f} s waiting for room",
+            f"  {size(worst['bytes'])} written in {worst['background_seconds']:.2f} s behind it",
+            *(
+                f"  {printable(str(name))}: {account['seconds']['mean']:.3f} s a step"
+                for name, account in accounts
+            ),
         ]
     except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
         return []
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of one length as lines whose columns stand below each other."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
+    ]
+
+
+def render_entries(entries: Sequence[Entry]) -> str:
+    """Return one line an entry: of one step and rank in time, with what its output looks like.
+
+    Of several steps or ranks, one line a name, with the steps and ranks that have it.
+    """
+    if len({(entry.step, entry.rank) for entry in entries}) > 1:
+        named: dict[str, list[Entry]] = {}
+        for entry in entries:
+            named.setdefault(entry.name, []).append(entry)
+        rows = [("entry", "steps", "ranks", "records")]
+        rows += [
+            (
+                printable(name),
+                spans(sorted({entry.step for entry in held})),
+                spans(sorted({entry.rank for entry in held})),
+                str(sum(len(entry.records) for entry in held)),
+            )
+            for name, held in named.items()
+        ]
+        hint = "With --step N (and --rank N): in the order of time, with what each entry returned."
+        return "\n".join([*in_columns(rows), hint])
+    where = f"step {entries[0].step}, rank {entries[0].rank}, in the order of time:"
+    table = [("entry", "token", "records", "output", "norm", "NaN", "Inf")]
+    for entry in entries:
+        tensors = [r.leaf for r in entry.records if r.io == "output" and r.leaf.is_tensor]
+        token = "" if entry.token is None else str(entry.token)
+        head = (printable(entry.name), token, str(len(entry.records)))
+        table.append((*head, *_output(tensors)))
+    return "\n".join([where, *in_columns(table)])
+
+
+def _output(tensors: Sequence[Leaf]) -> tuple[str, str, str, str]:
+    """Return dtype and shape, norm, NaN and Inf of an entry's first output, and how many follow."""
+    if not tensors:
+        return "", "", "", ""
+    first, more = tensors[0], len(tensors) - 1
+    what = f"{_kind(first)}{f' and {more} more' if more else ''}"
+    counts = [[leaf.nan_count, leaf.inf_count] for leaf in tensors]
+    nan, inf = ([c for c in column if c is not None] for column in zip(*counts))
+    return what, _number(first.norm), str(sum(nan)) if nan else "", str(sum(inf)) if inf else ""
+
+
+def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> str:
+    """Return one line a save of a key: its place, what it is, its statistics or its text.
+
+    Args:
+        records: the same as records, which say what cannot be read.
+    """
+    unreadable = {
+        (found.step, found.rank, found.micro_step): f"cannot be read: {found.unreadable}"
+        for found in records
+        if found.unreadable is not None
+    }
+    names = ("step", "rank", "micro-step", "what", "max", "min", "mean", "norm", "NaN", "Inf")
+    rows: list[tuple[str, ...]] = [(*names, "")]
+    for save in saves:
+        place = (save.step, save.rank, save.micro_step)
+        *known, text = _save([record.leaf for record in save.records])
+        rows.append((*map(str, place), *known, printable(unreadable.get(place, text))))
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    lines = in_columns([[row[i] for i in kept] for row in rows])
+    hint = "With --step N: each record's statistics and first values."
+    return "\n".join([*lines, hint])
+
+
+def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
+    """Return what a save is, max, min, mean, norm, NaN, Inf and text; of several: of all."""
+    if not leaves:
+        return ("nothing", *[""] * 7)
+    first, several = leaves[0], len(leaves) > 1
+    what = f"{len(leaves)} × {_kind(first)}" if several else _kind(first)
+    if len({_kind(leaf) for leaf in leaves}) > 1:
+        what += ", …"
+    if first.type == "str" or not first.is_tensor:
+        text = str(first.value)
+        shown = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+        return (what, *[""] * 6, shown)
+    tensors = [leaf for leaf in leaves if leaf.is_tensor]
+    edges = [_number(_edge([leaf.max for leaf in tensors], max))]
+    edges += [_number(_edge([leaf.min for leaf in tensors], min))]
+    middle = ["", ""] if several else [_number(first.mean), _number(first.norm)]
+    known = [(leaf.nan_count, leaf.inf_count) for leaf in tensors if leaf.nan_count is not None]
+    counts = [str(sum(n or 0 for n in column)) for column in zip(*known)] or ["", ""]
+    return (what, *edges, *middle, *counts, "")
+
+
+def _edge(values: Iterable[Any], choose: Any) -> Any:
+    """Return the largest or smallest of some numbers; NaN where one is NaN, None without any."""
+    known = [value for value in values if isinstance(value, (int, float))]
+    odd = [value for value in known if value != value]
+    return odd[0] if odd else choose(known, default=None)
+
+
+def _kind(leaf: Leaf) -> str:
+    """Return a value's dtype and shape, or its type."""
+    if leaf.type == "str":
+        return "text"
+    if leaf.dtype is None:
+        return printable(leaf.type)
+    return f"{printable(leaf.dtype)} {list(leaf.shape or ())}"
+
+
+def _number(value: Any) -> str:
+    """Return a number in at most six significant digits; an integer as it is."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
 def render_records(records: Sequence[FoundRecord]) -> str:
@@ -86,13 +205,3 @@ def render_records(records: Sequence[FoundRecord]) -> str:
         if found.unreadable is not None:
             lines.append(f"  cannot be read: {printable(found.unreadable)}")
     return "\n".join(lines)
-
-
-def size(count: int) -> str:
-    """Return a number of bytes in the unit that reads best."""
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")

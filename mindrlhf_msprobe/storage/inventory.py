@@ -75,14 +75,19 @@ class FoundRecord:
         }
 
 
-def inventory(run: Run) -> list[Holding]:
-    """Return what a run holds, phases first, in the order in which a step runs them."""
+def inventory(run: Run, step: int | None = None, rank: int | None = None) -> list[Holding]:
+    """Return what a run holds, phases first, in the order in which a step runs them.
+
+    Args:
+        step, rank: of this one only; None: of all.
+    """
+    at = step, rank
     phases = [
-        _holding("phase", phase, run.entries(phase), run.directories(phase=phase))
-        for phase in run.phases
+        _holding("phase", p, run.entries(p, *at), run.directories(*at, phase=p)) for p in run.phases
     ]
-    keys = [_holding("key", key, run.key_data(key), run.directories(key=key)) for key in run.keys]
-    return phases + keys
+    keys = [_holding("key", k, run.key_data(k, *at), run.directories(*at, key=k)) for k in run.keys]
+    held = phases + keys
+    return held if step is None and rank is None else [holding for holding in held if holding.count]
 
 
 def _holding(
@@ -99,33 +104,46 @@ def _holding(
     )
 
 
-def find_records(run: Run, name: str) -> list[FoundRecord]:
+def find_records(
+    run: Run, name: str, step: int | None = None, rank: int | None = None
+) -> list[FoundRecord]:
     """Return every record called `name`, or belonging to the entry or key `name`.
+
+    Args:
+        step, rank: of this one only; None: of all.
 
     Raises:
         RunError: there is none; the message names the nearest.
     """
     found = []
     names: dict[str, None] = {}
-    for step, rank, phase, micro_step, owner, record in _all_records(run):
+    for at_step, at_rank, phase, micro_step, owner, record in _all_records(run, step, rank):
         names[record.name] = names[owner] = None
         if name in (record.name, owner):
             values, unreadable = _first_values(record)
-            found.append(FoundRecord(step, rank, phase, micro_step, record, values, unreadable))
+            place = at_step, at_rank, phase, micro_step
+            found.append(FoundRecord(*place, record, values, unreadable))
     if not found:
         close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.3)
         hint = f" Nearest: {', '.join(close)}." if close else ""
-        raise RunError(f"{run.path} holds no entry, record or key called {name!r}.{hint}")
+        where = "".join(
+            f" in {what} {number}"
+            for what, number in (("step", step), ("rank", rank))
+            if number is not None
+        )
+        raise RunError(
+            f"{run.path} holds no phase, entry, record or key called {name!r}{where}.{hint}"
+        )
     return found
 
 
 def _all_records(
-    run: Run,
+    run: Run, step: int | None, rank: int | None
 ) -> Iterator[tuple[int, int, str | None, int | None, str, Record]]:
-    for entry in run.entries():
+    for entry in run.entries(step=step, rank=rank):
         for record in entry.records:
             yield entry.step, entry.rank, entry.phase, None, entry.name, record
-    for datum in run.key_data():
+    for datum in run.key_data(step=step, rank=rank):
         for record in datum.records:
             yield datum.step, datum.rank, None, datum.micro_step, datum.key, record
 

@@ -226,11 +226,25 @@ class Run:
                 found.add((0, problem.rank or 0))
         return found
 
-    def directories(self, *, phase: str | None = None, key: str | None = None) -> list[Path]:
-        """Return the directories of one phase's layer data or of one key's data."""
-        if phase is not None:
-            return [path for (name, _, _), path in self._layer_dirs.items() if name == phase]
-        return [path for (name, *_), path in self._key_dirs.items() if name == key]
+    def directories(
+        self,
+        step: int | None = None,
+        rank: int | None = None,
+        *,
+        phase: str | None = None,
+        key: str | None = None,
+    ) -> list[Path]:
+        """Return the directories of one phase's layer data or of one key's data.
+
+        Args:
+            step, rank: of this one only; None: of all.
+        """
+        places: dict[tuple[Any, ...], Path] = {**(self._layer_dirs if phase else self._key_dirs)}
+        return [
+            path
+            for (name, at_step, at_rank, *_), path in places.items()
+            if name == (phase or key) and is_wanted(at_step, step) and is_wanted(at_rank, rank)
+        ]
 
     def config(self, rank: int = 0) -> ProbeConfig | None:
         """Return what the run was configured to record, or None where that is not known.
