@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -217,6 +217,30 @@ class CheckFirst:
             "different": len(weights.different),
             "compared": weights.compared,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The records of one phase, step and rank that agree, where they are not listed one by one.
+
+    Attributes:
+        identical, within_tolerance: how many there are.
+        suspicious: how many of them deserve a look all the same.
+        suspicion: the first of those, and why.
+    """
+
+    step: int
+    rank: int
+    phase: str
+    identical: int
+    within_tolerance: int = 0
+    suspicious: int = 0
+    suspicion: str = ""
+
+    @property
+    def records(self) -> int:
+        """How many records agree."""
+        return self.identical + self.within_tolerance
 
 
 @dataclass(frozen=True)
@@ -619,7 +643,9 @@ class Comparison:
     """A finished comparison; true only if something was compared and nothing diverged.
 
     Attributes:
-        findings: one for each pair, in causal order.
+        findings: one for each pair, in causal order; those of cells that agree are left out where
+            they are in `agreements`.
+        agreements: of a comparison of very many records, what agrees, by phase, step and rank.
         preflight: what differs before any tensor.
         rules: the tolerances that were used, and how often.
         notes: how the runs were brought together, e.g. which prefix was taken off.
@@ -632,7 +658,7 @@ class Comparison:
     run_a: str
     run_b: str
     verdict: Verdict
-    findings: tuple[Finding, ...] = field(repr=False)
+    findings: Sequence[Finding] = field(repr=False)
     preflight: Preflight = Preflight()
     rules: tuple[RuleUse, ...] = ()
     notes: tuple[str, ...] = ()
@@ -641,6 +667,7 @@ class Comparison:
     tables: tuple[str, ...] = ()
     fingerprints: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     chosen: Chosen | None = None
+    agreements: tuple[Agreement, ...] = field(default=(), repr=False)
 
     def __bool__(self) -> bool:
         return self.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)

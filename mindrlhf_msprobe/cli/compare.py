@@ -94,6 +94,12 @@ def add_parser(commands: Commands) -> None:
     )
     compare.add_argument("--csv", action="store_true", help="write the tables as CSV as well")
     compare.add_argument(
+        "--all-rows",
+        action="store_true",
+        help="list every record in the tables; else, of more than 50 000, those of cells that "
+        "agree are one row a phase, step and rank",
+    )
+    compare.add_argument(
         "--workers", type=int, metavar="N", help="processes that compare (default: one a core)"
     )
     compare.add_argument(
@@ -194,6 +200,7 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "address": arguments.address,
         "workers": arguments.workers,
         "csv": arguments.csv,
+        "all_rows": arguments.all_rows,
     }
 
 

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mindrlhf_msprobe.comparison.blocks import Tolerance
@@ -25,26 +26,20 @@ from mindrlhf_msprobe.comparison.filters import (
     filters,
     given_to,
 )
+from mindrlhf_msprobe.comparison.folding import FOLD_ABOVE, Folding
 from mindrlhf_msprobe.comparison.judged import LeftOut
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
-from mindrlhf_msprobe.comparison.place import Job, JudgedPlace, PairWork, judge_pair
+from mindrlhf_msprobe.comparison.place import Job, JudgedPlace, PairWork, judge_pair, judge_whole
 from mindrlhf_msprobe.comparison.preflight import preflight
+from mindrlhf_msprobe.comparison.tally import is_folded
 from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.timeline import END
 from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.verdict import conclude
 from mindrlhf_msprobe.comparison.view import View, views
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
-from mindrlhf_msprobe.findings import (
-    Chosen,
-    Comparison,
-    Divergence,
-    Finding,
-    Preflight,
-    RuleUse,
-    Status,
-)
+from mindrlhf_msprobe.findings import Chosen, Comparison, Divergence, Preflight, RuleUse
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
@@ -74,6 +69,7 @@ def compare_runs(
     address: str | None = None,
     workers: int | None = None,
     csv: bool = False,
+    all_rows: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two runs, or two phases or ranks of one run, and say where they first part, and why.
@@ -105,6 +101,9 @@ def compare_runs(
             nor than four for each core (Ray: than the cluster has cores); 1: only this one; None:
             as many as there are cores, where it is worth while to start them.
         csv: write the tables as CSV as well.
+        all_rows: list every record. By default, of a comparison of more than 50 000 records those
+            of cells that agree are one row a phase, step and rank in the tables, and one of
+            `Comparison.agreements` instead of a finding each.
         progress: told how many records are done, and of how many as far as is known.
 
     Returns:
@@ -153,16 +152,28 @@ def compare_runs(
     at_once = engine == "ray" or workers is not None
     load = None if output_path is None else _load_report
     judged: list[JudgedPlace] = []
+    folding = Folding(None if all_rows else FOLD_ABOVE, len(places))
     for group in _in_turn(places, first_only):
-        judged += run(job, group, start, progress, at_once=at_once, meanwhile=load)
+        judged += run(job, group, start, progress, at_once=at_once, meanwhile=load, folding=folding)
         if first_only and any(place.diverged for place in judged):
             break
+    if not folding.folded:
+        judged = _listed(job, judged, start)
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes)
     if chosen != Filters():
         comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
     if output_path is None:
         return comparison
     return _written(comparison, output_path, csv)
+
+
+def _listed(
+    job: Job, judged: Sequence[JudgedPlace], start: Callable[[], Engine] | None
+) -> list[JudgedPlace]:
+    """Compare once more what was counted wholesale, where there turned out to be few records."""
+    again = [(place.step, place.rank) for place in judged if not place.whole]
+    whole = {(place.step, place.rank): place for place in run(job, again, start)} if again else {}
+    return [whole.get((place.step, place.rank), place) for place in judged]
 
 
 def _load_report() -> None:
@@ -192,7 +203,12 @@ def _conclude(
 ) -> Comparison:
     runs = job.sides[0].run, job.sides[1].run
     before = _preflight(job)
-    findings = tuple(f for place in judged for f in place.findings if f is not None)
+    findings = tuple(
+        finding
+        for place in judged
+        for finding in place.findings
+        if finding is not None and not (place.folded and is_folded(finding))
+    )
     names = ("A", "B", *(f"noise run {view.run.path}" for view in job.noise))
     sides = [view.run for view in (*job.sides, *job.noise)]
     problems = [
@@ -204,10 +220,11 @@ def _conclude(
     return Comparison(
         run_a=a,
         run_b=b,
-        verdict=conclude(judged, runs, job.plan, before, _left_out(job)),
+        verdict=conclude(judged, runs, job.plan, partial(judge_whole, job), before, _left_out(job)),
         findings=findings,
+        agreements=tuple(a for place in judged if place.folded for a in place.tally.agreements),
         preflight=before,
-        rules=_rules(findings),
+        rules=_rules(judged),
         notes=tuple(dict.fromkeys([*notes, *(note for place in judged for note in place.notes)])),
         problems=tuple(dict.fromkeys(problems)),
     )
@@ -262,13 +279,13 @@ def _preflight(job: Job) -> Preflight:
     return Preflight() if a.run is b.run else preflight(a.run, b.run)
 
 
-def _rules(findings: Iterable[Finding]) -> tuple[RuleUse, ...]:
+def _rules(judged: Iterable[JudgedPlace]) -> tuple[RuleUse, ...]:
     used: Counter[str] = Counter()
     passed: Counter[str] = Counter()
-    for finding in findings:
-        if finding.tolerance:
-            used[finding.tolerance] += 1
-            passed[finding.tolerance] += finding.status is Status.WITHIN_TOLERANCE
+    for place in judged:
+        for words, (records, only_by_it) in place.tally.rules.items():
+            used[words] += records
+            passed[words] += only_by_it
     return tuple(RuleUse(rule, n, passed[rule]) for rule, n in used.items())
 
 

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from mindrlhf_msprobe.comparison.folding import Folding
 from mindrlhf_msprobe.comparison.place import (
     CHUNK_BYTES,
     Job,
@@ -35,10 +36,15 @@ _WORTH_SECONDS = 0.1  # of work for one process that make it worth while to star
 
 @dataclass(frozen=True)
 class PlaceTask:
-    """Compare one place."""
+    """Compare one place.
+
+    Attributes:
+        fold: let what agrees be counted, and hand back what does not.
+    """
 
     step: int
     rank: int
+    fold: bool = False
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -74,7 +80,12 @@ def perform(job: Job, task: Task) -> Result | Failure:
     """Do one task; what goes wrong in it is its result, so that nothing else is lost."""
     try:
         if isinstance(task, PlaceTask):
-            return judge_place(job, task.step, task.rank)
+            place = judge_place(job, task.step, task.rank, wholesale=task.fold)
+            if not place.waiting:
+                place.finish()
+                if task.fold:
+                    place.fold()
+            return place
         return tuple(judge_pair(job, work) for work in task.works)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
@@ -148,16 +159,18 @@ def run(
     *,
     at_once: bool = False,
     meanwhile: Callable[[], object] | None = None,
+    folding: Folding | None = None,
 ) -> list[JudgedPlace]:
     """Compare all places and return what was found, in their order.
 
     Args:
+        folding: decides which findings are let go of; None: none.
         start_workers: returns the engine that takes over when there is so much to do that it is
             worth while; None: this process does it all.
         at_once: start it whatever there is to do.
         meanwhile: called in a thread once the workers are busy.
     """
-    schedule = _Schedule(places, progress)
+    schedule = _Schedule(places, progress, folding or Folding(None, len(places)))
     here: Engine = ThisProcess(job)
     workers: Engine | None = None
     began = time.monotonic()
@@ -187,8 +200,14 @@ def run(
 class _Schedule:
     """Which tasks are left, and what came of those that are done."""
 
-    def __init__(self, places: Sequence[tuple[int, int]], progress: Progress | None) -> None:
+    def __init__(
+        self,
+        places: Sequence[tuple[int, int]],
+        progress: Progress | None,
+        folding: Folding,
+    ) -> None:
         self._places = list(places)
+        self._folding = folding
         self._tasks: deque[Task] = deque(PlaceTask(*place) for place in places)
         self._waiting: deque[PairWork] = deque()
         self._judged: dict[tuple[int, int], JudgedPlace] = {}
@@ -228,7 +247,10 @@ class _Schedule:
         self.running += 1
         if self._waiting:
             return self._next_chunk(workers)
-        return self._tasks.popleft()
+        task = self._tasks.popleft()
+        if isinstance(task, PlaceTask) and self._folding.is_likely:
+            return replace(task, fold=True)
+        return task
 
     def _next_chunk(self, workers: int) -> ChunkTask:
         """Put pairs together until they make a chunk, a smaller one when little is left."""
@@ -261,13 +283,15 @@ class _Schedule:
         at = place.step, place.rank
         self._judged[at] = place
         self._open[at] = len(place.waiting)
-        self._records += len(place.findings)
-        self._records_done += len(place.findings) - len(place.waiting)
+        self._records += place.records
+        self._records_done += place.records - len(place.waiting)
         self._waiting.extend(place.waiting)
         self._waiting_bytes += sum(work.bytes for work in place.waiting)
-        if not place.waiting:
-            place.finish()
+        waits = bool(place.waiting)
         place.waiting = ()
+        self._folding.came(place)
+        if not waits:
+            self._folding.finished(place)
 
     def _settle(self, judged: Judged) -> None:
         at = judged.step, judged.rank
@@ -276,6 +300,7 @@ class _Schedule:
         self._records_done += 1
         if not self._open[at]:
             self._judged[at].finish()
+            self._folding.finished(self._judged[at])
 
     def _failed(self, task: Task, failure: Failure) -> None:
         """Do a task that failed once more, in smaller parts, before giving it up."""
@@ -317,7 +342,9 @@ def _given_up(task: PlaceTask, note: str) -> JudgedPlace:
         b=Side(),
         note=note,
     )
-    return JudgedPlace(task.step, task.rank, [finding], [(0, 0)])
+    place = JudgedPlace(task.step, task.rank, [finding], [(0, 0)])
+    place.finish()
+    return place
 
 
 def merged_problems(places: Iterable[JudgedPlace], side: int) -> list[str]:

@@ -26,7 +26,8 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest import CASTS
 from mindrlhf_msprobe.storage.records import Entry, Record
 
-_BEGIN_IO = ("input", "parameters")
+#: What of an entry is known when it begins.
+BEGIN_IO = ("input", "parameters")
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def plan_step(
     order = merge(
         order_of(a.entries, a.key_data, alignment.a), order_of(b.entries, b.key_data, alignment.b)
     )
-    planner = _Planner(step, rank, a, b, alignment)
+    planner = Planner(step, rank, a, b, alignment)
     pairs = (
         *planner.unreadable_pairs(),
         *(pair for event in order for pair in planner.pairs_of(event)),
@@ -166,7 +167,9 @@ def _parents(
     return parents
 
 
-class _Planner:
+class Planner:
+    """Pairs the records of entries and key data that stand against each other, event by event."""
+
     def __init__(
         self, step: int, rank: int, a: StepData, b: StepData, alignment: Alignment
     ) -> None:
@@ -216,6 +219,7 @@ class _Planner:
                 yield Pair(EventKey(DATA, None, name), sides[0], sides[1])
 
     def pairs_of(self, event: EventKey) -> Iterator[Pair]:
+        """Yield the pairs of one event; events come in causal order, for what is carried on."""
         if event.kind == DATA:
             yield from self._data_pairs(event)
             return
@@ -355,7 +359,7 @@ def _records_of(entry: Entry | None, event: EventKey) -> _Records:
     return _by_place(
         record
         for record in entry.records
-        if (record.io in _BEGIN_IO) == begins or (begins and entry.end is None)
+        if (record.io in BEGIN_IO) == begins or (begins and entry.end is None)
     )
 
 

@@ -20,10 +20,12 @@ from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of, why_unreadable
 from mindrlhf_msprobe.comparison.suspicion import suspicions
+from mindrlhf_msprobe.comparison.tally import Counted, Tally, is_folded, tally_of
 from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey
 from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
+from mindrlhf_msprobe.comparison.wholesale import Wholesale, count_wholesale
 from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status, counted
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record
@@ -92,6 +94,12 @@ class Job:
             self._planned[step, rank] = plan
         return self._planned[step, rank]
 
+    def count(self, step: int, rank: int) -> Wholesale | None:
+        """Count what agrees in one place; None where it has to be paired as a whole."""
+        if self.noise or self.mapping or self.chosen.by_name:
+            return None
+        return count_wholesale(self.sides, self.tolerances, step, rank)
+
 
 @dataclass(frozen=True)
 class PairWork:
@@ -138,13 +146,19 @@ class JudgedPlace:
 
     Attributes:
         findings: one for each pair in causal order; None for a pair that was not recorded by
-            choice on one side, or cannot be compared.
-        positions: for each pair, how many phases had been opened by then, and how many other events
-            of entries came before it.
+            choice on one side, or cannot be compared. Of a place that is not `whole`, pairs that
+            were counted, or folded, have none.
+        positions: for each of them, how many phases had been opened by then, and how many other
+            events of entries came before it.
         gaps: what was not recorded by choice.
         notes: how the names of the cells were brought together.
         problems: what could not be read of A, of B and of the repetitions.
         waiting: pairs that are still to be compared; their findings say `unreadable` until then.
+        counted: what was counted without a pair of its own.
+        whole: whether every pair has a finding, or None.
+        folded: whether findings of cells that agree are left out of the result.
+        tally: what all of it adds up to, once it is finished.
+        records: how many pairs there are.
     """
 
     step: int
@@ -155,6 +169,18 @@ class JudgedPlace:
     notes: tuple[str, ...] = ()
     problems: tuple[tuple[str, ...], ...] = ()
     waiting: tuple[PairWork, ...] = ()
+    counted: Counted = field(default_factory=Counted)
+    whole: bool = True
+    folded: bool = False
+    tally: Tally = field(default_factory=Tally)
+    records: int = 0
+
+    def __post_init__(self) -> None:
+        self.count_records()
+
+    def count_records(self) -> None:
+        """Note how many pairs there are, before any is let go of."""
+        self.records = len(self.findings) + sum(self.counted.identical.values())
 
     @property
     def diverged(self) -> bool:
@@ -186,18 +212,47 @@ class JudgedPlace:
         for (index, finding), reason in zip(known, reasons):
             if reason:
                 self.findings[index] = replace(finding, suspicion=reason)
+        self.tally = tally_of(self.step, self.rank, self.findings, self.positions, self.counted)
+
+    @property
+    def order(self) -> tuple[float, ...] | None:
+        """By what first divergences are sorted in time; None if everything agrees."""
+        if self.tally.first is None:
+            return None
+        return self.step, *self.tally.first.order, self.rank
+
+    def fold(self) -> None:
+        """Let go of the findings of cells that agree; the tally has them."""
+        kept = [
+            (finding, position)
+            for finding, position in zip(self.findings, self.positions)
+            if finding is not None and not is_folded(finding)
+        ]
+        self.findings = [finding for finding, _ in kept]
+        self.positions = [position for _, position in kept]
+        self.whole = False
 
 
-def judge_place(job: Job, step: int, rank: int) -> JudgedPlace:
-    """Compare one place; pairs with many bytes wait."""
+def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> JudgedPlace:
+    """Compare one place; pairs with many bytes wait.
+
+    Args:
+        wholesale: count what agrees without a finding, where that can be done.
+    """
     before = [len(view.run.problems) for view in (*job.sides, *job.noise)]
-    plan = job.plan(step, rank)
+    counted = job.count(step, rank) if wholesale else None
+    if counted is None:
+        plan, positions, left_out = job.plan(step, rank), None, job.filter(step, rank)
+    else:
+        plan, positions = counted.plan, counted.positions
+        left_out = PlaceFilter(job.chosen, counted.data, False)
     repetitions = _Repetitions(job, step, rank) if job.noise else None
     findings: list[Finding | None] = []
     gaps: Counter[tuple[str, str]] = Counter()
     works: list[PairWork] = []
-    place = JudgedPlace(step, rank, findings, _positions(plan.pairs), notes=plan.notes)
-    left_out = job.filter(step, rank)
+    place = JudgedPlace(step, rank, findings, positions or _positions(plan.pairs), notes=plan.notes)
+    if counted is not None:
+        place.counted, place.whole = counted.counted, False
     parted: EventKey | None = None  # where nothing more is compared with first_only
     for index, pair in enumerate(plan.pairs):
         if parted not in (None, pair.event):
@@ -228,8 +283,21 @@ def judge_place(job: Job, step: int, rank: int) -> JudgedPlace:
         else:
             place.settle(judge_pair(job, work))
     place.waiting = tuple(waiting)
+    place.count_records()
+    if counted is not None and job.chosen.first_only and (waiting or place.diverged):
+        return judge_place(job, step, rank)  # it ends in the middle
     views = (*job.sides, *job.noise)
     place.problems = tuple(tuple(map(str, v.run.problems[n:])) for v, n in zip(views, before))
+    return place
+
+
+def judge_whole(job: Job, step: int, rank: int) -> JudgedPlace:
+    """Compare one place here and now, every pair of it."""
+    place = judge_place(job, step, rank)
+    for work in place.waiting:
+        place.settle(judge_pair(job, work))
+    place.waiting = ()
+    place.finish()
     return place
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from mindrlhf_msprobe.comparison.explain import explain, unreadable_place
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, LeftOut
@@ -23,13 +22,6 @@ from mindrlhf_msprobe.findings import (
     Status,
     Verdict,
 )
-from mindrlhf_msprobe.phases import (
-    UPDATE_PHASES,
-    key_data_home,
-    key_order,
-    phase_order,
-    usual_place,
-)
 from mindrlhf_msprobe.storage.reader import Run
 
 
@@ -37,6 +29,7 @@ def conclude(
     places: Sequence[JudgedPlace],
     runs: tuple[Run, Run],
     plan: Callable[[int, int], StepPlan],
+    judge: Callable[[int, int], JudgedPlace],
     preflight: Preflight,
     left_out: Callable[[StepPlan, int], LeftOut] | None = None,
 ) -> Verdict:
@@ -48,25 +41,30 @@ def conclude(
 
     Args:
         places: in the order of their steps and ranks.
-        plan: pairs a place once more; asked for that of the first divergence alone.
+        plan, judge: pairs, and compares, a place once more; asked for that of the first divergence
+            alone.
         left_out: says, of a plan and the first divergence in it, what the caller left out.
     """
-    counts = Counter(str(finding.status) for finding in _findings(places))
-    candidates = [found for place in places if (found := _first_divergence(place)) is not None]
-    candidates.sort(key=_causal_order)
+    counts: Counter[str] = Counter()
+    for place in places:
+        counts.update(place.tally.counts)
+    candidates = [place for place in places if place.order is not None]
+    candidates.sort(key=lambda place: place.order or ())
     first: Divergence | None = None
     places_reached: tuple[Spread, ...] = ()
     if candidates and _compared_something(counts):
-        place, index = candidates[0]
+        place = candidates[0]
+        findings = (place if place.whole else judge(place.step, place.rank)).findings
         earlier = {p.step for p in places if p.step < place.step}
         pairs = plan(place.step, place.rank)
-        if len(pairs.pairs) == len(place.findings):
+        if len(pairs.pairs) == len(findings):
+            index = _first_different(findings)
             unseen = LeftOut() if left_out is None else left_out(pairs, index)
-            step = JudgedStep(pairs, tuple(zip(pairs.pairs, place.findings)), unseen)
+            step = JudgedStep(pairs, tuple(zip(pairs.pairs, findings)), unseen)
             first = explain(step, index, runs, preflight, agreed_steps=len(earlier))
             places_reached = spread(step, index)
         else:  # the place could not be compared as a whole
-            first = unreadable_place(_finding_at(place, index))
+            first = unreadable_place(_first_finding(place))
     return Verdict(
         status=_outcome(counts),
         counts={str(status): counts.get(str(status), 0) for status in Status},
@@ -75,19 +73,19 @@ def conclude(
         spread=places_reached,
         steps=len({place.step for place in places}),
         ranks=len({place.rank for place in places}),
-        phases=tuple(dict.fromkeys(f.phase for f in _findings(places) if f.phase and f.entry)),
+        phases=tuple(dict.fromkeys(phase for place in places for phase in place.tally.phases)),
         parted=_parted(candidates) if first else (),
         agreeing_ranks=_agreeing(places, candidates) if first else (),
         non_finite=on_both_sides(_findings(places)),
     )
 
 
-def _parted(candidates: Sequence[tuple[JudgedPlace, int]]) -> tuple[RankDivergence, ...]:
+def _parted(candidates: Sequence[JudgedPlace]) -> tuple[RankDivergence, ...]:
     """Return each rank's first divergence, of candidates in causal order."""
     parted: dict[int, RankDivergence] = {}
-    for place, index in candidates:
+    for place in candidates:
         if place.rank not in parted:
-            finding = _finding_at(place, index)
+            finding = _first_finding(place)
             phase = finding.phase if finding.entry is not None else None
             parted[place.rank] = RankDivergence(
                 place.rank, place.step, phase, finding.record, finding.micro_step
@@ -95,15 +93,9 @@ def _parted(candidates: Sequence[tuple[JudgedPlace, int]]) -> tuple[RankDivergen
     return tuple(parted.values())
 
 
-def _agreeing(
-    places: Sequence[JudgedPlace], candidates: Sequence[tuple[JudgedPlace, int]]
-) -> tuple[int, ...]:
-    compared = {place.rank for place in places if any(f is not None for f in place.findings)}
-    return tuple(sorted(compared - {place.rank for place, _ in candidates}))
-
-
-def _findings(places: Sequence[JudgedPlace]) -> Iterator[Finding]:
-    return (finding for place in places for finding in place.findings if finding is not None)
+def _agreeing(places: Sequence[JudgedPlace], candidates: Sequence[JudgedPlace]) -> tuple[int, ...]:
+    compared = {place.rank for place in places if place.tally.compared}
+    return tuple(sorted(compared - {place.rank for place in candidates}))
 
 
 def _outcome(counts: Counter[str]) -> Outcome:
@@ -128,35 +120,10 @@ def _coverage(places: Sequence[JudgedPlace]) -> tuple[CoverageGap, ...]:
     return tuple(CoverageGap(reason, only_in, n) for (reason, only_in), n in gaps.items())
 
 
-def _first_divergence(place: JudgedPlace) -> tuple[JudgedPlace, int] | None:
-    for index, finding in enumerate(place.findings):
-        if finding is not None and not finding.status.agrees:
-            return place, index
-    return None
+def _first_different(findings: Sequence[Finding | None]) -> int:
+    return next(i for i, f in enumerate(findings) if f is not None and not f.status.agrees)
 
 
-def _finding_at(place: JudgedPlace, index: int) -> Finding:
-    finding = place.findings[index]
-    assert finding is not None
-    return finding
-
-
-def _causal_order(found: tuple[JudgedPlace, int]) -> tuple[float, ...]:
-    place, index = found
-    finding = _finding_at(place, index)
-    within: tuple[float, ...] = (math.inf, 0, 0)
-    if finding.key is not None:
-        within = (usual_place(finding.key), key_order(finding.key), finding.micro_step or 0)
-        if _is_of_an_update(finding):  # these stand update by update, whichever key it is
-            before = {
-                (f.key, f.micro_step)
-                for f in place.findings[:index]
-                if f is not None and _is_of_an_update(f)
-            }
-            within = (float(phase_order(UPDATE_PHASES[0])), len(before), *within)
-    return place.step, *place.positions[index], *within, place.rank
-
-
-def _is_of_an_update(finding: Finding) -> bool:
-    home = None if finding.key is None else key_data_home(finding.key)
-    return home is not None and home.phase in UPDATE_PHASES
+def _first_finding(place: JudgedPlace) -> Finding:
+    assert place.tally.first is not None
+    return place.tally.first.finding

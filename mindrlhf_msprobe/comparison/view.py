@@ -48,19 +48,17 @@ class View:
             if rank in ranks or not self.only_ranks
         }
 
-    def load(self, step: int, rank: int) -> StepData:
-        """Read one place."""
+    def load(self, step: int, rank: int, *, layers: bool = True) -> StepData:
+        """Read one place, its layer data only if asked for."""
         own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
         at = (
             step if own.step is None else own.step,
             rank if own.rank is None else own.rank,
         )
         shown = {name: phase for phase, name in self.phases.items()}
-        if self.key_data_only:
-            entries = []
-        else:
-            entries = self.run.entries(step=at[0], rank=at[1]) if not self.phases else []
-        for phase in shown:
+        layers = layers and not self.key_data_only
+        entries = self.run.entries(step=at[0], rank=at[1]) if layers and not self.phases else []
+        for phase in shown if layers else ():
             entries += [
                 replace(entry, phase=shown[phase])
                 for entry in self.run.entries(phase, step=at[0], rank=at[1])

@@ -42,7 +42,7 @@ def write_comparison(comparison: Comparison, output: Path, csv: bool = False) ->
     from mindrlhf_msprobe.report.summary import summary_of
     from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
 
-    tables = [summary_of(comparison), *tables_of(comparison.findings)]
+    tables = [summary_of(comparison), *tables_of(comparison.findings, comparison.agreements)]
     with staged(output) as directory:
         names = write_workbooks(tables, directory)
         if csv:

@@ -105,6 +105,7 @@ def _counts(comparison: Comparison) -> Iterator[Row]:
         number = verdict.counts.get(status.value, 0)
         yield _row("counts", status.value, number, colour=colour_of(status) if number else PLAIN)
     suspicious = sum(1 for finding in comparison.findings if finding.suspicion)
+    suspicious += sum(agreement.suspicious for agreement in comparison.agreements)
     yield _row("counts", "of those that agree, suspicious", suspicious)
     for what, number in (
         ("steps", verdict.steps),
@@ -174,6 +175,6 @@ _TOLERANCE_COLUMNS = (("rule", 80), ("records", 12), ("passed only by it", 20))
 
 def _tolerance_sheet(comparison: Comparison) -> Sheet:
     rows = [_row(rule.rule, rule.records, rule.passed) for rule in comparison.rules]
-    bitwise = sum(1 for finding in comparison.findings if not finding.tolerance)
+    bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
     rows.append(_row(BITWISE, bitwise, None))
     return Sheet.of("tolerance", _TOLERANCE_COLUMNS, rows)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mindrlhf_msprobe.findings import Finding
+from mindrlhf_msprobe.findings import Agreement, Finding, Side, Status, counted
 from mindrlhf_msprobe.report.colours import colour_of_finding
 from mindrlhf_msprobe.report.columns import KEY_DATA_COLUMNS, Column, cell_columns
 from mindrlhf_msprobe.report.names import Names
@@ -17,11 +18,15 @@ MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
 _NAME_WIDTH = 60
 
 
-def tables_of(findings: Iterable[Finding]) -> list[Table]:
-    """Return one table a key, then one a phase; their rows keep the findings' causal order."""
+def tables_of(findings: Iterable[Finding], agreements: Iterable[Agreement] = ()) -> list[Table]:
+    """Return one table a key, then one a phase; their rows keep the findings' causal order.
+
+    Args:
+        agreements: what agrees and has no finding each; one row before those of its step and rank.
+    """
     keys: dict[str, list[Finding]] = {}
     phases: dict[str, list[Finding]] = {}
-    for finding in findings:
+    for finding in _with_agreements(findings, agreements):
         if finding.key is not None:
             keys.setdefault(finding.key, []).append(finding)
         else:
@@ -32,6 +37,41 @@ def tables_of(findings: Iterable[Finding]) -> list[Table]:
         for phase, rows in phases.items()
     ]
     return of_keys + of_phases
+
+
+def _with_agreements(
+    findings: Iterable[Finding], agreements: Iterable[Agreement]
+) -> Iterator[Finding]:
+    """Yield the findings, before those of each step and rank what agrees there as one a phase."""
+    folded = deque(agreements)
+    for finding in findings:
+        while folded and (folded[0].step, folded[0].rank) <= (finding.step, finding.rank):
+            yield _as_finding(folded.popleft())
+        yield finding
+    yield from map(_as_finding, folded)
+
+
+def _as_finding(agreement: Agreement) -> Finding:
+    """Return what agrees as one row: its names say how many records it stands for."""
+    close = agreement.within_tolerance
+    said = f"{counted(agreement.records, 'record')} that agree" + "s" * (agreement.records == 1)
+    note = f"{agreement.identical} identical, {close} within_tolerance" if close else ""
+    suspicious = ""
+    if agreement.suspicious:
+        suspicious = f"{agreement.suspicious} of them, first {agreement.suspicion}"
+    return Finding(
+        record=said,
+        status=Status.WITHIN_TOLERANCE if close else Status.IDENTICAL,
+        step=agreement.step,
+        rank=agreement.rank,
+        phase=agreement.phase,
+        io="",
+        path="",
+        a=Side(name=said),
+        b=Side(name=said),
+        note=note,
+        suspicion=suspicious,
+    )
 
 
 def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:

@@ -38,8 +38,7 @@ def read_journal(root: Path, path: Path) -> JournalContent:
     *whole, rest = layout.read_inside(root, path).split(b"\n")
     for raw in filter(None, whole):
         try:
-            line = json.loads(raw)
-            _check(line)
+            line = read_line(raw)
             if line["entry"] in entries:
                 raise ValueError("an entry that was recorded already")
         except (ValueError, RecursionError):
@@ -53,6 +52,18 @@ def read_journal(root: Path, path: Path) -> JournalContent:
         content.lines.append(line)
     content.torn = bool(rest)
     return content
+
+
+def read_line(raw: bytes) -> dict[str, Any]:
+    """Read one line of a journal.
+
+    Raises:
+        ValueError, RecursionError: it is damaged.
+    """
+    line = json.loads(raw)
+    _check(line)
+    assert isinstance(line, dict)
+    return line
 
 
 #: What a journal line must and may hold beside the values themselves.

@@ -362,6 +362,38 @@ class Run:
             found += self._read_entries(*place)
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
 
+    def phases_at(self, step: int, rank: int) -> list[str]:
+        """Return the phases of which layer data were recorded in one place."""
+        return sorted(phase for phase, *_ in self._layers_at.get((step, rank), ()))
+
+    def journal_lines(self, phase: str, step: int, rank: int) -> list[bytes] | None:
+        """Return the lines of one journal as they are on disk.
+
+        None where there is no journal, or it is not whole: `entries` knows what that means.
+        """
+        directory = self._layer_dirs[phase, step, rank]
+        journal = directory / layout.JOURNAL_FILE
+        try:
+            for linked in (directory, directory / layout.TENSOR_DIR):
+                if not layout.inside(self.path, linked):
+                    return None
+            *lines, rest = layout.read_inside(self.path, journal).split(b"\n")
+        except (OSError, ValueError):
+            return None
+        return None if rest else lines
+
+    def entries_of(
+        self, lines: list[dict[str, Any]], phase: str, step: int, rank: int
+    ) -> list[Entry] | None:
+        """Return the entries of some lines of a journal; None if one cannot be read."""
+        if not lines:
+            return []
+        files = Locator(self.path, self._layer_dirs[phase, step, rank] / layout.TENSOR_DIR)
+        try:
+            return [_entry(line, files, phase, step, rank) for line in lines]
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None
+
     def key_data(
         self, name: str | None = None, step: int | None = None, rank: int | None = None
     ) -> list[KeyDatum]:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,15 @@ _EXACT_DTYPES = frozenset(
 def entry_name(cell: str, class_name: str, direction: str, call: int) -> str:
     """Return an entry's name, e.g. `Cell.model.norm.RMSNorm.forward.0`."""
     return f"Cell.{cell}.{class_name}.{direction}.{call}"
+
+
+@lru_cache(maxsize=1 << 16)
+def has_plain_call(entry: str) -> bool:
+    """Tell whether an entry's name is one of ours, so that two names are two calls."""
+    match = _ENTRY.fullmatch(entry)
+    return (
+        match is not None and match["scope"] == "Cell" and str(int(match["call"])) == match["call"]
+    )
 
 
 def cell_name(entry: str) -> str:
@@ -191,19 +200,22 @@ def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str
     Raises:
         ValueError: something in it does not describe a value.
     """
+    for io, at, structure in entry_parts(name, content):
+        head = name if io == PARAMETERS_GRAD else f"{name}.{io}"
+        for path, leaf in leaves(structure, at):
+            yield f"{head}.{path}", io, path, leaf
+
+
+def entry_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield (io, path, structure of values) of one entry's JSON, ours or msprobe's."""
     if f".{PARAMETERS_GRAD}." in f"{name}.":
         for parameter, grads in _gradients_of(content).items():
-            items = grads if isinstance(grads, list) else [grads]
-            for item in items:
-                for path, leaf in leaves(item, child_path("", parameter)):
-                    yield f"{name}.{path}", PARAMETERS_GRAD, path, leaf
+            for item in grads if isinstance(grads, list) else [grads]:
+                yield PARAMETERS_GRAD, child_path("", parameter), item
         return
     for part in _ENTRY_FIELDS:
-        if part not in content or content[part] is None:
-            continue
-        io = part.partition("_")[0]
-        for path, leaf in leaves(content[part]):
-            yield f"{name}.{io}.{path}", io, path, leaf
+        if content.get(part) is not None:
+            yield part.partition("_")[0], "", content[part]
 
 
 #: What a journal line holds beside the values themselves.
