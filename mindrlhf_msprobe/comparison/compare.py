@@ -39,7 +39,14 @@ from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.verdict import conclude
 from mindrlhf_msprobe.comparison.view import View, views
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
-from mindrlhf_msprobe.findings import Chosen, Comparison, Divergence, Preflight, RuleUse
+from mindrlhf_msprobe.findings import (
+    Chosen,
+    Comparison,
+    Divergence,
+    Finding,
+    Preflight,
+    RuleUse,
+)
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
@@ -353,7 +360,7 @@ def _chosen(
     Raises:
         UsageError: the patterns leave nothing.
     """
-    if filters.by_name and not comparison.findings:
+    if filters.by_name and not (comparison.findings or comparison.agreements):
         raise UsageError(
             f"include {list(filters.include)} and exclude {list(filters.exclude)} leave no record "
             f"to compare; expected patterns that leave one at least."
@@ -379,7 +386,15 @@ def _chosen(
     if first is not None and filters.first_only:
         findings = tuple(f for f in comparison.findings if _is_at(f, first))
         verdict = replace(comparison.verdict, spread=())  # nothing after it was looked at
-        comparison = replace(comparison, verdict=verdict, findings=findings)
+        place = first.step, first.rank, first.phase if first.key is None else None
+        comparison = replace(
+            comparison,
+            verdict=verdict,
+            findings=findings,
+            agreements=tuple(
+                a for a in comparison.agreements if (a.step, a.rank, a.phase) == place
+            ),
+        )
     return replace(comparison, chosen=chosen)
 
 
