@@ -175,6 +175,8 @@ _TOLERANCE_COLUMNS = (("rule", 80), ("records", 12), ("passed only by it", 20))
 
 def _tolerance_sheet(comparison: Comparison) -> Sheet:
     rows = [_row(rule.rule, rule.records, rule.passed) for rule in comparison.rules]
-    bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
+    bitwise = sum(1 for finding in comparison.findings if not finding.tolerance)
+    if comparison.agreements:  # which say nothing of it
+        bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
     rows.append(_row(BITWISE, bitwise, None))
     return Sheet.of("tolerance", _TOLERANCE_COLUMNS, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from openpyxl import load_workbook
 from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
+from mindrlhf_msprobe.findings import Agreement, Finding, Metrics, Side, Status
 from mindrlhf_msprobe.report import workbook
+from mindrlhf_msprobe.report.sheets import Sheet
 from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
+from mindrlhf_msprobe.report.xlsx import write_xlsx
 
 
 def write_tables(findings, output):
@@ -339,3 +342,44 @@ def test_numpy_is_not_in_a_table(tmp_path):
     for found in result.findings:
         for value in (found.a.max, found.metrics and found.metrics.max_abs_err):
             assert not isinstance(value, np.generic)
+
+
+def test_a_workbook_tells_no_time(tmp_path):
+    """The same rows are the same bytes: the fingerprints in verdict.json are of the content."""
+    rows = [("", ("a", 1.5)), ("differs", ("b", None))]
+    write_xlsx(tmp_path / "table.xlsx", [Sheet.of("s", (("x", 10), ("y", 10)), rows)])
+    with ZipFile(tmp_path / "table.xlsx") as book:
+        assert {info.date_time for info in book.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert b"dcterms:created" not in book.read("docProps/core.xml")
+    assert load_workbook(tmp_path / "table.xlsx")["s"]["A2"].value == "a"
+
+
+def test_what_agrees_in_a_large_run_is_one_row(tmp_path):
+    """A phase, step and rank of cells that agree; what differs follows below, key data are all."""
+    side = Side("x", "Float32", (2,), 1.0, 0.0, 0.5, 1.0)
+    cell = {"step": 3, "rank": 1, "phase": "actor_update", "io": "output", "path": "0"}
+    differs = Finding("r", Status.DIFFERENT, a=side, b=side, entry="e", note="no", **cell)
+    agreements = [
+        Agreement(3, 0, "actor_update", 900),
+        Agreement(3, 1, "actor_update", 890, 9, 2, "r: NaN or Inf on both sides"),
+        Agreement(3, 1, "critic_update", 1),
+    ]
+    (update, critic) = tables_of([differs], agreements)
+    write_workbooks([update, critic], tmp_path)
+    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
+    header, *rows = sheet.iter_rows(values_only=True)
+    rows = [dict(zip(header, row)) for row in rows]
+    assert [row["NPU Name"] for row in rows] == [
+        "900 records that agree",
+        "899 records that agree",
+        "x",
+    ]
+    assert [row["status"] for row in rows] == ["identical", "within_tolerance", "different"]
+    assert [(row["step"], row["rank"]) for row in rows] == [(3, 0), (3, 1), (3, 1)]
+    assert rows[1]["Err_message"] == "within_tolerance: 890 identical, 9 within_tolerance"
+    assert rows[1]["suspicion"] == "2 of them, first r: NaN or Inf on both sides"
+    assert [row["Result"] for row in rows] == ["pass", "pass", "error"]
+    sheet = load_workbook(tmp_path / "compare_result_critic_update.xlsx").worksheets[0]
+    assert [row[0] for row in sheet.iter_rows(min_row=2, values_only=True)] == [
+        "1 record that agrees"
+    ]
