@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mindrlhf_msprobe.findings import Agreement, Finding, Status
+from mindrlhf_msprobe.comparison.non_finite import on_both_sides
+from mindrlhf_msprobe.findings import Agreement, Finding, NonFinite, Status
 from mindrlhf_msprobe.phases import (
     UPDATE_PHASES,
     key_data_home,
@@ -56,6 +57,7 @@ class Tally:
         suspicious: how many records agree and deserve a look.
         agreements: what `is_folded` of each phase.
         first: the first finding that does not agree; None if all do.
+        non_finite: the records that agree and hold NaN or infinity on both sides.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Tally:
     suspicious: int = 0
     agreements: tuple[Agreement, ...] = ()
     first: First | None = None
+    non_finite: NonFinite = field(default_factory=NonFinite)
 
     @property
     def compared(self) -> int:
@@ -115,6 +118,7 @@ def tally_of(
         suspicious,
         _agreements(step, rank, findings, counted, tuple(phases)),
         first,
+        on_both_sides(finding for finding in findings if finding is not None),
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from mindrlhf_msprobe.comparison.explain import explain, unreadable_place
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, LeftOut
-from mindrlhf_msprobe.comparison.non_finite import on_both_sides
 from mindrlhf_msprobe.comparison.pairing import StepPlan
 from mindrlhf_msprobe.comparison.place import JudgedPlace
 from mindrlhf_msprobe.comparison.spread import spread
@@ -15,6 +15,7 @@ from mindrlhf_msprobe.findings import (
     CoverageGap,
     Divergence,
     Finding,
+    NonFinite,
     Outcome,
     Preflight,
     RankDivergence,
@@ -76,7 +77,7 @@ def conclude(
         phases=tuple(dict.fromkeys(phase for place in places for phase in place.tally.phases)),
         parted=_parted(candidates) if first else (),
         agreeing_ranks=_agreeing(places, candidates) if first else (),
-        non_finite=on_both_sides(_findings(places)),
+        non_finite=_non_finite(places),
     )
 
 
@@ -118,6 +119,11 @@ def _coverage(places: Sequence[JudgedPlace]) -> tuple[CoverageGap, ...]:
         for gap in place.gaps:
             gaps[gap.reason, gap.only_in] += gap.records
     return tuple(CoverageGap(reason, only_in, n) for (reason, only_in), n in gaps.items())
+
+
+def _non_finite(places: Sequence[JudgedPlace]) -> NonFinite:
+    found = [place.tally.non_finite for place in places if place.tally.non_finite.records]
+    return replace(found[0], records=sum(n.records for n in found)) if found else NonFinite()
 
 
 def _first_different(findings: Sequence[Finding | None]) -> int:
