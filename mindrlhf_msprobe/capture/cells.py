@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from mindspore import nn
 
@@ -57,6 +58,32 @@ def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
         ]
         pending += reversed(children)
     return cells
+
+
+class Children:
+    """The children of a cell, and those of the lists and dicts of cells among them, at one moment.
+
+    Such lists never run themselves, so that whoever runs their cells stands for them.
+    """
+
+    def __init__(self, cell: nn.Cell) -> None:
+        # The cells are kept, so that no other one gets the id of one that was removed.
+        self._known: list[tuple[Mapping[str, Any], list[nn.Cell], list[int]]] = []
+        pending = [cell]
+        while pending:
+            holder = pending.pop()
+            cells = list(holder._cells.values())
+            self._known.append((holder._cells, cells, [id(child) for child in cells]))
+            pending += [c for c in cells if isinstance(c, (nn.CellList, nn.CellDict))]
+
+    def changed(self) -> bool:
+        """Tell whether a child has come, gone or been replaced since."""
+        return any([*map(id, now.values())] != then for now, _, then in self._known)
+
+
+def has_run(cell: nn.Cell) -> bool:
+    """Tell whether a cell has ever been called in PyNative mode."""
+    return bool(cell._init_flag or cell._is_check_and_refresh)
 
 
 def in_a_tuple(cell: nn.Cell) -> set[str]:

@@ -7,6 +7,7 @@ sees, and a fault inside one never reaches the training.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -16,7 +17,12 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.callstack import CallStacks, encloses, running_frame
-from mindrlhf_msprobe.capture.cells import named_cells, parameters_held_twice
+from mindrlhf_msprobe.capture.cells import (
+    Children,
+    has_run,
+    named_cells,
+    parameters_held_twice,
+)
 from mindrlhf_msprobe.capture.gradients import (
     CallGradients,
     ParameterGradients,
@@ -38,11 +44,12 @@ from mindrlhf_msprobe.storage.records import entry_name
 
 @dataclass
 class _Slot:
-    """A hooked cell: its name in entries, and whether it is recorded."""
+    """A hooked cell: its name in entries, whether it is recorded, and which cells it holds."""
 
     cell: nn.Cell
     call_name: str
     recorded: bool
+    children: Children
 
 
 @dataclass
@@ -96,6 +103,7 @@ class EagerCapture:
         self._in_range = True  # whether the token that was counted last is recorded
         self._hooks = CellHooks(self._before, self._after)
         self._slots: dict[int, _Slot] = {}
+        self._cells: dict[int, nn.Cell] = {}  # all that were in the network, hooked or not
         self._held_twice: dict[int, set[str]] = {}
         # Parameters that this opening has looked at: what a glance showed, and which of them were
         # only glanced at since.
@@ -117,28 +125,58 @@ class EagerCapture:
     def open(self) -> None:
         """Register the hooks; none stays where that fails."""
         cells = named_cells(self._root)
-        self._held_twice = parameters_held_twice(cells.values()) if self._with_parameters else {}
         try:
             if self._backward:
                 self._backlog.open(waits=not any(cell.has_bprop for cell in cells.values()))
-            for name, cell in cells.items():
-                recorded = self._is_recorded(name)
-                # Tokens are counted by the outermost cells, recorded or not.
-                if recorded or self._records_token is not None:
-                    call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
-                    self._slots[id(cell)] = _Slot(cell, call_name, recorded)
-                    self._hooks.add(cell)
-                if self._backward:
-                    for repeating in repeating_cells(cell):
-                        self._hooks.add_before(repeating, self._before_repetition)
+            self._hook(cells)
         except BaseException:
             self._hooks.remove()
             self._backlog.close()
             raise
 
+    def _hook(self, cells: Mapping[str, nn.Cell]) -> None:
+        """Hook the cells of the network that are not hooked yet."""
+        self._held_twice = parameters_held_twice(cells.values()) if self._with_parameters else {}
+        for name, cell in cells.items():
+            if id(cell) in self._cells:
+                continue
+            self._cells[id(cell)] = cell
+            recorded = self._is_recorded(name)
+            # Tokens are counted by the outermost cells, recorded or not.
+            if recorded or self._records_token is not None:
+                call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
+                self._slots[id(cell)] = _Slot(cell, call_name, recorded, Children(cell))
+                self._hooks.add(cell)
+            if self._backward:
+                for repeating in repeating_cells(cell):
+                    self._hooks.add_before(repeating, self._before_repetition)
+
+    def _hook_new_cells(self) -> None:
+        """Hook the cells that were put into the network since; count those that ran unseen."""
+        with self._lock:
+            if self._closed:
+                return
+            cells = named_cells(self._root)
+            new = {name: cell for name, cell in cells.items() if id(cell) not in self._cells}
+            self._hook(cells)
+            for slot in self._slots.values():
+                slot.children = Children(slot.cell)
+            if self._parameter_gradients is not None:
+                self._parameter_gradients.watch(self._recorded_cells())
+        self._count_unseen(new)
+
+    def _count_unseen(self, new: Mapping[str, nn.Cell]) -> None:
+        for name, cell in new.items():
+            if self._is_recorded(name) and has_run(cell):
+                why = f"{name} ran before it was seen; it is recorded from its next call on"
+                self._fault("a cell that was put into the network in its phase", LookupError(why))
+
     def close(self) -> None:
         """Remove the hooks and hand over what is not whole: no more will come of it."""
         self._hooks.remove()
+        with self._guard("a cell that was put into the network in its phase"):
+            cells = named_cells(self._root).items()
+            self._count_unseen({n: cell for n, cell in cells if id(cell) not in self._cells})
         self._backlog.close()
         with self._lock:
             self._closed = True
@@ -219,7 +257,7 @@ class EagerCapture:
         if self._in_range or self._closed or not frames or gradients_flow():
             return False
         slot = self._slots.get(id(cell))
-        if slot is None or id(cell) == self._first_outermost:
+        if slot is None or id(cell) == self._first_outermost or slot.children.changed():
             return False
         if not encloses(frames[-1].runs, running_frame()):
             return False
@@ -231,8 +269,10 @@ class EagerCapture:
 
     def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:
         slot = self._slots.get(id(cell))
-        if slot is None or self._closed:  # a copy of a hooked cell has its hooks too
+        if slot is None or self._closed:
             return None
+        if slot.children.changed():
+            self._hook_new_cells()
         runs = running_frame()
         frames = self._frames()
         while frames and not encloses(frames[-1].runs, runs):
@@ -324,13 +364,15 @@ class EagerCapture:
                 backlog=self._backlog,
                 selection=self._selection,
             )
-        self._parameter_gradients.watch(
-            {
-                slot.call_name.removesuffix(".forward"): slot.cell
-                for slot in self._slots.values()
-                if slot.recorded
-            }
-        )
+        self._parameter_gradients.watch(self._recorded_cells())
+
+    def _recorded_cells(self) -> dict[str, nn.Cell]:
+        """Return the recorded cells by the head of their entries' names."""
+        return {
+            slot.call_name.removesuffix(".forward"): slot.cell
+            for slot in self._slots.values()
+            if slot.recorded
+        }
 
     def _count_token(self, cell: int, *, outermost: bool) -> int | None:
         """A new token begins when the first of the outermost cells is called again."""
@@ -380,6 +422,9 @@ class EagerCapture:
         frames = self._frames()
         if self._closed:
             return
+        slot = self._slots.get(id(cell))
+        if slot is not None and slot.children.changed():
+            self._hook_new_cells()  # it made them while it ran
         while True:
             frame = frames.pop()
             if frame.cell == id(cell):

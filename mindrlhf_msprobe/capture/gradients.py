@@ -354,15 +354,18 @@ class ParameterGradients:
         self._hooks = hooks
         self._open: dict[str, dict[str, Any]] = {}
         self._due: dict[str, set[str]] = {}
+        self._seen: set[int] = set()
 
     def watch(self, cells: Mapping[str, nn.Cell]) -> None:
-        """Hook the trainable parameters of cells, given by the head of their entries' names."""
-        seen: set[int] = set()
+        """Hook the trainable parameters of cells, given by the head of their entries' names.
+
+        Those of cells that come later, when it is called again, are hooked then.
+        """
         for head, cell in cells.items():
             own: dict[str, Parameter] = {}
             for name, parameter in cell.parameters_and_names(expand=False):
-                if id(parameter) not in seen and parameter.requires_grad:
-                    seen.add(id(parameter))
+                if id(parameter) not in self._seen and parameter.requires_grad:
+                    self._seen.add(id(parameter))
                     own[name] = parameter
             for name, parameter in own.items():
                 self._hooks.add(parameter, self._taker(head, name, frozenset(own)))

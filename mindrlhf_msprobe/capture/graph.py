@@ -1,34 +1,42 @@
 """Graph mode and jit: probes are compiled into the cells of the watched networks.
 
-`watch` replaces the construct of every cell by a wrapper that behaves as the construct itself
-where Python runs it, and holds probes where MindSpore compiles it: so a network is recorded in
-GRAPH_MODE, and in PyNative mode where `ms.jit` compiles it or a part of it. Opening and closing a
-phase only decides who takes what the probes hand over; nothing is compiled again.
+While MindSpore compiles, the construct of every cell is replaced by a wrapper that holds probes: so
+a network is recorded in GRAPH_MODE, and in PyNative mode where `ms.jit` compiles it or a part of
+it. In GRAPH_MODE the wrappers are there from `watch` on. Opening and closing a phase only decides
+who takes what the probes hand over; nothing is compiled again.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
 import os
-from collections.abc import Callable, Mapping
-from types import MethodType
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import mindspore
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.cells import in_a_tuple, named_cells, parameters_held_twice
 from mindrlhf_msprobe.capture.eager import EagerCapture
-from mindrlhf_msprobe.capture.graph_calls import CellSlot, GraphCalls
+from mindrlhf_msprobe.capture.entries import FaultSink
+from mindrlhf_msprobe.capture.graph_call import CellSlot
+from mindrlhf_msprobe.capture.graph_calls import GraphCalls
+from mindrlhf_msprobe.capture.graph_compiling import COMPILATIONS
 from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
-from mindrlhf_msprobe.capture.graph_source import (
-    CONSTRUCT,
-    NUMBER,
-    Asked,
-    WrapperSources,
-    cell_source,
-    optimizer_source,
+from mindrlhf_msprobe.capture.graph_source import Asked, cell_source, optimizer_source
+from mindrlhf_msprobe.capture.graph_wrappers import (
+    has_been_asked,
+    is_inside_recomputed,
+    is_optimizer,
+    is_wrapped,
+    note_inside_recomputed,
+    note_optimizer,
+    number_of,
+    own_construct,
+    unwrap,
+    wrap,
 )
 from mindrlhf_msprobe.capture.mindspore_api import API, EXECUTOR
 from mindrlhf_msprobe.capture.opening import Opening
@@ -36,19 +44,6 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.manifest import CASTS
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
-
-_ASKED = "msprobe_asked"
-_INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
-_OPTIMIZER = "msprobe_optimizer"  # wrapped as what takes gradients, not as a cell among others
-_numbers = itertools.count(1)
-_sources = WrapperSources()
-
-
-class _Number(int):
-    """A cell's number; a copy of the cell has none, for it is not watched."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> int:
-        return 0
 
 
 def _writes_files() -> bool:
@@ -61,37 +56,152 @@ def graph_mode() -> bool:
     return bool(mode == mindspore.GRAPH_MODE) and os.environ.get("MS_JIT") != "0"
 
 
-class GraphProbes:
-    """The probes of one recorded run."""
+@dataclass
+class _Watched:
+    """A network whose cells get probes.
 
-    def __init__(self, config: ProbeConfig) -> None:
+    Attributes:
+        compiled: number of each cell that has been compiled in it → its name and class then.
+    """
+
+    role: str
+    network: weakref.ref[nn.Cell]
+    compiled: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class GraphProbes:
+    """The probes of one recorded run.
+
+    Args:
+        fault: told about every fault; may raise only in strict mode.
+    """
+
+    def __init__(self, config: ProbeConfig, fault: FaultSink) -> None:
         self.config = config
-        # role → optimizers' (number, its parameters in the order of their gradients)
-        self._optimizers: dict[str, list[tuple[int, list[Any]]]] = {}
+        self._fault = fault
+        self._watched: list[_Watched] = []
+        self._optimizers: dict[str, list[nn.Cell]] = {}  # by role
+        self._put_on: list[nn.Cell] = []
 
     def watch(self, role: str, network: nn.Cell) -> None:
-        """Put probes into a network that has not been compiled yet.
+        """Have probes put into a network wherever MindSpore compiles it or a part of it.
 
         An optimizer inside it that is watched as one stays so.
 
         Raises:
-            UsageError: it has been compiled already, by itself or inside another cell.
+            UsageError: in GRAPH_MODE, it has been compiled already, by itself or inside another
+                cell.
         """
+        if graph_mode():
+            asked = self._asked_in(role, network)
+            if not all(has_been_asked(cell, what) for cell, what in asked):
+                _refuse_compiled(f"watch({role}=…)", network)
+            # MindSpore looks at the signature before it compiles.
+            for cell, what in asked:
+                wrap(cell, cell_source, what, shows_signature=False)
+        if not any(w.network() is network and w.role == role for w in self._watched):
+            self._watched.append(_Watched(role, weakref.ref(network)))
+        self._listen()
+
+    def watch_optimizer(self, role: str, optimizer: nn.Cell) -> None:
+        """Have probes put on the gradients that enter an optimizer.
+
+        Raises:
+            UsageError: in GRAPH_MODE, it has been compiled already.
+        """
+        if graph_mode() and not is_optimizer(optimizer):
+            _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
+            self._wrap_optimizer(optimizer, shows_signature=False)
+        optimizers = self._optimizers.setdefault(role, [])
+        if not any(known is optimizer for known in optimizers):
+            optimizers.append(optimizer)
+        self._listen()
+
+    def has_optimizer(self, role: str) -> bool:
+        """Tell whether the gradients that enter an optimizer of a role are recorded."""
+        return bool(self._optimizers.get(role))
+
+    def close(self) -> None:
+        """Put probes into nothing more."""
+        COMPILATIONS.remove(self)
+
+    def put_on(self) -> None:
+        """Put wrappers on the cells of the watched networks, as these are now."""
+        for optimizer in (cell for cells in self._optimizers.values() for cell in cells):
+            if not (is_optimizer(optimizer) and is_wrapped(optimizer)):
+                with self._counted():
+                    self._put_on.append(optimizer)
+                    self._wrap_optimizer(optimizer, shows_signature=not graph_mode())
+        for watched in self._watched:
+            network = watched.network()
+            if network is None:
+                continue
+            with self._counted():
+                for cell, what in self._asked_in(watched.role, network):
+                    if not is_wrapped(cell):
+                        self._put_on.append(cell)
+                    wrap(cell, cell_source, what, shows_signature=not graph_mode())
+                for name, cell in named_cells(network).items():
+                    if is_wrapped(cell):
+                        watched.compiled[number_of(cell)] = name, type(cell).__name__
+
+    def take_off(self) -> None:
+        """Take off the wrappers that were put on, not those that were there before."""
+        while self._put_on:
+            unwrap(self._put_on.pop())
+
+    def compiled_in(self, network: nn.Cell) -> Mapping[int, tuple[str, str]]:
+        """Return number → (name, class) of each cell that has been compiled in a watched network.
+
+        Also of those that have been replaced since: what was compiled goes on running them.
+        """
+        found = (w.compiled for w in self._watched if w.network() is network)
+        return {number: cell for compiled in found for number, cell in compiled.items()}
+
+    def gradients_of(
+        self, role: str, slot_of: Callable[[nn.Cell], CellSlot | None], network: nn.Cell
+    ) -> dict[int, list[tuple[CellSlot, str] | None]]:
+        """Return optimizer number → the (slot, parameter name) of each gradient it takes."""
+        optimizers = [cell for cell in self._optimizers.get(role, ()) if number_of(cell)]
+        owners: dict[int, tuple[CellSlot, str]] = {}
+        for cell in named_cells(network).values() if optimizers else ():
+            slot = slot_of(cell)
+            for name, parameter in cell.parameters_and_names(expand=False):
+                if slot is not None:
+                    owners.setdefault(id(parameter), (slot, name))
+        return {
+            number_of(cell): [owners.get(id(parameter)) for parameter in cell.parameters]
+            for cell in optimizers
+        }
+
+    def _listen(self) -> None:
+        try:
+            COMPILATIONS.add(self)
+        except Exception as error:  # an executor unlike those of the versions that were tried
+            self._fault("the moments in which MindSpore compiles", error)
+            self.put_on()  # for good, then
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._fault("the cells of a network that is compiled", error)
+
+    def _asked_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Asked]]:
+        """Return the cells of which something is recorded, and what."""
         cells = named_cells(network)
         for cell in filter(_is_recomputed, cells.values()):
             for child in cell._cells.values():
                 if child is not None and _is_recomputed(child):
-                    vars(child)[_INSIDE_RECOMPUTED] = True
+                    note_inside_recomputed(child)
+        optimizers = {id(cell) for known in self._optimizers.values() for cell in known}
         asked = [
             (cell, self._asked(role, name, cell))
             for name, cell in cells.items()
-            if not vars(cell).get(_OPTIMIZER)
+            if not (is_optimizer(cell) or id(cell) in optimizers)
         ]
-        missing = [(cell, what) for cell, what in asked if what and not has_probes(cell, what)]
-        if missing and graph_mode():
-            _refuse_compiled(f"watch({role}=…)", network)
-        for cell, what in missing:
-            self._wrap(cell, cell_source, what)
+        return [(cell, what) for cell, what in asked if what is not None]
 
     def _asked(self, role: str, name: str, cell: nn.Cell) -> Asked | None:
         """Return what is recorded of a cell; None for nothing."""
@@ -109,54 +219,18 @@ class GraphProbes:
             gradients="backward" in config.directions and not _why_no_gradients(cell),
         )
 
-    def watch_optimizer(self, role: str, optimizer: nn.Cell) -> None:
-        """Put probes on the gradients that enter an optimizer.
-
-        Raises:
-            UsageError: it has been compiled already.
-        """
+    @staticmethod
+    def _wrap_optimizer(optimizer: nn.Cell, *, shows_signature: bool) -> None:
         asked = Asked(gradients=True)
-        if not vars(optimizer).get(_OPTIMIZER):
-            if graph_mode():
-                _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
-            self._wrap(optimizer, lambda _: optimizer_source(), asked)
-            vars(optimizer)[_OPTIMIZER] = True
-        parameters = list(optimizer.parameters)
-        self._optimizers.setdefault(role, []).append((vars(optimizer)[NUMBER], parameters))
-
-    def _wrap(self, cell: nn.Cell, source: Callable[[Asked], str], asked: Asked) -> None:
-        attributes = vars(cell)
-        if CONSTRUCT in attributes:
-            asked = asked | attributes[_ASKED]
-        else:
-            attributes[CONSTRUCT] = cell.construct
-            attributes[NUMBER] = _Number(next(_numbers))
-        attributes[_ASKED] = asked
-        wrapper = _sources.function(
-            source(asked), like=None if graph_mode() else attributes[CONSTRUCT]
-        )
-        attributes["construct"] = MethodType(wrapper, cell)
-
-    def gradients_of(self, role: str, slots: Mapping[int, CellSlot], network: nn.Cell) -> Any:
-        """Return optimizer number → the (slot, parameter name) of each gradient it takes."""
-        optimizers = self._optimizers.get(role, [])
-        owners: dict[int, tuple[CellSlot, str]] = {}
-        for cell in named_cells(network).values() if optimizers else ():
-            slot = slots.get(vars(cell).get(NUMBER, 0))
-            for name, parameter in cell.parameters_and_names(expand=False):
-                if slot is not None:
-                    owners.setdefault(id(parameter), (slot, name))
-        return {
-            number: [owners.get(id(parameter)) for parameter in parameters]
-            for number, parameters in optimizers
-        }
+        wrap(optimizer, lambda _: optimizer_source(), asked, shows_signature=shows_signature)
+        note_optimizer(optimizer)
 
 
 def _why_no_gradients(cell: nn.Cell) -> str:
     """Return why the gradients of a cell are not recorded in graphs; empty if they are."""
     if cell.has_bprop:
         return "its gradients: it has a bprop of its own"
-    if vars(cell).get(_INSIDE_RECOMPUTED):
+    if is_inside_recomputed(cell):
         # MindSpore orders what it recomputes behind the gradients that arrive, and a probe of
         # those behind the forward pass: "Graph cycle exists".
         return "its gradients: it is recomputed as a part of another cell"
@@ -183,12 +257,6 @@ def _is_inner_recurrent(cell: nn.Cell) -> bool:
     """
     kind = type(cell)
     return kind.__module__ == "mindspore.nn.layer.rnns" and kind.__name__.startswith("_")
-
-
-def has_probes(cell: nn.Cell, asked: Asked) -> bool:
-    """Tell whether a cell has been wrapped for at least what is asked."""
-    present = vars(cell).get(_ASKED)
-    return present is not None and present.covers(asked)
 
 
 def _refuse_compiled(call: str, network: nn.Cell) -> None:
@@ -254,20 +322,17 @@ class PhaseCapture:
         self._with_parameters = opening.with_parameters
         self._backward = "backward" in opening.directions
         self._eager = None if graph_mode() else EagerCapture(opening)
-        self._names = {
-            vars(cell)[NUMBER]: (name, cell)
-            for name, cell in named_cells(root).items()
-            if NUMBER in vars(cell)
-        }
+        self._probes, self._role = probes, role
+        self._is_recorded = opening.is_recorded
+        self._fault = opening.fault
         self._counters = opening.counters
-        self._slots = {
-            number: CellSlot(name, type(cell).__name__, opening.is_recorded(name))
-            for number, (name, cell) in self._names.items()
-        }
+        self._names: dict[int, tuple[str, nn.Cell]] = {}
+        self._slots: dict[int, CellSlot] = {}
+        self._optimizers: dict[int, list[tuple[CellSlot, str] | None]] = {}
+        self._find_cells()
         self._records_token = opening.records_token
         self._first_outermost: int | None = None
         self._token = -1
-        self._optimizers = probes.gradients_of(role, self._slots, root)
         self._graph = GraphCalls(
             self._slots,
             self._optimizers,
@@ -296,12 +361,14 @@ class PhaseCapture:
         return self._graph
 
     def begin(self) -> None:
-        """Begin to record what runs in Python."""
+        """Begin to record what runs in Python, and what is compiled from now on."""
         if self._eager is not None:
             self._eager.open()
+        COMPILATIONS.listeners.append(self._after_compiling)
 
     def end(self) -> None:
         """End to record; what compiled cells handed over must have been `hand_over`ed."""
+        COMPILATIONS.listeners.remove(self._after_compiling)
         try:
             self._graph.end()
         finally:
@@ -322,34 +389,80 @@ class PhaseCapture:
                 continue
             elif self._backward and (why := _why_no_gradients(cell)):
                 found[name] = why
-            elif vars(cell).get(_OPTIMIZER):
+            elif is_optimizer(cell):
                 found[name] = "the optimizer's own call; the gradients that enter it are recorded"
             elif id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
                 found[name] = "its parameters: it holds them in a tuple"
         found |= self._compiled_early()
+        found |= self._replaced()
         if self._graph.cells_seen:
             for name, cell in named_cells(self._root).items():
                 if _is_inner_recurrent(cell):
                     found[name] = (
                         "a cell inside MindSpore's recurrent cells, which takes Parameters"
                     )
-        if self._graph.has_gradients and not self._optimizers and self._eager is None:
+        watched = self._probes.has_optimizer(self._role)
+        if self._graph.has_gradients and not watched and self._eager is None:
             found[PARAMETERS_GRAD] = "the optimizer was not given to watch(optimizers=…)"
         return found
+
+    def _after_compiling(self) -> None:
+        try:
+            self._find_cells()
+        except Exception as error:
+            self._fault("the cells of a network that was compiled", error)
+
+    def _find_cells(self) -> None:
+        """Find out whose probes this phase records: those of the network's cells, by number.
+
+        A cell has its number once it has been compiled; one that has been compiled and replaced
+        since goes on running until its place is compiled anew.
+        """
+        cells = named_cells(self._root)
+        slots = {
+            id(cell): CellSlot(name, type(cell).__name__, self._is_recorded(name))
+            for name, cell in cells.items()
+        }
+        for name, cell in cells.items():
+            if number := number_of(cell):
+                self._names[number] = name, cell
+                self._slots.setdefault(number, slots[id(cell)])
+        for number, (name, class_name) in self._probes.compiled_in(self._root).items():
+            slot = CellSlot(name, class_name, self._is_recorded(name))
+            self._slots.setdefault(number, slot)
+        self._optimizers.update(
+            self._probes.gradients_of(self._role, lambda cell: slots.get(id(cell)), self._root)
+        )
 
     def _compiled_early(self) -> dict[str, str]:
         """Return the cells inside jitted ones that ran and handed nothing over."""
         calls = self._counters.calls
-        ran = {s.name for s in self._slots.values() if s.call_name("forward") in calls}
+        cells = {n: c for n, c in named_cells(self._root).items() if self._is_recorded(n)}
+        slots = [CellSlot(name, type(cell).__name__, True) for name, cell in cells.items()]
+        slots += self._slots.values()
+        ran = {slot.name for slot in slots if slot.call_name("forward") in calls}
         silent: dict[str, str] = {}
-        for name, cell in self._names.values():
-            construct = getattr(vars(cell)[CONSTRUCT], "__func__", None)
+        for name, cell in cells.items():
+            construct = getattr(own_construct(cell), "__func__", None)
             if name in ran and hasattr(construct, "__wrapped_by_jit__"):
                 inside = {id(c) for c in named_cells(cell).values() if c is not cell}
-                below = {n for n, c in self._names.values() if id(c) in inside}
+                below = {n for n, c in cells.items() if id(c) in inside}
                 if not below & ran:
                     silent |= dict.fromkeys(below, f"{name} was compiled before watch()")
         return silent
+
+    def _replaced(self) -> dict[str, str]:
+        """Return the cells that were put in the place of compiled ones, which still ran."""
+        replaced = [s for number, s in self._slots.items() if number not in self._names]
+        if not replaced:
+            return {}
+        ran = {slot.name for slot in replaced if slot.call_name("forward") in self._counters.calls}
+        return {
+            name: "it was replaced after it was compiled, and what ran is what was compiled; the "
+            "cell in its place is recorded once it is compiled itself"
+            for name, cell in named_cells(self._root).items()
+            if name in ran and number_of(cell) not in SITES.compiled
+        }
 
     def _outer(self) -> tuple[str | None, int | None]:
         return self._eager.innermost() if self._eager is not None else (None, None)

@@ -153,6 +153,8 @@ class _Compiling(Question):
 
     def answer(self, cell: int) -> bool:
         """Tell whether it does; a cell that is left without probes has a gap."""
+        if not cell:  # a copy of a watched one
+            return False
         vectorised = _is_vectorised()
         if vectorised:
             SITES.gaps.setdefault(cell, "calls under vmap, jacrev or jacfwd")

@@ -14,6 +14,7 @@ from mindspore import nn
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.common import hook_handle
 
+from mindrlhf_msprobe.capture.copies import left_out_of_copies
 from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
 
 #: Arguments and keyword arguments of a cell.
@@ -106,14 +107,15 @@ class CellHooks:
                 self._handles.append(_Watch(cell, self._before, self._after))
                 return
             handle = cell.register_forward_pre_hook(self._pre_hook, with_kwargs=True)
-            self._handles.append(handle)
-            self._handles.append(cell.register_forward_hook(self._hook, with_kwargs=True))
+            self._handles.append(_Registered(cell, handle))
+            handle = cell.register_forward_hook(self._hook, with_kwargs=True)
+            self._handles.append(_Registered(cell, handle))
 
     def add_before(self, cell: nn.Cell, before: Before) -> None:
         """Have another function called before a cell runs."""
         with without_recompiling():
             handle = cell.register_forward_pre_hook(_pre_hook(_uncast(before)), with_kwargs=True)
-            self._handles.append(handle)
+            self._handles.append(_Registered(cell, handle))
 
     def remove(self) -> None:
         """Remove every hook."""
@@ -178,6 +180,33 @@ class ParameterHooks:
         return hook
 
 
+#: Where a cell keeps its forward hooks, and which of them take keyword arguments.
+_HOOKS = (
+    *("_lazy_forward_pre_hook", "_lazy_forward_pre_hook_with_kwargs"),
+    *("_lazy_forward_hook", "_lazy_forward_hook_with_kwargs"),
+)
+
+
+class _Registered:
+    """A hook of ours that MindSpore holds; a copy of the cell does not have it."""
+
+    def __init__(self, cell: nn.Cell, handle: Any) -> None:
+        self._handle = handle
+        self._end = left_out_of_copies(cell, self._leave_out)
+
+    def _leave_out(self, attributes: dict[str, Any]) -> None:
+        number = self._handle.handle_id
+        for name in _HOOKS:
+            if number in (attributes.get(name) or ()):
+                attributes[name] = OrderedDict(attributes[name])
+                del attributes[name][number]
+
+    def remove(self) -> None:
+        """Remove it from the cell."""
+        self._end()
+        self._handle.remove()
+
+
 class _NoHooks(OrderedDict):
     """A cell's forward hooks, none, which nevertheless make it run by `_run_construct`."""
 
@@ -202,6 +231,7 @@ class _Watch:
         vars(cell)["_run_construct"] = self
         if not self._hooks:
             vars(cell)["_lazy_forward_hook"] = _NoHooks()
+        self._end = left_out_of_copies(cell, self._restore)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = self._before(self._cell, args, kwargs) or (args, kwargs)
@@ -215,7 +245,10 @@ class _Watch:
 
     def remove(self) -> None:
         """Give the cell its own method back."""
-        cell = vars(self._cell)
-        cell.pop("_run_construct", None)
-        if not len(cell["_lazy_forward_hook"] or ()):  # hooks that came meanwhile stay
-            cell["_lazy_forward_hook"] = self._hooks
+        self._end()
+        self._restore(vars(self._cell))
+
+    def _restore(self, attributes: dict[str, Any]) -> None:
+        attributes.pop("_run_construct", None)
+        if not len(attributes["_lazy_forward_hook"] or ()):  # hooks that came meanwhile stay
+            attributes["_lazy_forward_hook"] = self._hooks

@@ -1,4 +1,4 @@
-"""MindSpore's module of graphs and of the PyNative executor, which has moved in 2.9."""
+"""Names of MindSpore that are not public: its executors, and its module that has moved in 2.9."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import importlib
 from importlib.util import find_spec
 from typing import Any
 
+from mindspore import _c_expression
+
 _NEW, _OLD = "mindspore.graph.api", "mindspore.common.api"
 
 #: The module; the old name of a new MindSpore would log a warning.
 API: Any = importlib.import_module(_NEW if find_spec("mindspore.graph") else _OLD)
 #: What differentiates functions in PyNative mode.
 EXECUTOR: Any = API._pynative_executor
+#: The classes of what compiles graphs: of cells, and where MindSpore has one of its own, of jit.
+GRAPH_EXECUTORS: list[Any] = [
+    found
+    for name in ("GraphExecutor_", "JitExecutor_")
+    if (found := getattr(_c_expression, name, None)) is not None
+]

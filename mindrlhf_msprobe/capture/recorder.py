@@ -228,7 +228,7 @@ class Recorder:
         if self._graph_probes is None:
             from mindrlhf_msprobe.capture.graph import GraphProbes
 
-            self._graph_probes = GraphProbes(self._config)
+            self._graph_probes = GraphProbes(self._config, self.fault)
         return self._graph_probes
 
     def open_phases(
@@ -445,6 +445,8 @@ class Recorder:
 
     def close(self, stop: Stop | None = None) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""
+        if self._graph_probes is not None:
+            self._graph_probes.close()
         try:
             step = self._open_step.close()
             try:

@@ -860,7 +860,7 @@ def test_a_wrapped_cell_looks_like_itself(layer_probe: Callable[..., Probe]) -> 
     signature = inspect.signature(network.construct)
     layer_probe().watch(actor=network)
     assert inspect.signature(network.construct) == signature
-    assert "COMPILING" in inspect.getsource(network.construct)
+    assert inspect.getsource(network.construct) == inspect.getsource(Mixed.construct)
     x = tensor(3, 4)
     assert (copy.deepcopy(network)(x).asnumpy() == network(x).asnumpy()).all()
     assert not any("construct" in vars(cell) for cell in (Mixed(), Cubed()))
