@@ -279,6 +279,92 @@ class Culprit:
 
 
 @dataclass(frozen=True)
+class Some:
+    """The places along one axis of a tensor, or of the list a key holds, where elements differ.
+
+    Attributes:
+        what: `axis` of a tensor, or `element` of a list.
+        axis, size: which axis, and how many places it has.
+        spans: first and last of each span of places, inclusive; of very many, the first 32.
+        count: how many places differ.
+    """
+
+    what: str
+    axis: int
+    size: int
+    spans: tuple[tuple[int, int], ...]
+    count: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        spans = [list(span) for span in self.spans]
+        return {
+            "what": self.what,
+            "axis": self.axis,
+            "size": self.size,
+            "spans": spans,
+            "count": self.count,
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """The one thing that makes B of A in all elements that differ.
+
+    Attributes:
+        kind: factor, offset (B is A times, or plus, one number); rounded (one side is the other one
+            rounded to a narrower dtype); order (the places along an axis stand in another order),
+            order_inside (the elements along it do, within each row), moved (all elements do),
+            shifted (along an axis, what fell off being lost); rounding (a few numbers of the dtype
+            lie between); same_statistics (all statistics are equal, the bytes are not).
+        parameters: of that kind; `within` is the rounding that each element is known to, `every`
+            tells whether it holds for all elements of the tensor.
+    """
+
+    kind: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What differs inside the first divergence; only what holds for all of it.
+
+    Attributes:
+        basis: elements, statistics, or records (of the list a key holds).
+        where: the axes along which not all places differ.
+        change: None where nothing holds for all elements that differ.
+        elements, size: how many elements differ, and of how many; None from statistics.
+        prompts: numbers of the prompts that all samples which differ belong to.
+    """
+
+    basis: str
+    where: tuple[Some, ...] = ()
+    change: Change | None = None
+    elements: int | None = None
+    size: int | None = None
+    prompts: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {
+            "basis": self.basis,
+            "kind": None if self.change is None else self.change.kind,
+            "parameters": {} if self.change is None else _json_of(self.change.parameters),
+            "where": [some.to_json() for some in self.where],
+            "different": self.elements,
+            "size": self.size,
+            "prompts": list(self.prompts),
+        }
+
+
+def _json_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: number_to_json(value) if isinstance(value, float) else value
+        for name, value in parameters.items()
+    }
+
+
+@dataclass(frozen=True)
 class Divergence:
     """Where two runs first part, and why.
 
@@ -294,9 +380,10 @@ class Divergence:
         last_agreeing: the last record before it, which agrees; None if it is the first.
         next_step: an msprobe_config section that records the place more closely (with "msprobe" in
             it; without, a config.json for PrecisionDebugger), or None.
-        key: the key, where key data differ first; None for a record of an entry.
         non_finite_in: of the cause non_finite, the sides that hold NaN or infinity: "A", "B".
         check_first: what differs before any tensor and can explain it, the nearest first.
+        next_step_bytes: what that takes on disk, of one rank; None where that is not known.
+        inside: what differs inside the record, as far as that is certain.
     """
 
     step: int
@@ -313,9 +400,11 @@ class Divergence:
     agreed_steps: int = 0
     last_agreeing: str | None = None
     next_step: dict[str, Any] | None = None
+    next_step_bytes: int | None = None
     key: str | None = None
     occasion: Occasion = Occasion()
     culprit: Culprit | None = None
+    inside: Inside | None = None
     non_finite_in: tuple[str, ...] = ()
     check_first: tuple[CheckFirst, ...] = ()
 
@@ -341,6 +430,7 @@ class Divergence:
             "agreed_steps": self.agreed_steps,
             "last_agreeing": self.last_agreeing,
             "next_step": self.next_step,
+            "next_step_bytes": self.next_step_bytes,
             "micro_step": None if self.key is None else self.occasion.number,
             "opening": self.occasion.number if self.key is None else None,
             "times": self.occasion.times,
@@ -348,6 +438,7 @@ class Divergence:
             "culprit": self.culprit.to_json() if self.culprit else None,
             "non_finite_in": list(self.non_finite_in),
             "check_first": [check.to_json() for check in self.check_first],
+            "inside": self.inside.to_json() if self.inside else None,
         }
 
 
@@ -595,6 +686,65 @@ class RuleUse:
         return {"rule": self.rule, "records": self.records, "passed": self.passed}
 
 
+class Relation(str, Enum):
+    """How the first divergence stands to that of an earlier comparison."""
+
+    SAME = "same"  #: the same cell, or the same key
+    INSIDE = "inside"  #: a cell of the phase that the earlier key came of
+    BEFORE = "before"  #: a cell of another phase of the same step
+    ELSEWHERE = "elsewhere"  #: another place
+    NEW = "new"  #: the earlier comparison found none
+    NOT_SEEN = "not_seen"  #: only the earlier comparison found one
+    AGREED = "agreed"  #: neither found one
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier comparison found, of the same training recorded otherwise.
+
+    Attributes:
+        path: where it was written.
+        step, rank, phase, record, entry: of its first divergence; None where it found none.
+        all_cells: whether its runs left no cell out by name, and all of them were compared.
+        agreed: how many records of that step and rank, before it, agreed.
+    """
+
+    path: str
+    status: Outcome
+    step: int | None = None
+    rank: int | None = None
+    phase: str | None = None
+    record: str | None = None
+    entry: str | None = None
+    all_cells: bool = False
+    agreed: int | None = None
+
+    def knows(self, finding: Finding, origin: str | None) -> bool:
+        """Tell whether it looked at all cells and blamed the same one."""
+        place = (self.step, self.phase, self.entry)
+        return (
+            self.all_cells and origin is not None and place == (finding.step, finding.phase, origin)
+        )
+
+    def to_json(self, relation: Relation) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {
+            "path": self.path,
+            "relation": relation.value,
+            "status": self.status.value,
+            "step": self.step,
+            "rank": self.rank,
+            "phase": self.phase,
+            "record": self.record,
+            "entry": self.entry,
+            "all_cells": self.all_cells,
+            "agreed_before": self.agreed,
+        }
+
+
 @dataclass(frozen=True)
 class Chosen:
     """Which part of two runs the caller wanted compared, and what was left out by that.
@@ -653,6 +803,8 @@ class Comparison:
         tables: the files written, by name, relative to `output_path`.
         fingerprints: (name, fingerprint) of each, by which a later comparison knows them again.
         chosen: which part of the runs was compared; None: all of it.
+        all_cells: whether neither run left out cells by their names.
+        earlier: what an earlier comparison found, and how this one stands to it.
     """
 
     run_a: str
@@ -668,6 +820,8 @@ class Comparison:
     fingerprints: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     chosen: Chosen | None = None
     agreements: tuple[Agreement, ...] = field(default=(), repr=False)
+    all_cells: bool = True
+    earlier: tuple[Earlier, Relation] | None = None
 
     def __bool__(self) -> bool:
         return self.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
@@ -694,5 +848,7 @@ class Comparison:
             "coverage": [gap.to_json() for gap in verdict.coverage],
             "notes": list(self.notes),
             "problems": list(self.problems),
+            "recorded": {"all_cells": self.all_cells},
             **({} if self.chosen is None else {"chosen": self.chosen.to_json()}),
+            **({} if self.earlier is None else {"after": self.earlier[0].to_json(self.earlier[1])}),
         }

@@ -92,6 +92,11 @@ def add_parser(commands: Commands) -> None:
         action="store_true",
         help="what one run alone has (steps, ranks, phases, keys, cells) is no divergence",
     )
+    compare.add_argument(
+        "--after",
+        metavar="OUT",
+        help="the output of the comparison that proposed this recording: what it found is used",
+    )
     compare.add_argument("--csv", action="store_true", help="write the tables as CSV as well")
     compare.add_argument(
         "--all-rows",
@@ -196,6 +201,7 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "keys": () if arguments.keys is None else arguments.keys,
         "first_only": arguments.first_only,
         "common": arguments.common,
+        "after": arguments.after,
         "engine": arguments.engine,
         "address": arguments.address,
         "workers": arguments.workers,

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from mindrlhf_msprobe.comparison.blocks import Tolerance
+from mindrlhf_msprobe.comparison.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.executor import (
     Engine,
     Progress,
@@ -27,7 +28,7 @@ from mindrlhf_msprobe.comparison.filters import (
     given_to,
 )
 from mindrlhf_msprobe.comparison.folding import FOLD_ABOVE, Folding
-from mindrlhf_msprobe.comparison.judged import LeftOut
+from mindrlhf_msprobe.comparison.judged import LeftOut, is_filtered
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
 from mindrlhf_msprobe.comparison.place import Job, JudgedPlace, PairWork, judge_pair, judge_whole
@@ -43,6 +44,7 @@ from mindrlhf_msprobe.findings import (
     Chosen,
     Comparison,
     Divergence,
+    Earlier,
     Finding,
     Preflight,
     RuleUse,
@@ -72,6 +74,7 @@ def compare_runs(
     keys: str | Iterable[str] | Mapping[str, str] = (),
     first_only: bool = False,
     common: bool = False,
+    after: _PathLike | None = None,
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
@@ -102,6 +105,8 @@ def compare_runs(
         first_only: end at the first divergence, and write its place alone.
         common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
             divergence.
+        after: the output directory of an earlier comparison of the same training, recorded
+            otherwise: what it found is taken into account.
         engine: `local`, or `ray` for a Ray cluster.
         address: of a running Ray cluster; None starts one on this machine.
         workers: how many processes compare at once, at most: never more than there is work for,
@@ -127,7 +132,7 @@ def compare_runs(
     repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
     _check_given(
         {"A": a, "B": b, "output_path": output_path, "tolerance": tolerance}
-        | {"mapping": mapping, "tokenizer": tokenizer}
+        | {"mapping": mapping, "tokenizer": tokenizer, "after": after}
         | {f"noise run {number}": path for number, path in enumerate(repetitions, 1)}
     )
     _check_choice(engine, workers)
@@ -136,6 +141,7 @@ def compare_runs(
     chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
     if chosen.keys and phases is not None:
         raise UsageError("keys and phases are both given; expected one: phases hold no key data.")
+    earlier = None if after is None else load_earlier(after)
     within_one = b is None or _same(a, b)
     job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one, chosen)
     if key_data_only:
@@ -166,7 +172,7 @@ def compare_runs(
             break
     if not folding.folded:
         judged = _listed(job, judged, start)
-    comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes)
+    comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes, earlier)
     if chosen != Filters():
         comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
     if output_path is None:
@@ -206,7 +212,12 @@ def _written(comparison: Comparison, output: _PathLike, csv: bool) -> Comparison
 
 
 def _conclude(
-    a: str, b: str, job: Job, judged: Sequence[JudgedPlace], notes: Sequence[str]
+    a: str,
+    b: str,
+    job: Job,
+    judged: Sequence[JudgedPlace],
+    notes: Sequence[str],
+    earlier: Earlier | None,
 ) -> Comparison:
     runs = job.sides[0].run, job.sides[1].run
     before = _preflight(job)
@@ -224,16 +235,22 @@ def _conclude(
         for problem in dict.fromkeys([*map(str, side.problems), *merged_problems(judged, i)])
     ]
     problems += [f"{name}: {lost}" for name, side in zip(names, sides[:2]) for lost in side.lost]
+    whole = partial(judge_whole, job)
+    verdict = conclude(judged, runs, job.plan, whole, before, _left_out(job), earlier)
     return Comparison(
         run_a=a,
         run_b=b,
-        verdict=conclude(judged, runs, job.plan, partial(judge_whole, job), before, _left_out(job)),
+        verdict=verdict,
         findings=findings,
         agreements=tuple(a for place in judged if place.folded for a in place.tally.agreements),
         preflight=before,
         rules=_rules(judged),
         notes=tuple(dict.fromkeys([*notes, *(note for place in judged for note in place.notes)])),
         problems=tuple(dict.fromkeys(problems)),
+        all_cells=not is_filtered(runs),
+        earlier=(
+            None if earlier is None else (earlier, relation(earlier, verdict.first_divergence))
+        ),
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mindrlhf_msprobe.comparison.check_first import check_first
 from mindrlhf_msprobe.comparison.culprit_words import words_of, words_of_occasion
+from mindrlhf_msprobe.comparison.inside import inside
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
-from mindrlhf_msprobe.comparison.next_step import next_step
+from mindrlhf_msprobe.comparison.next_step import next_step, size_of
 from mindrlhf_msprobe.comparison.non_finite import sides
 from mindrlhf_msprobe.comparison.occasion import earlier_update, occasion_of
 from mindrlhf_msprobe.comparison.pairing import Pair
@@ -71,6 +72,8 @@ def explain(
         why = f"{why} {words_of(culprit, finding)}"
     why = " ".join(filter(None, [why, words_of_occasion(occasion, finding)]))
     before = [f for _, f in step.judged[:index] if f is not None]
+    # What was left out of the comparison is on disk: comparing it comes first.
+    proposed = None if step.left_out else next_step(step, index, origin, runs)
     metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return Divergence(
         step=finding.step,
@@ -86,13 +89,14 @@ def explain(
         agreed_phases=_agreed_phases(step, index),
         agreed_steps=agreed_steps,
         last_agreeing=before[-1].record if before else None,
-        # What was left out of the comparison is on disk: comparing it comes first.
-        next_step=None if step.left_out else next_step(step, index, origin, runs),
+        next_step=proposed,
+        next_step_bytes=size_of(proposed, finding, runs),
         key=finding.key,
         occasion=occasion,
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
+        inside=inside(step, index),
     )
 
 
@@ -193,7 +197,11 @@ def _explain_output(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tupl
         (phase, parent) for (phase, _), parent in step.plan.parents.items()
     }
     children = ", and so does everything recorded inside it" if inside else ""
-    doubt = _doubt(runs) + _doubt_about_parameters(runs) + _doubt_about_agreement(step, pair)
+    doubt = (
+        _doubt(runs, step, finding, name)
+        + _doubt_about_parameters(runs)
+        + _doubt_about_agreement(step, pair)
+    )
     doubt += _doubt_about_opaque(step, pair)
     return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else.{doubt}"
 
@@ -230,7 +238,7 @@ def _explain_begin(
             parent,
             f"{parent} was given the same and handed this cell another {what}: the code of the "
             f"container itself, outside its cells, is the origin, or a parameter that it uses "
-            f"without calling its cell.{_doubt(runs)}"
+            f"without calling its cell.{_doubt(runs, step, finding, parent)}"
             f"{_doubt_about_agreement(step, pair)}",
         )
     earlier = [
@@ -246,7 +254,7 @@ def _explain_begin(
             f"All {len(earlier)} records of {phase} before it agree; what entered this cell was "
             f"made outside the recorded cells."
         )
-    elif _doubt(runs):
+    elif is_filtered(runs):
         why = f"It is the first recorded cell of {phase}."
     elif pair.entry.token:
         why = (
@@ -329,10 +337,18 @@ def _how(step: JudgedStep, index: int, phase: str | None = None) -> str:
     )
 
 
-def _doubt(runs: tuple[Run, Run]) -> str:
-    """Say that a cell which was left out may be to blame instead."""
+def _doubt(
+    runs: tuple[Run, Run],
+    step: JudgedStep | None = None,
+    finding: Finding | None = None,
+    origin: str | None = None,
+) -> str:
+    """Say that a cell which was left out may be to blame instead, unless that is known."""
     if not is_filtered(runs):
         return ""
+    earlier = None if step is None else step.earlier
+    if earlier is not None and finding is not None and earlier.knows(finding, origin):
+        return ""  # all cells were looked at then, and this one was blamed
     return " But cells were left out by include/exclude, and one of those may be to blame."
 
 

@@ -13,6 +13,7 @@ from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA
 from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.patterns import Pattern, PatternError, pattern
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _STEPS = "step numbers and ranges of them, e.g. 2-5 or 2,4-6"
@@ -52,8 +53,8 @@ class Filters:
         return bool(self.include or self.exclude)
 
     @cached_property
-    def _expressions(self) -> tuple[list[re.Pattern[str]], list[re.Pattern[str]]]:
-        include, exclude = (list(map(_compiled, p)) for p in (self.include, self.exclude))
+    def _expressions(self) -> tuple[list[Pattern], list[Pattern]]:
+        include, exclude = (list(map(pattern, p)) for p in (self.include, self.exclude))
         return include, exclude
 
     def takes_step(self, step: int) -> bool:
@@ -138,21 +139,17 @@ def _patterns(name: str, given: object) -> tuple[str, ...]:
         return ()
     several = isinstance(given, Iterable) and not isinstance(given, str)
     patterns: list[Any] = list(given) if several else [given]  # type: ignore[call-overload]
-    for pattern in patterns:
-        if not isinstance(pattern, str) or not pattern:
+    for text in patterns:
+        if not isinstance(text, str) or not text:
             raise UsageError(
-                f"{name} is {pattern!r}; expected a regular expression, which is searched in the "
+                f"{name} is {text!r}; expected a regular expression, which is searched in the "
                 f"names of records."
             )
         try:
-            _compiled(pattern)
-        except re.error as error:
-            raise UsageError(f"{name} is {pattern!r}, no regular expression: {error}.") from None
+            pattern(text)
+        except PatternError as error:
+            raise UsageError(f"{name} is {text!r}, which cannot be used: {error}.") from None
     return tuple(patterns)
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
 
 
 def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
@@ -233,8 +230,8 @@ def check_names(chosen: Filters, places: Iterable[tuple[StepData, StepData]]) ->
     Raises:
         UsageError: one of them matches nothing.
     """
-    left = {("include", p): _compiled(p) for p in chosen.include}
-    left |= {("exclude", p): _compiled(p) for p in chosen.exclude}
+    left = {("include", p): pattern(p) for p in chosen.include}
+    left |= {("exclude", p): pattern(p) for p in chosen.exclude}
     seen: dict[str, None] = {}
     for sides in places:
         if not left:
@@ -246,12 +243,12 @@ def check_names(chosen: Filters, places: Iterable[tuple[StepData, StepData]]) ->
             seen |= dict.fromkeys(d.key for side in sides for d in side.key_data)
             cells = dict.fromkeys(entry.cell for side in sides for entry in side.entries)
             seen |= {name: None for cell in cells for name in (cell, cell.rpartition(".")[2])}
-    for option, pattern in left:
-        words = re.sub(r"\\(.)|[\^$?*+()\[\]{}|]", lambda m: m[1] or "", pattern)
+    for option, text in left:
+        words = re.sub(r"\\(.)|[\^$?*+()\[\]{}|]", lambda m: m[1] or "", text)
         near = difflib.get_close_matches(words, list(seen)[:_SEARCHED], n=3, cutoff=0.3)
         hint = f" The nearest names: {', '.join(near or list(seen)[:3])}." if seen else ""
         raise UsageError(
-            f"{option} {pattern!r} matches no record of either run. It is a regular expression, "
+            f"{option} {text!r} matches no record of either run. It is a regular expression, "
             f"searched in the names of records, which stand in the tables of a comparison.{hint}"
         )
 

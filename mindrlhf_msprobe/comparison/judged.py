@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.findings import Earlier, Finding, Status
 from mindrlhf_msprobe.storage.reader import Run
 
 ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
@@ -41,6 +41,7 @@ class JudgedStep:
     plan: StepPlan
     judged: tuple[tuple[Pair, Finding | None], ...]
     left_out: LeftOut = LeftOut()
+    earlier: Earlier | None = None
 
 
 def configs(runs: tuple[Run, Run]) -> list[ProbeConfig | None]:

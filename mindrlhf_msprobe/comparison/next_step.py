@@ -1,17 +1,22 @@
-"""What to record next to look closer at the first divergence."""
+"""What to record next to look closer at the first divergence: the least that can decide."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, is_filtered
+from mindrlhf_msprobe.comparison.names import ROOT
 from mindrlhf_msprobe.comparison.pairing import Pair
+from mindrlhf_msprobe.comparison.timeline import BEGIN, END
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.findings import Finding, Status
 from mindrlhf_msprobe.phases import UNNAMED_PHASE, phase_table
+from mindrlhf_msprobe.storage.estimate import size_at
 from mindrlhf_msprobe.storage.reader import Run
-from mindrlhf_msprobe.storage.records import cell_name
+from mindrlhf_msprobe.storage.records import Entry, cell_name
 
 
 def next_step(
@@ -19,7 +24,9 @@ def next_step(
 ) -> dict[str, Any] | None:
     """Return the settings that record the place of the divergence more closely.
 
-    A section msprobe_config, or where PrecisionDebugger recorded what its config.json says.
+    First the statistics of all cells of one phase and step, which take little; then the elements
+    of the one cell that is to blame, of one call and one rank, and of its inputs alone where those
+    differ. A section msprobe_config, or where PrecisionDebugger recorded what its config.json says.
 
     None where recording more would tell no more: something is missing, the elements are at hand,
     or the cells before key data were recorded already.
@@ -48,15 +55,88 @@ def next_step(
     recorded = {p.entry.phase for p, f in step.judged if f is not None and p.entry}
     if pair.entry is None:
         return None if phase.name in recorded and not phase.counts_tokens else section
-    if is_filtered(runs):  # the culprit may be a cell that was left out
-        return section
-    if config is not None and config.task == "tensor":
+    first_token = 0 if config is None else config.token_range_start
+    at_input = pair.event.kind == BEGIN and finding.io == "input"
+    if at_input and 0 < first_token == pair.entry.token:
+        return section  # an earlier token may have differed
+    elements = config is not None and config.task == "tensor"
+    if step.earlier is not None and step.earlier.knows(finding, origin):
+        return None if elements else section | _elements(step, pair, finding, origin, runs)
+    if is_filtered(runs):
+        # The culprit may be a cell that was left out: not where a cell was given the same, nor
+        # where no cell is around it that could come before.
+        blamed = pair.event.kind == END or origin not in (None, pair.entry.name)
+        return None if elements and (blamed or pair.entry.cell == ROOT) else section
+    if elements:
         return None
-    section["task"] = "tensor"
-    cell = cell_name(origin) if origin else pair.entry.cell
-    if cell != "root":
-        section["include"] = [f"^{re.escape(cell)}(\\.|$)"]
-    return section
+    return section | _elements(step, pair, finding, origin, runs)
+
+
+def size_of(settings: dict[str, Any] | None, finding: Finding, runs: tuple[Run, Run]) -> int | None:
+    """Return how many bytes a recording with these settings takes, None where that is not known.
+
+    Of one step, of one rank; from what the first run recorded there, whatever its task.
+    """
+    if settings is None or "msprobe" not in settings or is_filtered(runs):
+        return None
+    try:
+        wanted = ProbeConfig(**settings)
+    except (ConfigError, TypeError):
+        return None
+    phases = [name for name, phase in wanted.phase_table().items() if wanted.records_phase(phase)]
+    try:
+        return size_at(runs[0], wanted, finding.step, finding.rank, phases)
+    except (OSError, RunError):
+        return None
+
+
+def _elements(
+    step: JudgedStep, pair: Pair, finding: Finding, origin: str | None, runs: tuple[Run, Run]
+) -> dict[str, Any]:
+    """Return what is added to a section to record the elements of the cell that is to blame."""
+    assert pair.entry is not None
+    entries = [p.entry for p, _ in step.judged if p.entry and p.entry.phase == pair.entry.phase]
+    cells = [cell_name(origin) if origin else pair.entry.cell]
+    only_inputs = pair.event.kind == BEGIN and finding.io == "input"
+    if only_inputs and pair.entry.cell not in cells:  # handed on by the container's own code
+        cells.append(pair.entry.cell)
+    wanted: dict[str, Any] = {"task": "tensor"}
+    if phase_table({}).get(pair.entry.phase) and pair.entry.token:
+        wanted["token_range_start"] = pair.entry.token
+    if len(runs[0].ranks) > 1 and set(runs[0].ranks) == set(runs[1].ranks):
+        wanted["ranks"] = [finding.rank]
+    wanted["include"] = [_pattern(cell, entries) for cell in cells]
+    of_cells = [entry for entry in entries if entry.cell in cells]
+    backward = any(entry.direction != "forward" for entry in of_cells)
+    if pair.entry.direction == "forward" and backward:
+        wanted["directions"] = ["forward"]
+    elif only_inputs and pair.entry.direction == "backward":
+        wanted["directions"] = ["backward"]
+    if calls := _calls(pair, origin, of_cells):
+        wanted["entries"] = calls
+    if only_inputs:
+        wanted["parts"] = ["input"]
+    return wanted
+
+
+def _pattern(cell: str, entries: Sequence[Entry]) -> str:
+    """Return a pattern for a cell; not for what lies inside it, where that is known to agree."""
+    container = cell == ROOT or any(e.cell.startswith(f"{cell}.") for e in entries)
+    return f"^{re.escape(cell)}$" if container else f"^{re.escape(cell)}(\\.|$)"
+
+
+def _calls(pair: Pair, origin: str | None, entries: Sequence[Entry]) -> list[str]:
+    """Return what only the names of the calls to be recorded have; [] where there are no others."""
+    assert pair.entry is not None
+    if pair.entry.direction not in ("forward", "backward") or pair.entry.token is not None:
+        return []
+    if max((entry.call for entry in entries), default=0) == 0:
+        return []
+    names = {pair.entry.name, origin or pair.entry.name}
+    names |= {r.name.rpartition(f".{r.io}.")[0] for r in (pair.a, pair.b) if r is not None}
+    calls = sorted({int(call) for name in names if (call := name.rpartition(".")[2]).isdigit()})
+    directions = ["forward"] if pair.entry.direction == "forward" else ["forward", "backward"]
+    return [f".{direction}.{call}" for direction in directions for call in calls]
 
 
 def _for_debugger(

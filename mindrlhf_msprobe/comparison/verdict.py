@@ -14,6 +14,7 @@ from mindrlhf_msprobe.comparison.spread import spread
 from mindrlhf_msprobe.findings import (
     CoverageGap,
     Divergence,
+    Earlier,
     Finding,
     NonFinite,
     Outcome,
@@ -33,6 +34,7 @@ def conclude(
     judge: Callable[[int, int], JudgedPlace],
     preflight: Preflight,
     left_out: Callable[[StepPlan, int], LeftOut] | None = None,
+    earlier: Earlier | None = None,
 ) -> Verdict:
     """Return the verdict over all steps and ranks.
 
@@ -45,6 +47,7 @@ def conclude(
         plan, judge: pairs, and compares, a place once more; asked for that of the first divergence
             alone.
         left_out: says, of a plan and the first divergence in it, what the caller left out.
+        earlier: what an earlier comparison of the same training found.
     """
     counts: Counter[str] = Counter()
     for place in places:
@@ -56,13 +59,13 @@ def conclude(
     if candidates and _compared_something(counts):
         place = candidates[0]
         findings = (place if place.whole else judge(place.step, place.rank)).findings
-        earlier = {p.step for p in places if p.step < place.step}
+        steps_before = {p.step for p in places if p.step < place.step}
         pairs = plan(place.step, place.rank)
         if len(pairs.pairs) == len(findings):
             index = _first_different(findings)
             unseen = LeftOut() if left_out is None else left_out(pairs, index)
-            step = JudgedStep(pairs, tuple(zip(pairs.pairs, findings)), unseen)
-            first = explain(step, index, runs, preflight, agreed_steps=len(earlier))
+            step = JudgedStep(pairs, tuple(zip(pairs.pairs, findings)), unseen, earlier)
+            first = explain(step, index, runs, preflight, agreed_steps=len(steps_before))
             places_reached = spread(step, index)
         else:  # the place could not be compared as a whole
             first = unreadable_place(_first_finding(place))

@@ -17,18 +17,21 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     counted,
 )
+from mindrlhf_msprobe.report.inside import inside_words
 from mindrlhf_msprobe.report.preflight import check_lines, preflight_lines
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
 from mindrlhf_msprobe.report.wording import (
     CONFIG_JSON,
     before,
     chosen_of,
+    earlier_of,
     factor,
     merged,
     place_of,
     place_of_settings,
     ranks_parted,
     rule_use,
+    size_of_next,
 )
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
@@ -48,9 +51,12 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
         lines += _check_first(verdict.first_divergence)
         lines += _spread(verdict)
         lines += _parted(verdict, more)
-        lines += _look_closer(verdict.first_divergence)
+        lines += _look_closer(verdict.first_divergence, comparison.output_path)
         if verdict.non_finite.records:
             lines.append(f"Records that agree{_non_finite(verdict)}.")
+    if comparison.earlier is not None:
+        words = earlier_of(*comparison.earlier)
+        lines.append(words[0].upper() + words[1:] + ".")
     lines += _chosen(comparison)
     lines += _tolerance(comparison, more)
     lines += _capped("Note", list(comparison.notes), more)
@@ -110,6 +116,8 @@ def _divergence(first: Divergence) -> list[str]:
     if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
         relative = "" if first.max_rel_err is None else f", max rel {first.max_rel_err:.2g}"
         lines.append(f"  max abs {first.max_abs_err:.2g}{relative}")
+    if words := inside_words(first.inside):
+        lines.append(f"  inside: {words}")
     agreed = before(first)
     if not agreed:
         return lines
@@ -129,7 +137,7 @@ def _in(lines: Sequence[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _look_closer(first: Divergence) -> list[str]:
+def _look_closer(first: Divergence, output: str | None) -> list[str]:
     if first.next_step is None:
         return []
     if first.is_explained:
@@ -138,10 +146,13 @@ def _look_closer(first: Divergence) -> list[str]:
             f"closer."
         ]
     unless = "If that does not explain it, look closer" if first.check_first else "Look closer"
-    return [
-        f"{unless}: record both again, each into its own dump_path, with",
+    lines = [
+        f"{unless}: record both again, each into its own dump_path{size_of_next(first)}, with",
         f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",
     ]
+    if output is not None and "msprobe" in first.next_step:
+        lines.append(f"  and compare them with --after {output}")
+    return lines
 
 
 def _spread(verdict: Verdict) -> list[str]:

@@ -8,11 +8,13 @@ from typing import Any
 from mindrlhf_msprobe.findings import Comparison, Divergence, Spread, Status, Weights
 from mindrlhf_msprobe.report.colours import PLAIN, colour_of
 from mindrlhf_msprobe.report.columns import BITWISE
+from mindrlhf_msprobe.report.inside import inside_words
 from mindrlhf_msprobe.report.legend import legend_sheet
 from mindrlhf_msprobe.report.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.wording import (
     before,
     chosen_of,
+    earlier_of,
     place_of,
     place_of_settings,
     ranks_parted,
@@ -53,6 +55,8 @@ def _verdict_sheet(comparison: Comparison) -> Sheet:
         _row("verdict", "run A", comparison.run_a),
         _row("verdict", "run B", comparison.run_b),
     ]
+    if comparison.earlier is not None:
+        rows.append(_row("earlier", comparison.earlier[1].value, earlier_of(*comparison.earlier)))
     if comparison.chosen is not None:
         rows += [_row("chosen", None, line) for line in chosen_of(comparison.chosen)]
     if first is not None:
@@ -74,6 +78,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("origin", first.entry or first.record),
         ("cause", first.cause.value),
         ("explanation", first.explanation),
+        ("inside", inside_words(first.inside) or "nothing that holds for all that differs"),
         ("max_abs_err", first.max_abs_err),
         ("max_rel_err", first.max_rel_err),
         ("micro_step", None if first.key is None else first.occasion.number),
@@ -88,6 +93,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
     if first.next_step is not None:
         place = place_of_settings(first.next_step)
         rows.append(("next step", _yaml({place: first.next_step})))
+        rows.append(("next step: bytes of one rank", first.next_step_bytes))
     return [_row("verdict", *row) for row in rows]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from mindrlhf_msprobe.findings import (
     Chosen,
     Divergence,
+    Earlier,
+    Relation,
     RuleUse,
     Verdict,
     Weights,
@@ -15,6 +17,7 @@ from mindrlhf_msprobe.findings import (
     ordinal,
 )
 
+_REPEATABLE = "record the same configuration twice to see whether the training is repeatable"
 _NAMED = 8  # keys that are named
 _SHARED_WORDS = 5  # of lines that may be brought together
 
@@ -90,6 +93,26 @@ def _earlier_steps(first: Divergence) -> str:
     return "all of step 0" if first.step == 1 else f"all of steps 0 to {first.step - 1}"
 
 
+def earlier_of(earlier: Earlier, relation: Relation) -> str:
+    """Return how the answer stands to that of an earlier comparison."""
+    place = ", ".join(filter(None, [f"step {earlier.step}", earlier.phase]))
+    named = f"{earlier.entry or earlier.record} at {place}"
+    looked = "all cells were recorded then, and " if earlier.all_cells and earlier.entry else ""
+    agreed = f"{earlier.agreed} records of that step before it agreed" if earlier.agreed else ""
+    said = {
+        Relation.SAME: f"it named the same place; {looked}{agreed}".rstrip("; "),
+        Relation.INSIDE: f"it named {named}, which comes of this",
+        Relation.BEFORE: f"it named {named}; this lies in another phase of that step",
+        Relation.ELSEWHERE: f"it named another place, {named}: {_REPEATABLE}",
+        Relation.NEW: f"it ended {earlier.status}: what differs now was not recorded then, or "
+        f"{_REPEATABLE}",
+        Relation.NOT_SEEN: f"it named {named}, and nothing that was recorded now differs: "
+        f"{_REPEATABLE}",
+        Relation.AGREED: f"it ended {earlier.status}, too",
+    }
+    return f"the earlier comparison {earlier.path}: {said[relation]}"
+
+
 def chosen_of(chosen: Chosen) -> list[str]:
     """Return which part of the runs was compared, and what was left out by that, in lines."""
     asked = [
@@ -121,6 +144,18 @@ def _either(patterns: Sequence[str]) -> str:
 def _some(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def size_of_next(first: Divergence) -> str:
+    """Return what the next recording takes, as far as it is known."""
+    from mindrlhf_msprobe.report.listing import size
+
+    settings = first.next_step or {}
+    if first.next_step_bytes is not None:
+        return f" (about {size(first.next_step_bytes)} each, of a rank)"
+    if settings.get("task") == "tensor":
+        return " (how much that takes is not known)"
+    return ""
 
 
 def weights_of(weights: Weights) -> str:

@@ -137,6 +137,29 @@ def estimate(
     )
 
 
+def size_at(
+    run: Run, wanted: ProbeConfig, step: int, rank: int, phases: Collection[str]
+) -> int | None:
+    """Return the bytes that layer data of one step and rank would take.
+
+    Only that place is read. None where the run recorded nothing of one of `phases` there, or holds
+    no value of a kind whose size is known.
+    """
+    block = os.statvfs(run.path).f_frsize or 4096
+    unsized: set[str] = set()
+    total, found = 0, False
+    for phase in phases:
+        entries = run.entries(phase, step, rank)
+        chosen = [entry for entry in _chosen(entries, wanted) if entry.records]
+        if chosen:
+            whole = sum(len(entry.records) for entry in entries)
+            kept = sum(len(entry.records) for entry in chosen) / max(1, whole)
+            tensors = wanted.task == "tensor"
+            total += _phase_estimate(run, chosen, kept, tensors, block, unsized).size
+            found = True
+    return total if found and not unsized else None
+
+
 def free_bytes(path: Path) -> int:
     """Return the bytes that the file system of `path` has left for this user."""
     status = os.statvfs(path)

@@ -1,0 +1,104 @@
+"""What an earlier comparison found, read from its verdict.json, which may hold anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.findings import Divergence, Earlier, Outcome, Relation
+
+VERDICT_FILE = "verdict.json"
+_MOST_BYTES = 64 << 20
+_LONGEST = 1000  # characters of a name
+
+
+def load_earlier(path: str | Path) -> Earlier:
+    """Read what a comparison that wrote into the directory `path` found.
+
+    Raises:
+        RunError: there is no verdict.json, or it is none of this tool's.
+    """
+    file = Path(path)
+    if file.name != VERDICT_FILE or file.is_dir():
+        file = file / VERDICT_FILE
+    try:
+        if not file.is_file():
+            raise RunError(
+                f"after is {path}, which holds no {VERDICT_FILE}; expected the output directory of "
+                f"an earlier comparison."
+            )
+        with open(file, "rb") as stream:
+            if os.fstat(stream.fileno()).st_size > _MOST_BYTES:
+                raise ValueError(f"larger than {_MOST_BYTES} bytes")
+            content = json.loads(stream.read(_MOST_BYTES + 1))
+        return _earlier(str(path), content)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(
+            f"{file} cannot be used as the verdict of an earlier comparison: {reason}. Give the "
+            f"output directory that a comparison wrote."
+        ) from None
+
+
+def _earlier(path: str, content: Any) -> Earlier:
+    if not isinstance(content, dict):
+        raise ValueError("it holds no JSON object")
+    status = content.get("status")
+    if not isinstance(status, str) or status not in {outcome.value for outcome in Outcome}:
+        raise ValueError("its status is none that a comparison ends in")
+    first = content.get("first_divergence")
+    recorded = content.get("recorded")
+    whole = isinstance(recorded, dict) and recorded.get("all_cells") is True
+    if content.get("chosen") is not None:
+        whole = False
+    if first is None:
+        return Earlier(path, Outcome(status), all_cells=whole)
+    if not isinstance(first, dict):
+        raise ValueError("its first divergence is no JSON object")
+    return Earlier(
+        path,
+        Outcome(status),
+        step=_number(first, "step"),
+        rank=_number(first, "rank"),
+        phase=_text(first, "phase"),
+        record=_text(first, "record"),
+        entry=_text(first, "entry"),
+        all_cells=whole,
+        agreed=_number(first, "agreed_before"),
+    )
+
+
+def _number(content: dict[str, Any], name: str) -> int | None:
+    value = content.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{name} of its first divergence is no whole number")
+    return value
+
+
+def _text(content: dict[str, Any], name: str) -> str | None:
+    value = content.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        raise ValueError(f"{name} of its first divergence is no name")
+    return value
+
+
+def relation(earlier: Earlier, first: Divergence | None) -> Relation:
+    """Return how what was found now stands to what was found before."""
+    if first is None:
+        return Relation.NOT_SEEN if earlier.record is not None else Relation.AGREED
+    if earlier.record is None:
+        return Relation.NEW
+    if earlier.step != first.step:
+        return Relation.ELSEWHERE
+    if earlier.entry is not None or first.entry is None:
+        before, now = (x.entry or x.record for x in (earlier, first))
+        same = before == now and earlier.phase == first.phase
+        return Relation.SAME if same else Relation.ELSEWHERE
+    return Relation.INSIDE if earlier.phase == first.phase else Relation.BEFORE
