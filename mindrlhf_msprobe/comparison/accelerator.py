@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.sums import BOUNDS
+from mindrlhf_msprobe.comparison.sums import SHARES
 from mindrlhf_msprobe.compiled import library_beside
 
 
@@ -34,7 +34,7 @@ class Float32Sums(ctypes.Structure):
 
 def _load() -> Any:
     """Return the library's function, None where it was not built."""
-    function = getattr(library_beside(__file__, "_float32"), "msprobe_float32", None)
+    function = getattr(library_beside(__file__, "_float32"), "msprobe_float32_exactly", None)
     if function is not None:
         pointer, number = ctypes.c_void_p, ctypes.c_float
         function.argtypes = (
@@ -47,7 +47,7 @@ def _load() -> Any:
 
 #: The library's function, or None.
 FUNCTION = _load()
-_BOUNDS = (ctypes.c_double * len(BOUNDS))(*BOUNDS)
+_SHARES = (ctypes.c_double * len(SHARES))(*SHARES)
 
 
 def float32_sums(
@@ -68,5 +68,5 @@ def float32_sums(
         return None
     sums = Float32Sums()
     looks, (rtol, atol) = tolerance is not None, tolerance or (0.0, 0.0)
-    FUNCTION(a.ctypes.data, b.ctypes.data, a.size, _BOUNDS, looks, rtol, atol, ctypes.byref(sums))
+    FUNCTION(a.ctypes.data, b.ctypes.data, a.size, _SHARES, looks, rtol, atol, ctypes.byref(sums))
     return sums

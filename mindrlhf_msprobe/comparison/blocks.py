@@ -44,6 +44,8 @@ class Tolerance:
         """
         if not (is_finite(a) and is_finite(b)):
             return False
+        if isinstance(a, Fraction) or isinstance(b, Fraction):
+            return self._allows_exactly(a, b)
         try:
             distance = float(abs(a - b))
             allowed = self.atol + self.rtol * float(max(abs(a), abs(b)))
@@ -73,7 +75,7 @@ def is_number(value: Any) -> bool:
 
 def is_finite(value: Any) -> bool:
     """Tell whether a value is a number that is neither NaN nor infinite."""
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, (int, Fraction)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
@@ -135,6 +137,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.buffers: dict[np.dtype, tuple[np.ndarray, ...]] = {}
+        self.rows: dict[np.dtype, np.ndarray] = {}
         self.mask = np.empty(BLOCK, np.bool_)
 
     def of(self, dtype: np.dtype) -> tuple[np.ndarray, ...]:
@@ -142,6 +145,12 @@ class _Scratch(threading.local):
         if dtype not in self.buffers:
             self.buffers[dtype] = tuple(np.empty(BLOCK, dtype) for _ in range(5))
         return self.buffers[dtype]
+
+    def products(self, dtype: np.dtype, size: int) -> np.ndarray:
+        """Return five rows of `size` elements of `dtype`, for products."""
+        if dtype not in self.rows:
+            self.rows[dtype] = np.empty((5, size), dtype)
+        return self.rows[dtype]
 
 
 scratch = _Scratch()

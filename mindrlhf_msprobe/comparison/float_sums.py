@@ -13,37 +13,37 @@ import numpy as np
 from mindrlhf_msprobe.comparison import accelerator
 from mindrlhf_msprobe.comparison.blocks import Tolerance, scratch
 from mindrlhf_msprobe.comparison.sums import (
-    BOUNDS,
     FLOAT32,
     FLOAT32_MAX,
     FLOAT64,
-    RANGE,
+    SHARES,
     WIDEST,
     Products,
     Sums,
     all_within,
+    count_below,
+    count_less,
     count_non_finite,
-    dot,
+    dots,
     in_range,
     scalar,
     squares_in_range,
 )
 
 _WIDER = {FLOAT32: FLOAT64, FLOAT64: WIDEST}
+if WIDEST == FLOAT64:
+    del _WIDER[FLOAT64]
 #: four times the error of |a−b| / max(|a|, |b|) in float32: two roundings of 2⁻²⁴ each
 _FLOAT32_MARGIN = 2.0**-21
-#: a share's bound, it in float32, and float32 numbers surely below and above; arrays, as ufuncs
-#: take them faster
-_FLOAT32_BOUNDS: list[tuple[float, np.ndarray, np.ndarray, np.ndarray]] = [
+#: a share, and float32 numbers surely below and above its bound; arrays, as ufuncs take them faster
+_FLOAT32_BOUNDS: list[tuple[int, np.ndarray, np.ndarray]] = [
     (
-        bound,
-        np.array([bound], np.float32),
-        np.array([bound * (1 - _FLOAT32_MARGIN)], np.float32),
-        np.array([bound * (1 + _FLOAT32_MARGIN)], np.float32),
+        share,
+        np.array([1 / share * (1 - _FLOAT32_MARGIN)], np.float32),
+        np.array([1 / share * (1 + _FLOAT32_MARGIN)], np.float32),
     )
-    for bound in BOUNDS
+    for share in SHARES
 ]
-_SAMPLED = 4096  # elements that tell whether many errors are as large as a bound
 
 
 def add_floats(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
@@ -56,7 +56,7 @@ def add_floats(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
     distance, larger, other = (buffer[:size] for buffer in scratch.of(a.dtype)[2:])
     products = _products(a, b, np.subtract(a, b, out=distance))
     np.maximum(np.abs(a, out=larger), np.abs(b, out=other), out=larger)
-    if (products is None or a.dtype not in RANGE) and not np.isfinite(_largest(larger)):
+    if (products is None or a.dtype not in _WIDER) and not np.isfinite(_largest(larger)):
         _add_non_finite(sums, start, a, b, equal)
         return
     if products is None:
@@ -81,16 +81,15 @@ def add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> bool:
         return False
     if not (in_range(found.aa, a) and in_range(found.bb, b)):
         return False
-    unlike = found.first >= 0
     low, high = squares_in_range(a.dtype)
-    if unlike and not low <= found.dd <= high:
+    if found.first >= 0 and not low <= found.dd <= high:
         return False
     sums.products.add(Products(found.aa, found.bb, found.ab, found.dd, found.ad))
     sums.equal += found.equal
     sums.compared += a.size
     for i in range(3):
         sums.within[i] += found.below[i]
-    if unlike:
+    if found.first >= 0:
         if sums.first is None:
             sums.first = start + found.first
         if sums.tolerance.bitwise:
@@ -117,10 +116,10 @@ def _add_same(sums: Sums, start: int, equal: np.ndarray, a: np.ndarray) -> bool:
 
     None of its elements is NaN, as NaN is not equal to itself.
     """
-    square = dot(a, a)
-    if a.dtype in RANGE and not in_range(square, a):
+    (square,) = dots((a, a))
+    if a.dtype in _WIDER and not in_range(square, a):
         return False
-    if a.dtype not in RANGE and not np.isfinite(square):
+    if a.dtype not in _WIDER and not np.isfinite(square):
         return False
     sums.products.add(Products(aa=square, bb=square, ab=square))
     sums.add_equal(start, equal, a.size)
@@ -134,15 +133,18 @@ def _products(a: np.ndarray, b: np.ndarray, distance: np.ndarray) -> Products | 
     """Return the sums of products, None if the dtype's range does not do or not all are finite.
 
     Each is right relative to the norms of its factors: what is small is summed, and what can be
-    had from it without cancellation is derived.
+    had from it without cancellation is derived; of float32, all are summed, as the library does.
     """
-    aa, dd = dot(a, a), dot(distance, distance)
+    if a.dtype == FLOAT32:
+        found = Products(*dots((a, a), (b, b), (a, b), (distance, distance), (a, distance)))
+        sides = (found.aa, a), (found.bb, b), (found.dd, distance)
+        return found if all(in_range(square, x) for square, x in sides) else None
+    aa, dd, ad = dots((a, a), (distance, distance), (a, distance))
     if not (in_range(aa, a) and in_range(dd, distance)):
         return None
     if 0 < dd <= aa / 4:
-        ad = dot(a, distance)
         return Products(aa=aa, bb=aa - 2 * ad + dd, ab=aa - ad, dd=dd, ad=ad)
-    bb, ab = dot(b, b), dot(a, b)
+    bb, ab = dots((b, b), (a, b))
     return Products(aa=aa, bb=bb, ab=ab, dd=dd, ad=aa - ab) if in_range(bb, b) else None
 
 
@@ -162,11 +164,11 @@ def _add_errors(
     top = _largest(relative)
     sums.max_abs = max(sums.max_abs, _largest(distance))
     sums.max_rel = max(sums.max_rel, top)
-    shares = relative.astype(np.float64, copy=False)
-    for i, bound in enumerate(BOUNDS):
-        sums.within[i] += a.size if float(top) < bound else _count(np.less, shares, bound)
+    for i, share in enumerate(SHARES):
+        below = float(top) < 1 / share * (1 - 1e-9)
+        sums.within[i] += a.size if below else count_below(relative, distance, larger, share)
     if sums.within_tolerance and not sums.tolerance.bitwise:
-        sums.within_tolerance = all_within(sums.tolerance, distance, larger)
+        sums.within_tolerance = all_within(sums.tolerance, distance, larger, a, b)
 
 
 def _relative_errors(
@@ -177,13 +179,9 @@ def _relative_errors(
     if np.isnan(_largest(out)):  # 0 / 0: 0 over the smallest number instead
         np.maximum(larger, np.finfo(a.dtype).smallest_subnormal, out=larger)
         np.divide(distance, larger, out=out)
-    if a.dtype not in RANGE and np.isinf(distance.max()):  # a−b does not fit the widest float
+    if a.dtype == WIDEST and np.isinf(distance.max()):  # a−b does not fit the widest float
         over = np.isinf(distance)
         out[over] = np.abs(a[over] / larger[over] - b[over] / larger[over])
-
-
-def _count(compare: np.ufunc, values: np.ndarray, bound: Any) -> int:
-    return int(np.count_nonzero(compare(values, bound, out=scratch.mask[: values.size])))
 
 
 def _add_float32_errors(
@@ -197,21 +195,21 @@ def _add_float32_errors(
     """Add float32 errors; elements that float32 cannot decide are computed in float64.
 
     The largest errors are those of the elements float32 finds them in, so they are right to its
-    rounding, 1e-7. Of a share, about one element in 10⁷ may be too close to the bound to tell,
-    unless a sample shows that many are.
+    rounding, 1e-7.
     """
     odd = int(relative.argmax())
     top = float(relative[odd])
     _add_largest(sums, a, b, int(distance.argmax()), odd)
-    for i, (exact, bound, low, high) in enumerate(_FLOAT32_BOUNDS):
+    for i, (share, low, high) in enumerate(_FLOAT32_BOUNDS):
         if top < low[0]:
             sums.within[i] += a.size
             continue
-        sample = relative[:_SAMPLED]
-        if _count(np.less, sample, low) == _count(np.less, sample, high):
-            sums.within[i] += _count(np.less, relative, bound)
-        else:
-            sums.within[i] += _count_below(a, b, relative, exact, low, high)
+        sure = count_less(relative, low)
+        sums.within[i] += sure
+        if sure < count_less(relative, high):
+            chosen = np.flatnonzero((relative >= low) & (relative < high))
+            wide = _float64_errors(a, b, chosen)
+            sums.within[i] += count_below(wide[2], wide[0], wide[1], share)
     if sums.within_tolerance and not sums.tolerance.bitwise:
         close = top * (1 + _FLOAT32_MARGIN) <= sums.tolerance.rtol
         sums.within_tolerance = close or _all_within_float32(sums.tolerance, a, b, distance, larger)
@@ -224,21 +222,8 @@ def _float64_errors(
     wide_a, wide_b = a[chosen].astype(np.float64), b[chosen].astype(np.float64)
     distance = np.abs(wide_a - wide_b)
     larger = np.maximum(np.abs(wide_a), np.abs(wide_b))
-    return distance, larger, distance / larger
-
-
-def _count_below(
-    a: np.ndarray,
-    b: np.ndarray,
-    relative: np.ndarray,
-    bound: float,
-    low: np.ndarray,
-    high: np.ndarray,
-) -> int:
-    """Count the float32 elements whose float64 relative error is below `bound`."""
-    below = _count(np.less, relative, low)
-    chosen = np.flatnonzero((relative >= low) & (relative < high))
-    return below + int(np.count_nonzero(_float64_errors(a, b, chosen)[2] < bound))
+    ratio = np.divide(distance, larger, out=np.zeros_like(larger), where=larger > 0)
+    return distance, larger, ratio
 
 
 def _all_within_float32(
@@ -255,8 +240,10 @@ def _all_within_float32(
     outside = np.greater(distance, larger, out=scratch.mask[: a.size])
     if not outside.any():
         return True
-    distances, larger_ones, _ = _float64_errors(a, b, np.flatnonzero(outside))
-    return all_within(tolerance, distances, larger_ones)
+    chosen = np.flatnonzero(outside)
+    distances, larger_ones, _ = _float64_errors(a, b, chosen)
+    wide = a[chosen].astype(np.float64), b[chosen].astype(np.float64)
+    return all_within(tolerance, distances, larger_ones, *wide)
 
 
 def _add_non_finite(

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.comparison.sums import (
-    BOUNDS,
+    SHARES,
     WIDEST,
     Products,
     Sums,
     all_within,
     count_non_finite,
-    dot,
+    dots,
 )
 
 
@@ -50,30 +50,43 @@ def _add_plain_errors(sums: Sums, a: np.ndarray, b: np.ndarray) -> None:
     if sums.exact:
         exact = _absolute_difference(a, b)
         distance = exact.astype(np.float64)
-        apart = np.where((a < b).astype(bool), -distance, distance)
         sums.max_abs = max(sums.max_abs, int(exact.max()))
     else:
-        apart = wide_a - wide_b
-        distance = np.abs(apart)
+        distance = np.abs(wide_a - wide_b)
         sums.max_abs = max(sums.max_abs, distance.max())
     relative = np.divide(distance, larger, out=np.zeros_like(larger), where=larger > 0)
     if (over := np.isinf(distance)).any():
         relative[over] = np.abs(wide_a[over] / larger[over] - wide_b[over] / larger[over])
     sums.compared += a.size
     sums.max_rel = max(sums.max_rel, relative.max())
-    for i, bound in enumerate(BOUNDS):
-        sums.within[i] += int(np.count_nonzero(relative.astype(np.float64) < bound))
+    for i, share in enumerate(SHARES):
+        if sums.exact:
+            below = exact <= (np.maximum(_size(a), _size(b)) - 1) // share
+            below |= exact == 0
+        else:
+            below = relative.astype(np.float64) < 1 / share
+        sums.within[i] += int(np.count_nonzero(below))
     if sums.within_tolerance and not sums.tolerance.bitwise:
-        sums.within_tolerance = all_within(sums.tolerance, distance, larger)
-    sums.products.add(
-        Products(
-            aa=dot(size_a, size_a),
-            bb=dot(size_b, size_b),
-            ab=np.sum((wide_a.conj() * wide_b).real),
-            dd=dot(distance, distance),
-            ad=np.sum((wide_a.conj() * apart).real),
-        )
-    )
+        sums.within_tolerance = all_within(sums.tolerance, distance, larger, a, b)
+    crossed = (wide_a.conj() * wide_b).real
+    aa, bb, dd = dots((size_a, size_a), (size_b, size_b), (distance, distance))
+    (ab,) = dots((crossed, np.ones_like(crossed)))
+    less = sums.exact and (a < b).astype(bool)
+    apart = np.where(less, -distance, distance) if sums.exact else wide_a - wide_b
+    projected = (wide_a.conj() * apart).real
+    (ad,) = dots((projected, np.ones_like(projected)))
+    sums.products.add(Products(aa=aa, bb=bb, ab=ab, dd=dd, ad=ad))
+
+
+def _size(integers: np.ndarray) -> np.ndarray:
+    """Return |x| of integers, exact, and at least 1, as integers that can hold it."""
+    if integers.dtype == object:
+        return np.maximum(np.abs(integers), 1)
+    native = integers.astype(integers.dtype.newbyteorder("="), copy=False)
+    if native.dtype.kind != "i":
+        return np.maximum(native.astype(np.uint64), np.uint64(1))
+    bits = native.astype(np.int64).view(np.uint64)
+    return np.maximum(np.where(native < 0, np.uint64(0) - bits, bits), np.uint64(1))
 
 
 def is_exact(array: np.ndarray) -> bool:
