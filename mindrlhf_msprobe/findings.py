@@ -88,6 +88,7 @@ class Cause(str, Enum):
     DTYPE = "dtype"
     NON_FINITE = "non_finite"
     UNREADABLE = "unreadable"
+    STOPPED = "stopped"
 
     def __str__(self) -> str:
         return self.value
@@ -668,6 +669,31 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """Where a run stopped that did not finish.
+
+    Attributes:
+        run: A or B.
+        state: failed, interrupted (it ended inside a step, without close()), killed, or running.
+        phase: the phase that was open then; None where none was, or it is not known.
+        error, text: the exception's type and text; None and "" where there was none.
+        ranks: those that stopped there.
+    """
+
+    run: str
+    state: str
+    step: int
+    phase: str | None
+    error: str | None
+    text: str
+    ranks: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return {**vars(self), "ranks": list(self.ranks)}
+
+
+@dataclass(frozen=True)
 class RuleUse:
     """How often one tolerance, or the noise of further runs, decided.
 
@@ -805,6 +831,7 @@ class Comparison:
         chosen: which part of the runs was compared; None: all of it.
         all_cells: whether neither run left out cells by their names.
         earlier: what an earlier comparison found, and how this one stands to it.
+        stops: where the runs stopped, as far as they did not finish.
     """
 
     run_a: str
@@ -822,6 +849,7 @@ class Comparison:
     agreements: tuple[Agreement, ...] = field(default=(), repr=False)
     all_cells: bool = True
     earlier: tuple[Earlier, Relation] | None = None
+    stops: tuple[Stopped, ...] = ()
 
     def __bool__(self) -> bool:
         return self.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
@@ -851,4 +879,5 @@ class Comparison:
             "recorded": {"all_cells": self.all_cells},
             **({} if self.chosen is None else {"chosen": self.chosen.to_json()}),
             **({} if self.earlier is None else {"after": self.earlier[0].to_json(self.earlier[1])}),
+            "stopped": [stop.to_json() for stop in self.stops],
         }

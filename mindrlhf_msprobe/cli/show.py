@@ -51,6 +51,7 @@ def _show(arguments: argparse.Namespace) -> int:
         if run.missing_ranks:
             problems.append(f"recorded nothing here: rank(s) {spans(run.missing_ranks)} of the job")
         text = listing.render_holdings(run.path, run.state, holdings, problems, run.cost)
+        text = "\n".join([text, *listing.render_stops(run.stops)])
     elif entries := run.entries(name, **at) if name in run.phases else []:
         content = [
             {

@@ -48,6 +48,7 @@ from mindrlhf_msprobe.findings import (
     Finding,
     Preflight,
     RuleUse,
+    Stopped,
 )
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
@@ -251,7 +252,19 @@ def _conclude(
         earlier=(
             None if earlier is None else (earlier, relation(earlier, verdict.first_divergence))
         ),
+        stops=tuple(_stops(runs)),
     )
+
+
+def _stops(runs: tuple[Run, Run]) -> Iterator[Stopped]:
+    """Yield where the runs stopped, ranks that stopped alike together."""
+    for name, side in zip(("A", "B"), runs[:1] if runs[0] is runs[1] else runs):
+        alike: dict[tuple[str, int, str | None, str | None, str], list[int]] = {}
+        for stop in side.stops:
+            place = (stop.state, stop.step, stop.phase, stop.error, stop.text)
+            alike.setdefault(place, []).append(stop.rank)
+        for (state, step, phase, error, text), ranks in alike.items():
+            yield Stopped(name, state, step, phase, error, text, tuple(ranks))
 
 
 def _left_out(job: Job) -> Callable[[StepPlan, int], LeftOut] | None:

@@ -152,6 +152,45 @@ def unreadable_place(finding: Finding) -> Divergence:
     )
 
 
+def not_reached(
+    pair: Pair,
+    at: tuple[int, int],
+    runs: tuple[Run, Run],
+    records: int,
+    agreed_before: int,
+    agreed_steps: int,
+) -> Divergence:
+    """Return the divergence of two runs of which one had stopped, and that agree until then.
+
+    Args:
+        pair: the first that one run lacks, and `at` its step and rank.
+        records: how many records the run lacks for that.
+        agreed_before, agreed_steps: how many records of the step, and earlier steps, agree.
+    """
+    missing, other = ("B", "A") if pair.b is None else ("A", "B")
+    step, rank = at
+    stop = runs[missing == "B"].stop_of(rank)
+    phase = pair.event.phase if pair.entry is not None else None
+    if stop is not None and stop.step == step and stop.phase is not None:
+        phase = stop.phase
+    return Divergence(
+        step=step,
+        rank=rank,
+        phase=phase,
+        record=pair.record.name,
+        entry=None,
+        cause=Cause.STOPPED,
+        max_abs_err=None,
+        max_rel_err=None,
+        explanation=(
+            f"Everything that both recorded agrees. {missing} had stopped; {other} went on with "
+            f"this record, and has {counted(records, 'record')} that {missing} did not reach."
+        ),
+        agreed_before=agreed_before,
+        agreed_steps=agreed_steps,
+    )
+
+
 def _agreed_phases(step: JudgedStep, index: int) -> int:
     """Return how many phases ran before that of the divergence, and agree so far."""
     before = {p.event.phase for p, f in step.judged[:index] if f is not None and p.entry}
@@ -274,9 +313,9 @@ def _missing_as_a_whole(step: JudgedStep, index: int) -> bool:
 def _absence(
     step: JudgedStep, pair: Pair, finding: Finding, parent: str | None, runs: tuple[Run, Run]
 ) -> str:
-    """Say how much is missing beside the first missing entry, and whether that run was cut off."""
+    """Say how much is missing beside the first missing entry."""
     in_a = finding.status is Status.ONLY_IN_A
-    missing, run = ("B", runs[1]) if in_a else ("A", runs[0])
+    missing = "B" if in_a else "A"
     same_phase = [
         p
         for p, f in step.judged
@@ -291,8 +330,6 @@ def _absence(
         what = f"{missing} recorded nothing of {finding.phase} in this step."
     else:
         what = f"The cell ran{f' inside {parent}' if parent else ''} in one run only."
-    if run.manifests and not run.finished:
-        what += f" {missing} was never closed ({run.state}): it was killed, failed or still runs."
     return what
 
 

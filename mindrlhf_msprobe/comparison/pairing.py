@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from mindrlhf_msprobe.comparison.coverage import (
 from mindrlhf_msprobe.comparison.names import ROOT, NameRule
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.ending import Stop
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -66,6 +68,7 @@ class StepData:
         coverage: what the run could not record in its mode, and why.
         foreign: whether another tool wrote it, msprobe.
         own: the place in the run itself, where it is another one than in the comparison.
+        stop: where the run stopped, in its own numbers, if it did not finish.
     """
 
     entries: Sequence[Entry]
@@ -76,6 +79,7 @@ class StepData:
     own: OwnPlace = OwnPlace()
     foreign: bool = False
     unreadable_keys: Mapping[str | None, str] = field(default_factory=dict)
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class Pair:
 
     Attributes:
         gap: why the missing side was not recorded by choice; None if it should be there.
+        stopped: whether the gap is that the run had stopped by then.
         unreadable: why the missing side could not be read; None if it is simply not there.
     """
 
@@ -93,6 +98,7 @@ class Pair:
     entry: Entry | None = None
     gap: str | None = None
     unreadable: str | None = None
+    stopped: bool = False
 
     @property
     def record(self) -> Record:
@@ -141,7 +147,7 @@ def plan_step(
     planner = Planner(step, rank, a, b, alignment)
     pairs = (
         *planner.unreadable_pairs(),
-        *(pair for event in order for pair in planner.pairs_of(event)),
+        *planner.not_reached([pair for event in order for pair in planner.pairs_of(event)]),
     )
     parents = _parents(a.entries, b.entries, alignment)
     return StepPlan(step, rank, pairs, parents, tuple(alignment.notes))
@@ -187,6 +193,7 @@ class Planner:
         self._unreadable_keys = (a.unreadable_keys, b.unreadable_keys)
         self._coverage = tuple(without_recorded(side.coverage, side.entries) for side in (a, b))
         self._foreign = (a.foreign, b.foreign)
+        self._stops = (a.stop, b.stop)
         self._rootless = tuple(
             side.foreign and not any(entry.cell == ROOT for entry in side.entries)
             for side in (a, b)
@@ -217,6 +224,46 @@ class Planner:
                     for problems in self._unreadable_keys
                 ]
                 yield Pair(EventKey(DATA, None, name), sides[0], sides[1])
+
+    def not_reached(self, pairs: list[Pair]) -> list[Pair]:
+        """Return the pairs; what a run lacks because it had stopped says so.
+
+        That is all of a later step, and of the step in which it stopped what came, in the other
+        run's time, after the last thing that both have. What is missing before that is missing.
+        """
+        for i, stop in enumerate(self._stops):
+            step, _ = self._places[i]
+            if stop is None or step < stop.step:
+                continue
+            reached = -math.inf
+            if step == stop.step:
+                both = (p for p in pairs if p.a is not None and p.b is not None)
+                times = (self._time_of(pair, 1 - i) for pair in both)
+                reached = max((time for time in times if time is not None), default=-math.inf)
+            why = f"not reached: the run had stopped in step {stop.step}"
+            for index, pair in enumerate(pairs):
+                missing = pair.b is None if i else pair.a is None
+                if missing and pair.gap is None and pair.unreadable is None:
+                    time = self._time_of(pair, 1 - i)
+                    if time is None or time > reached:
+                        pairs[index] = replace(pair, gap=why, stopped=True)
+        return pairs
+
+    def _time_of(self, pair: Pair, i: int) -> float | None:
+        """Return when a pair's event was over in a run; None where that is not known.
+
+        An entry stands in the journal when it has ended: one that both began, and one run ended,
+        is in one of them only.
+        """
+        if pair.event.kind == DATA:
+            datum = self._data[i].get((pair.event.name, pair.event.micro_step))
+            return None if datum is None else datum.seq
+        key = (pair.event.phase or "", pair.event.name)
+        entry = self._entries[i].get(key)
+        if entry is None:
+            return None
+        whole = pair.event.kind == BEGIN and self._entries[1 - i].get(key) is not None
+        return entry.seq if whole or entry.end is None else entry.end
 
     def pairs_of(self, event: EventKey) -> Iterator[Pair]:
         """Yield the pairs of one event; events come in causal order, for what is carried on."""

@@ -94,6 +94,14 @@ class Job:
             self._planned[step, rank] = plan
         return self._planned[step, rank]
 
+    def stopped_by(self, step: int, rank: int) -> bool:
+        """Tell whether one of the runs had stopped in this step, or before it."""
+        for side in self.sides:
+            stop = side.run.stop_of(side.ranks.get(rank, rank))
+            if stop is not None and side.steps.get(step, step) >= stop.step:
+                return True
+        return False
+
     def count(self, step: int, rank: int) -> Wholesale | None:
         """Count what agrees in one place; None where it has to be paired as a whole."""
         if self.noise or self.mapping or self.chosen.by_name:
@@ -159,6 +167,8 @@ class JudgedPlace:
         folded: whether findings of cells that agree are left out of the result.
         tally: what all of it adds up to, once it is finished.
         records: how many pairs there are.
+        not_reached: how many pairs one run lacks because it had stopped by then.
+        first_not_reached: the first of them, by its place in the plan.
     """
 
     step: int
@@ -174,6 +184,8 @@ class JudgedPlace:
     folded: bool = False
     tally: Tally = field(default_factory=Tally)
     records: int = 0
+    not_reached: int = 0
+    first_not_reached: int = -1
 
     def __post_init__(self) -> None:
         self.count_records()
@@ -181,6 +193,12 @@ class JudgedPlace:
     def count_records(self) -> None:
         """Note how many pairs there are, before any is let go of."""
         self.records = len(self.findings) + sum(self.counted.identical.values())
+
+    def note_not_reached(self, index: int) -> None:
+        """Note a pair that one run lacks because it had stopped."""
+        if not self.not_reached:
+            self.first_not_reached = index
+        self.not_reached += 1
 
     @property
     def diverged(self) -> bool:
@@ -240,7 +258,7 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
         wholesale: count what agrees without a finding, where that can be done.
     """
     before = [len(view.run.problems) for view in (*job.sides, *job.noise)]
-    counted = job.count(step, rank) if wholesale else None
+    counted = job.count(step, rank) if wholesale and not job.stopped_by(step, rank) else None
     if counted is None:
         plan, positions, left_out = job.plan(step, rank), None, job.filter(step, rank)
     else:
@@ -262,6 +280,8 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
         if gap is not None:
             gaps[gap] += 1
             findings.append(None)
+            if pair.stopped and gap[0] == pair.gap:
+                place.note_not_reached(index)
             continue
         if pair.a is not None and pair.b is not None:
             records = repetitions.of(pair) if repetitions is not None else ()
@@ -398,10 +418,12 @@ def _gap(
 ) -> tuple[str, str] | None:
     """Return why a pair is not compared, and which run has it, or None if it is."""
     side = "both" if pair.a and pair.b else "A" if pair.a else "B"
-    if pair.gap is not None:
+    if pair.gap is not None and not pair.stopped:
         return pair.gap, side
     if (why := left_out.why(pair)) is not None:
         return why, side
+    if pair.gap is not None:
+        return pair.gap, side
     if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
         return _WHOLE, side
     if _is_unknown(pair):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mindrlhf_msprobe.comparison.explain import explain, unreadable_place
+from mindrlhf_msprobe.comparison.explain import explain, not_reached, unreadable_place
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, LeftOut
 from mindrlhf_msprobe.comparison.pairing import StepPlan
 from mindrlhf_msprobe.comparison.place import JudgedPlace
@@ -69,8 +69,10 @@ def conclude(
             places_reached = spread(step, index)
         else:  # the place could not be compared as a whole
             first = unreadable_place(_first_finding(place))
+    elif _compared_something(counts):
+        first = _first_not_reached(places, runs, plan, judge)
     return Verdict(
-        status=_outcome(counts),
+        status=_outcome(counts) if first is None else Outcome.DIVERGED,
         counts={str(status): counts.get(str(status), 0) for status in Status},
         first_divergence=first,
         coverage=_coverage(places),
@@ -82,6 +84,26 @@ def conclude(
         agreeing_ranks=_agreeing(places, candidates) if first else (),
         non_finite=_non_finite(places),
     )
+
+
+def _first_not_reached(
+    places: Sequence[JudgedPlace],
+    runs: tuple[Run, Run],
+    plan: Callable[[int, int], StepPlan],
+    judge: Callable[[int, int], JudgedPlace],
+) -> Divergence | None:
+    """Return where one run had stopped and the other went on, all that both have agreeing."""
+    lacking = [place for place in places if place.not_reached]
+    if not lacking:
+        return None
+    place = min(lacking, key=lambda place: (place.step, place.rank))
+    index = place.first_not_reached
+    pair = plan(place.step, place.rank).pairs[index]
+    records = sum(other.not_reached for other in lacking)
+    findings = (place if place.whole else judge(place.step, place.rank)).findings
+    before = sum(finding is not None for finding in findings[:index])
+    earlier = len({other.step for other in places if other.step < place.step})
+    return not_reached(pair, (place.step, place.rank), runs, records, before, earlier)
 
 
 def _parted(candidates: Sequence[JudgedPlace]) -> tuple[RankDivergence, ...]:

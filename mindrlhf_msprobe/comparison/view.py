@@ -85,6 +85,7 @@ class View:
             coverage=self.run.coverage(at[1]),
             own=own,
             foreign=self.run.foreign,
+            stop=self.run.stop_of(at[1]),
         )
 
     def _key_data(self, step: int, rank: int) -> list[KeyDatum]:

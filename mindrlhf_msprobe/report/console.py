@@ -32,6 +32,7 @@ from mindrlhf_msprobe.report.wording import (
     ranks_parted,
     rule_use,
     size_of_next,
+    stop_lines,
 )
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
@@ -45,7 +46,8 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
     """Return what a comparison says, as plain text; names cannot move the cursor or hide lines."""
     verdict = comparison.verdict
     more = "in summary.xlsx" if comparison.tables else ""
-    lines = [*preflight_lines(comparison.preflight, more), *_headline(verdict)]
+    lines = [*stop_lines(comparison.stops), *preflight_lines(comparison.preflight, more)]
+    lines += _headline(verdict)
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
         lines += _check_first(verdict.first_divergence)

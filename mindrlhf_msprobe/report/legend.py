@@ -94,6 +94,10 @@ CAUSES: dict[Cause, _Words] = {
     Cause.SHAPE: ("another shape", "形状不同"),
     Cause.DTYPE: ("another dtype", "数据类型不同"),
     Cause.NON_FINITE: ("NaN or infinite on one side only", "仅一侧为 NaN 或无穷"),
+    Cause.STOPPED: (
+        "one run had stopped; everything that both recorded agrees",
+        "一侧已中断；两侧都有的内容全部一致",
+    ),
     Cause.UNREADABLE: ("a file cannot be read", "文件无法读取"),
 }
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.report.console import printable
-from mindrlhf_msprobe.report.wording import spans
+from mindrlhf_msprobe.report.wording import spans, stopped_at
+from mindrlhf_msprobe.storage.ending import Stop
 from mindrlhf_msprobe.storage.inventory import FoundRecord, Holding
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -41,6 +42,11 @@ def render_holdings(
     lines += in_columns(rows)
     lines += render_cost(cost or {})
     return "\n".join(lines + [f"Incomplete: {printable(problem)}" for problem in problems])
+
+
+def render_stops(stops: Sequence[Stop]) -> list[str]:
+    """Return a line for each rank that did not finish: where it stopped, and of what."""
+    return [printable(f"Rank {stop.rank} {stopped_at(stop, (0,))}") for stop in stops]
 
 
 def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:

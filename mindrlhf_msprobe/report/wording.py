@@ -11,13 +11,16 @@ from mindrlhf_msprobe.findings import (
     Earlier,
     Relation,
     RuleUse,
+    Stopped,
     Verdict,
     Weights,
     counted,
     ordinal,
 )
+from mindrlhf_msprobe.storage.ending import INTERRUPTED, KILLED, RUNNING, Stop
 
 _REPEATABLE = "record the same configuration twice to see whether the training is repeatable"
+_STOPS = 4  # places where runs stopped
 _NAMED = 8  # keys that are named
 _SHARED_WORDS = 5  # of lines that may be brought together
 
@@ -72,6 +75,27 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             parts.append([number, number])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def stop_lines(stops: Sequence[Stopped]) -> list[str]:
+    """Return where the runs stopped that did not finish, in lines."""
+    lines = [f"{stop.run} {stopped_at(stop, stop.ranks)}" for stop in stops[:_STOPS]]
+    if len(stops) > _STOPS:
+        lines.append(f"… and {counted(len(stops) - _STOPS, 'more place')} where ranks stopped")
+    return lines
+
+
+def stopped_at(stop: Stopped | Stop, ranks: Sequence[int]) -> str:
+    """Return where a run stopped, as the rest of a sentence that begins with the run."""
+    place = f"step {stop.step}" + (f", {stop.phase}" if stop.phase else "")
+    place += "" if tuple(ranks) == (0,) else f", rank{'s' * (len(ranks) > 1)} {spans(ranks)}"
+    what = {
+        RUNNING: f"still runs, in {place}",
+        KILLED: f"was killed in {place}, without a word",
+        INTERRUPTED: f"ended inside {place}, without close()",
+    }.get(stop.state, f"stopped in {place}")
+    error = ": ".join(part for part in (stop.error, " ".join(stop.text.split())) if part)
+    return f"{what}: {error}" if error else what
 
 
 def before(first: Divergence) -> str:

@@ -57,6 +57,8 @@ def stop_of(manifest: Mapping[str, Any], *, held: bool) -> Stop | None:
     attempts = manifest.get("attempts")
     last = attempts[-1] if isinstance(attempts, list) and attempts else None
     attempt: Mapping[str, Any] = last if isinstance(last, dict) else {}
+    if not attempt:  # nothing tells where
+        return None
     said = attempt.get("stopped")
     stopped: Mapping[str, Any] = said if isinstance(said, dict) else {}
     world = manifest.get("world")

@@ -162,13 +162,27 @@ class Run:
     @cached_property
     def stops(self) -> list[Stop]:
         """Where its ranks stopped, those that did not finish: failed, were killed, still run."""
+        return [
+            replace(stop, phase=self._last_phase(stop.step, stop.rank))
+            if stop.phase is None and stop.state in (RUNNING, KILLED)
+            else stop
+            for stop in self._noted_stops
+        ]
+
+    def stop_of(self, rank: int) -> Stop | None:
+        """Return where a rank stopped, as its manifest says; a single manifest is of every rank."""
+        stops = self._noted_stops
+        if len(self.manifests) == 1:
+            return stops[0] if stops else None
+        return next((stop for stop in stops if stop.rank == rank), None)
+
+    @cached_property
+    def _noted_stops(self) -> list[Stop]:
         stops = []
         for manifest in self.manifests:
             rank = _rank_of(manifest)
             held = isinstance(rank, int) and RankLock(self.path, rank).is_held()
             stop = stop_of(manifest, held=held)
-            if stop is not None and stop.phase is None and stop.state in (RUNNING, KILLED):
-                stop = replace(stop, phase=self._last_phase(stop.step, stop.rank))
             if stop is not None:
                 stops.append(stop)
         return sorted(stops, key=lambda stop: stop.rank)

@@ -90,8 +90,8 @@ def test_a_phase_that_one_run_lacks_is_named_as_a_phase(first):
 def test_a_run_that_was_cut_off_is_said(first):
     """Where a step is missing because the run was never closed, the verdict says so."""
     place = first(break_b=cut_off)
-    assert "B recorded nothing of step 1" in place.explanation
-    assert "B was never closed (running)" in place.explanation
+    assert place.cause is Cause.STOPPED
+    assert "Everything that both recorded agrees. B had stopped" in place.explanation
 
 
 def test_the_next_step_keeps_the_trainers_own_settings(first):
