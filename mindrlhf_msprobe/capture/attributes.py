@@ -73,11 +73,11 @@ def _names_of_every_cell() -> frozenset[str]:
     return _OF_EVERY_CELL | named
 
 
-def is_setting(name: Any) -> bool:
+@functools.lru_cache(maxsize=4096)  # thousands of cells have the names of a few classes
+def is_setting(name: str) -> bool:
     """Tell whether an attribute of this name may be a setting, and none that is kept secret."""
     return (
-        isinstance(name, str)
-        and len(name) <= _MAX_NAME
+        len(name) <= _MAX_NAME
         and not name.startswith((_OURS, _LAZY, "__"))
         and name not in _names_of_every_cell()
         and not is_secret_key(name)
@@ -105,11 +105,11 @@ def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
     return {**found, "to_float": dtypes[0]} if dtypes else found
 
 
-def plain_attributes(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
-    """Yield those attributes of a cell of which a look tells whether they changed."""
+def plain_attributes(cell: nn.Cell) -> Iterator[str]:
+    """Yield the names of those attributes of a cell of which a look tells whether they changed."""
     for name, value in vars(cell).items():
         if type(value) in PLAIN_TYPES and is_setting(name):
-            yield name, value
+            yield name
 
 
 def _is_internal(cell: nn.Cell, name: str) -> bool:
@@ -146,10 +146,15 @@ def _scalar(name: str, value: Any) -> Any:
 
 
 def _text(name: str, value: str) -> Any:
-    if len(value) > _MAX_TEXT or could_name_text(name):
+    if len(value) > _MAX_TEXT or _names_text(name):
         return _MISSING
     value = address_free(value)
     return WITHHELD if _suspicious(value) else value
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_text(name: str) -> bool:
+    return could_name_text(name)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,13 +1,15 @@
 """What the watched networks and their optimizers are set to, and when that changed.
 
-Taken when a network is watched and when it first runs; from then on one look at the first opening
-of each phase in a step (a comparison of objects, no walk through the cells), and at the root's mode
-at every opening. Nothing is hooked, and no network is kept alive.
+Taken when a network is watched and when it first runs. From then on a step looks at the attributes
+when the network first runs in it, and again in an update; at the cells' modes at the first opening
+of each phase; at the root's mode at every opening. A look compares objects and walks through no
+cells. Nothing is hooked, and no network is kept alive.
 """
 
 from __future__ import annotations
 
 import gc
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -29,12 +31,11 @@ from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 FaultSink = Callable[[str, BaseException], None]
 
 MAX_NETWORKS = 32
-MAX_VALUES = 20_000  # attributes of one network
+MAX_VALUES = 200_000  # attributes of one network
 MAX_CHANGES = 1000  # of one network, one optimizer or one phase
 _MAX_OF_ONE = 8  # changes of one attribute: what changes more often is a counter
 _MAX_OPTIMIZERS = 4  # of one role
 _MAX_READ = 8  # learning rates that are looked at in every step
-_GONE: Any = object()
 
 
 class NetworkSettings:
@@ -132,7 +133,8 @@ class NetworkSettings:
         modes = self._modes.setdefault(phase.name, _Modes())
         first = modes.step != step
         if first:
-            self._changed |= network.note_changes(step, phase.name)
+            if network.step != step or phase.name in UPDATE_PHASES:
+                self._changed |= network.note_changes(step, phase.name)
             for optimizer in self._optimizers.get(phase.role, ()):
                 self._changed |= optimizer.note_changes(step)
         self._changed |= modes.note(step, network, first=first)
@@ -186,6 +188,43 @@ def optimizers_of(networks: Iterable[tuple[str, nn.Cell]]) -> list[tuple[str, nn
     return found
 
 
+class _Cell:
+    """The attributes of one cell of which a look tells whether they changed.
+
+    Attributes:
+        own: all attributes of the cell.
+        values: those that `read` returned last: the same objects are the same values, so that
+            comparing them costs next to nothing.
+    """
+
+    def __init__(self, name: str, own: dict[str, Any], names: list[str]) -> None:
+        self.name = name
+        self.own = own
+        self._names = names
+        self.read = _reader(names)
+        self.values = self.read(own)
+
+    def changed(self) -> list[tuple[str, Any]]:
+        """Return the attributes that are other ones than at the last look."""
+        before, self.values = self.values, self.read(self.own)
+        triples = zip(self._names, before, self.values)
+        return [(name, value) for name, old, value in triples if value is not old and value != old]
+
+
+def _reader(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    """Return what reads several attributes; None for one that was deleted."""
+    get = operator.itemgetter(*names)
+
+    def read(own: dict[str, Any]) -> tuple[Any, ...]:
+        try:
+            found = get(own)
+        except KeyError:
+            return tuple(own.get(name) for name in names)
+        return found if len(names) > 1 else (found,)
+
+    return read
+
+
 class _Network:
     """One watched network: its cells' attributes, and their modes."""
 
@@ -195,15 +234,14 @@ class _Network:
         self.phases: list[str] = []
         self.content: dict[str, Any] = {"role": role, "phases": [], "class": type(cell).__name__}
         self.broken = False
-        # Each attribute that a look can compare: the cell's attributes, its name, the attribute's,
-        # the object.
-        self._plain: list[tuple[dict[str, Any], str, str, Any]] = []
+        self.step: int | None = None  # of the last look at its attributes
+        self._cells_looked: list[_Cell] = []
         self._dicts: list[dict[str, Any]] = []
         self._root: dict[str, Any] = {}
 
     def _forget(self, _: object) -> None:
         """Let go of the cells' attributes: the network is gone."""
-        self._plain, self._dicts, self._root = [], [], {}
+        self._cells_looked, self._dicts, self._root = [], [], {}
 
     def look(self, root: nn.Cell) -> list[nn.Cell]:
         """Take all attributes of all cells as they are now; return the optimizers among them."""
@@ -213,7 +251,7 @@ class _Network:
         cells = {name: cell for name, cell in cells.items() if id(cell) not in inside}
         groups: dict[str, dict[str, Any]] = {}
         left = MAX_VALUES
-        self._plain = []
+        self._cells_looked = []
         for name, cell in cells.items():
             attributes = dict(list(cell_attributes(cell).items())[:left])
             left -= len(attributes)
@@ -221,8 +259,9 @@ class _Network:
             key = f"{kind} {attributes}"
             group = groups.setdefault(key, {"class": kind, "attributes": attributes, "cells": []})
             group["cells"].append(name)
-            own = vars(cell)
-            self._plain += [(own, name, a, v) for a, v in plain_attributes(cell) if a in attributes]
+            names = [a for a in plain_attributes(cell) if a in attributes]
+            if names:
+                self._cells_looked.append(_Cell(name, vars(cell), names))
         self._cells = list(groups.values())
         self._dicts = [vars(cell) for cell in cells.values()]
         self._names = list(cells)
@@ -250,24 +289,19 @@ class _Network:
 
     def note_changes(self, step: int, phase: str) -> bool:
         """Note the attributes that are other objects than at the last look, and other values."""
-        changed = [
-            i
-            for i, (own, _, name, value) in enumerate(self._plain)
-            if own.get(name, _GONE) is not value
-        ]
+        self.step = step
         noted = False
-        for i in changed:
-            own, cell, name, before = self._plain[i]
-            value = own.get(name, _GONE)
-            self._plain[i] = own, cell, name, value
-            same = type(value) is type(before) and value == before
-            count = self._counts.get((cell, name), 0)
-            if same or value is _GONE or len(self._changes) >= MAX_CHANGES or count >= _MAX_OF_ONE:
+        for cell in self._cells_looked:
+            if cell.read(cell.own) == cell.values:
                 continue
-            self._counts[cell, name] = count + 1
-            at = {"step": step, "phase": phase, "cell": cell, "name": name}
-            self._changes.append({**at, "value": _shown(name, value)})
-            noted = True
+            for name, value in cell.changed():
+                count = self._counts.get((cell.name, name), 0)
+                if len(self._changes) >= MAX_CHANGES or count >= _MAX_OF_ONE:
+                    continue
+                self._counts[cell.name, name] = count + 1
+                at = {"step": step, "phase": phase, "cell": cell.name, "name": name}
+                self._changes.append({**at, "value": _shown(name, value)})
+                noted = True
         if noted:
             self.renew()
         return noted

@@ -142,12 +142,18 @@ def _in(lines: Sequence[str]) -> list[str]:
 def _look_closer(first: Divergence, output: str | None) -> list[str]:
     if first.next_step is None:
         return []
-    if first.is_explained:
+    if first.is_explained and first.key is not None and output is not None:
+        # Recording every layer of the phase comes after a look at what is known to differ.
         return [
             f"If that is meant to differ: next_step in {VERDICT_FILE} says what to record to look "
             f"closer."
         ]
-    unless = "If that does not explain it, look closer" if first.check_first else "Look closer"
+    unless = "Look closer"
+    if first.check_first:
+        unless = (
+            "If that is meant to differ" if first.is_explained else "If that does not explain it"
+        )
+        unless += ", look closer"
     lines = [
         f"{unless}: record both again, each into its own dump_path{size_of_next(first)}, with",
         f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",

@@ -88,7 +88,7 @@ def compare(tmp_path: Path) -> Compare:
             )
             (root / "configurations.json").write_text(json.dumps(given))
             runs.append(root)
-        return compare_runs(*runs)
+        return compare_runs(*runs, output_path=tmp_path / "out")
 
     return compared
 
