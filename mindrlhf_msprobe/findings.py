@@ -154,6 +154,7 @@ class Finding:
         key, micro_step: of key data; None for an entry's record.
         io: input, output, parameters, parameters_grad, or data.
         path: the place inside the structure of its entry or key.
+        argument: of a positional input, what `construct` calls the argument; "" if not known.
         note: what a reader should know about the status, e.g. that only statistics were compared.
         tolerance: what it was judged by, in words: a tolerance and the rule that gave it, or the
             noise of further runs; "" if bitwise.
@@ -177,6 +178,7 @@ class Finding:
     tolerance: str = ""
     suspicion: str = ""
     stack: tuple[str, ...] = field(default=(), repr=False)
+    argument: str = ""
 
 
 class Nearness(str, Enum):
@@ -385,6 +387,7 @@ class Divergence:
         check_first: what differs before any tensor and can explain it, the nearest first.
         next_step_bytes: what that takes on disk, of one rank; None where that is not known.
         inside: what differs inside the record, as far as that is certain.
+        argument: of a positional input, what `construct` calls the argument; "" if not known.
     """
 
     step: int
@@ -406,6 +409,7 @@ class Divergence:
     occasion: Occasion = Occasion()
     culprit: Culprit | None = None
     inside: Inside | None = None
+    argument: str = ""
     non_finite_in: tuple[str, ...] = ()
     check_first: tuple[CheckFirst, ...] = ()
 
@@ -440,6 +444,7 @@ class Divergence:
             "non_finite_in": list(self.non_finite_in),
             "check_first": [check.to_json() for check in self.check_first],
             "inside": self.inside.to_json() if self.inside else None,
+            "argument": self.argument or None,
         }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.arguments import argument_names
 from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.callstack import CallStacks, encloses, running_frame
 from mindrlhf_msprobe.capture.cells import (
@@ -44,12 +45,14 @@ from mindrlhf_msprobe.storage.records import entry_name
 
 @dataclass
 class _Slot:
-    """A hooked cell: its name in entries, whether it is recorded, and which cells it holds."""
+    """A hooked cell: its name in entries, whether it is recorded, which cells it holds, and what
+    its positional arguments are called."""
 
     cell: nn.Cell
     call_name: str
     recorded: bool
     children: Children
+    arguments: tuple[str, ...]
 
 
 @dataclass
@@ -145,7 +148,9 @@ class EagerCapture:
             # Tokens are counted by the outermost cells, recorded or not.
             if recorded or self._records_token is not None:
                 call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
-                self._slots[id(cell)] = _Slot(cell, call_name, recorded, Children(cell))
+                self._slots[id(cell)] = _Slot(
+                    cell, call_name, recorded, Children(cell), argument_names(cell)
+                )
                 self._hooks.add(cell)
             if self._backward:
                 for repeating in repeating_cells(cell):
@@ -312,6 +317,8 @@ class EagerCapture:
         if self._selection.inputs:
             frame.values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
             frame.values["input_kwargs"] = describe(kwargs, inputs)
+            if names := slot.arguments[: len(args)]:
+                frame.values["input_names"] = list(names)
         if self._with_parameters and self._selection.outputs:
             parameters = self._parameters(cell, slot.call_name, f"{entry}.parameters")
             if parameters:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import mindspore
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.arguments import argument_names
 from mindrlhf_msprobe.capture.cells import in_a_tuple, named_cells, parameters_held_twice
 from mindrlhf_msprobe.capture.eager import EagerCapture
 from mindrlhf_msprobe.capture.entries import FaultSink
@@ -420,7 +421,9 @@ class PhaseCapture:
         """
         cells = named_cells(self._root)
         slots = {
-            id(cell): CellSlot(name, type(cell).__name__, self._is_recorded(name))
+            id(cell): CellSlot(
+                name, type(cell).__name__, self._is_recorded(name), argument_names(cell)
+            )
             for name, cell in cells.items()
         }
         for name, cell in cells.items():

@@ -16,11 +16,12 @@ _NOTHING = Leaf("NoneType").to_json()
 
 @dataclass(frozen=True)
 class CellSlot:
-    """A cell of the phase's network: its name and class, and whether it is recorded."""
+    """A cell of the phase's network: name, class, whether it is recorded, its arguments' names."""
 
     name: str
     class_name: str
     recorded: bool
+    arguments: tuple[str, ...] = ()
 
     def call_name(self, direction: str) -> str:
         """Return the entry's name without its call number."""

@@ -260,6 +260,8 @@ class GraphCalls:
         if self._selection.inputs:
             values["input_args"] = self._filled(call, "input_args", args)
             values["input_kwargs"] = self._filled(call, "input_kwargs", kwargs)
+            if names := call.slot.arguments[: len(args)]:
+                values["input_names"] = list(names)
         parameters = {
             path[0]: leaf for (part, path), leaf in call.tensors.items() if part == "parameters"
         }

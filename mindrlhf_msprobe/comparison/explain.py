@@ -97,6 +97,7 @@ def explain(
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
         inside=inside(step, index),
+        argument=finding.argument,
     )
 
 
@@ -208,7 +209,8 @@ def _explain_unreadable(pair: Pair) -> tuple[Cause, str | None, str]:
 
 def _sentence(finding: Finding, why: str) -> str:
     note = f" ({finding.note})" if finding.note else ""
-    return f"{finding.record} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
+    argument = f" ({finding.argument})" if finding.argument else ""
+    return f"{finding.record}{argument} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
 
 
 def _explain_output(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[Cause, str, str]:

@@ -471,6 +471,7 @@ def _finding(plan: StepPlan, pair: Pair, status: Status, note: str) -> Finding:
         micro_step=pair.event.micro_step if is_data else None,
         note=note,
         stack=pair.entry.stack if pair.entry and pair.event.kind == BEGIN else (),
+        argument=pair.record.argument or (pair.b.argument if pair.b else ""),
     )
 
 

@@ -178,6 +178,7 @@ _RESULT: tuple[Column, ...] = (
     ("status", lambda f: f.status.value),
     ("NPU fingerprint", _side("a", "fingerprint")),
     ("Bench fingerprint", _side("b", "fingerprint")),
+    ("argument", lambda f: f.argument),
     *_JUDGED,
 )
 

@@ -192,8 +192,10 @@ def render_records(records: Sequence[FoundRecord]) -> str:
     for found in records:
         leaf = found.record.leaf
         phase = found.phase or f"micro_step {found.micro_step}"
+        argument = f" ({printable(found.record.argument)})" if found.record.argument else ""
         lines.append(
-            f"{printable(found.record.name)}  step {found.step}, {phase}, rank {found.rank}"
+            f"{printable(found.record.name)}{argument}  step {found.step}, {phase}, "
+            f"rank {found.rank}"
         )
         if leaf.is_tensor:
             known = leaf.nan_count is not None  # msprobe does not count

@@ -75,6 +75,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
     rows = [
         ("where", place_of(first)),
         ("record", first.record),
+        *([("argument", first.argument)] if first.argument else []),
         ("origin", first.entry or first.record),
         ("cause", first.cause.value),
         ("explanation", first.explanation),

@@ -69,6 +69,7 @@ class FoundRecord:
             "phase": self.phase,
             "micro_step": self.micro_step,
             "record": self.record.name,
+            **({"argument": self.record.argument} if self.record.argument else {}),
             **self.record.leaf.to_json(),
             "first_values": None if self.values is None else [*map(_plain, self.values)],
             "unreadable": self.unreadable,

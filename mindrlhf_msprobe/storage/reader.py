@@ -31,7 +31,13 @@ from mindrlhf_msprobe.storage.places import (
     places_at,
     step_and_rank,
 )
-from mindrlhf_msprobe.storage.records import Entry, Locator, Record, entry_records
+from mindrlhf_msprobe.storage.records import (
+    Entry,
+    Locator,
+    Record,
+    argument_of,
+    entry_records,
+)
 from mindrlhf_msprobe.storage.world import RankLock, expected_ranks
 
 
@@ -507,7 +513,7 @@ class Run:
 def _entry(line: dict[str, Any], files: Locator, phase: str, step: int, rank: int) -> Entry:
     name = line["entry"]
     records = tuple(
-        Record(record, io, path, *files.locate(leaf, leaf.data_name))
+        Record(record, io, path, *files.locate(leaf, leaf.data_name), argument_of(line, io, path))
         for record, io, path, leaf in entry_records(name, line)
     )
     return Entry(

@@ -63,6 +63,8 @@ class Record:
         leaf: the value's description.
         location: where the .npy lies that holds its elements, or None. Text, because a Path takes
             ten times as long to make, and a run has many records.
+        argument: of a positional input, what `construct` calls the argument that it is or lies in;
+            "" where that is not known.
     """
 
     name: str
@@ -70,9 +72,10 @@ class Record:
     path: str
     leaf: Leaf
     location: str | None = None
+    argument: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Record, (self.name, self.io, self.path, self.leaf, self.location)
+        return Record, (self.name, self.io, self.path, self.leaf, self.location, self.argument)
 
     @property
     def file(self) -> Path | None:
@@ -218,8 +221,22 @@ def entry_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[str, st
             yield part.partition("_")[0], "", content[part]
 
 
+def argument_of(line: Mapping[str, Any], io: str, path: str) -> str:
+    """Return what the argument is called that a positional input of a journal line is, or ""."""
+    names = line.get("input_names")
+    if io != "input" or not isinstance(names, list):
+        return ""
+    place = path.partition(".")[0]
+    if not (place.isascii() and place.isdigit() and len(place) < 4 and int(place) < len(names)):
+        return ""
+    name = names[int(place)]
+    return name if isinstance(name, str) and len(name) <= _MOST_SHOWN else ""
+
+
 #: What a journal line holds beside the values themselves.
-JOURNAL_FIELDS = frozenset({"entry", "seq", "end", "parent", "opening", "token", "stack", "frames"})
+JOURNAL_FIELDS = frozenset(
+    {"entry", "seq", "end", "parent", "opening", "token", "stack", "frames", "input_names"}
+)
 
 #: The fields whose names parameters could not have in a line before their gradients had a field.
 _SPREAD_BESIDE = frozenset({"entry", "seq", "end", "parent", "opening", "token", "stack", "frames"})
