@@ -71,6 +71,18 @@ class CulpritCode(str, Enum):
     """What beyond a record and its cell is to blame; see docs/en/comparing.md."""
 
     EARLIER_UPDATE = "earlier_update"
+    OPTIMIZER = "optimizer"
+    OPTIMIZER_OR_SYNCHRONISATION = "optimizer_or_synchronisation"
+    UPDATE_CLOSE = "update_close"
+    GRADIENTS_NOT_RECORDED = "gradients_not_recorded"
+    UPDATE_NOT_RECORDED = "update_not_recorded"
+    NOT_SYNCHRONISED = "not_synchronised"
+    SYNCHRONISATION = "synchronisation"
+    FOLLOWS_TRAINED = "follows_trained"
+    NOT_MOVED = "not_moved"
+    CHANGED_BETWEEN = "changed_between"
+    SAMPLING = "sampling"
+    SAMPLING_OR_LOGITS = "sampling_or_logits"
 
     def __str__(self) -> str:
         return self.value

@@ -237,7 +237,7 @@ def _conclude(
     ]
     problems += [f"{name}: {lost}" for name, side in zip(names, sides[:2]) for lost in side.lost]
     whole = partial(judge_whole, job)
-    verdict = conclude(judged, runs, job.plan, whole, before, _left_out(job), earlier)
+    verdict = conclude(judged, job.sides, job.plan, whole, before, _left_out(job), earlier)
     return Comparison(
         run_a=a,
         run_b=b,

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mindrlhf_msprobe.comparison.check_first import check_first
+from mindrlhf_msprobe.comparison.culprit_sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.comparison.culprit_words import words_of, words_of_occasion
+from mindrlhf_msprobe.comparison.culprits import culprit_of
+from mindrlhf_msprobe.comparison.history import History
 from mindrlhf_msprobe.comparison.inside import inside
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
 from mindrlhf_msprobe.comparison.next_step import next_step, size_of
+from mindrlhf_msprobe.comparison.next_update import DECIDED, next_update
 from mindrlhf_msprobe.comparison.non_finite import sides
-from mindrlhf_msprobe.comparison.occasion import earlier_update, occasion_of
+from mindrlhf_msprobe.comparison.occasion import occasion_of
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.preflight import remark
 from mindrlhf_msprobe.comparison.timeline import DATA, END
-from mindrlhf_msprobe.findings import Cause, Divergence, Finding, Preflight, Status, counted
+from mindrlhf_msprobe.findings import (
+    Cause,
+    Culprit,
+    Divergence,
+    Finding,
+    Preflight,
+    Status,
+    counted,
+)
 from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.reader import Run
 
@@ -41,12 +55,14 @@ def explain(
     index: int,
     runs: tuple[Run, Run],
     preflight: Preflight,
+    history: History,
     *,
     agreed_steps: int,
 ) -> Divergence:
     """Return the first divergence, the `index`-th pair of its place, with its cause and origin.
 
     Args:
+        history: the places of its rank.
         agreed_steps: how many earlier steps agree.
     """
     pair, finding = step.judged[index]
@@ -67,13 +83,13 @@ def explain(
     hint = remark(preflight, phase.role if phase else None, told=bool(checks))
     occasion = occasion_of(step, index)
     by_name = step.left_out and not step.left_out.all_else
-    culprit = None if by_name else earlier_update(step, index, occasion)
+    culprit = None if by_name else culprit_of(step, index, runs, history, occasion)
     if culprit is not None:
-        why = f"{why} {words_of(culprit, finding)}"
+        why = words_of(culprit, finding, why)
     why = " ".join(filter(None, [why, words_of_occasion(occasion, finding)]))
     before = [f for _, f in step.judged[:index] if f is not None]
     # What was left out of the comparison is on disk: comparing it comes first.
-    proposed = None if step.left_out else next_step(step, index, origin, runs)
+    proposed = None if step.left_out else _next(step, index, origin, runs, culprit)
     metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return Divergence(
         step=finding.step,
@@ -99,6 +115,22 @@ def explain(
         inside=inside(step, index),
         argument=finding.argument,
     )
+
+
+def _next(
+    step: JudgedStep,
+    index: int,
+    origin: str | None,
+    runs: tuple[Run, Run],
+    culprit: Culprit | None,
+) -> dict[str, Any] | None:
+    """Return what to record next, as far as the culprit is not found."""
+    finding = step.judged[index][1]
+    assert finding is not None
+    if culprit is not None and culprit.code in DECIDED:
+        return None
+    update = culprit and next_update(culprit, finding, runs[0].config(finding.rank))
+    return update or next_step(step, index, origin, runs)
 
 
 def _explain_chosen(
@@ -347,7 +379,7 @@ def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[
     if key in INPUT_KEYS and (before_it or home not in cells):
         made = "" if before_it else f", and the cells of {home} were not recorded"
         return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
-    if home in cells and _counts_tokens(home) and not _all_tokens(step, home, runs):
+    if home in cells and counts_tokens(home) and not all_tokens(step, home, runs):
         why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."
     elif home in cells:
         why = f"Every recorded cell of {home} agrees{_how(step, index, home)}"
@@ -413,21 +445,6 @@ def _doubt_about_opaque(step: JudgedStep, pair: Pair) -> str:
                 f"cannot be compared, and may be to blame."
             )
     return ""
-
-
-def _all_tokens(step: JudgedStep, phase: str | None, runs: tuple[Run, Run]) -> bool:
-    """Tell whether both runs' token ranges are wider than what was generated in a phase."""
-    entries = [p.entry for p, _ in step.judged if p.entry and p.entry.phase == phase]
-    last = max((entry.token or 0 for entry in entries), default=0)
-    return all(
-        config is not None and config.token_range_start == 0 and last < config.token_range_end
-        for config in configs(runs)
-    )
-
-
-def _counts_tokens(phase: str | None) -> bool:
-    table = phase_table({})
-    return phase in table and table[phase].counts_tokens
 
 
 def _doubt_about_parameters(runs: tuple[Run, Run]) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mindrlhf_msprobe.comparison.explain import explain, not_reached, unreadable_place
+from mindrlhf_msprobe.comparison.history import History
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, LeftOut
 from mindrlhf_msprobe.comparison.pairing import StepPlan
 from mindrlhf_msprobe.comparison.place import JudgedPlace
 from mindrlhf_msprobe.comparison.spread import spread
+from mindrlhf_msprobe.comparison.view import View
 from mindrlhf_msprobe.findings import (
     CoverageGap,
     Divergence,
@@ -29,7 +31,7 @@ from mindrlhf_msprobe.storage.reader import Run
 
 def conclude(
     places: Sequence[JudgedPlace],
-    runs: tuple[Run, Run],
+    sides: tuple[View, View],
     plan: Callable[[int, int], StepPlan],
     judge: Callable[[int, int], JudgedPlace],
     preflight: Preflight,
@@ -44,11 +46,12 @@ def conclude(
 
     Args:
         places: in the order of their steps and ranks.
-        plan, judge: pairs, and compares, a place once more; asked for that of the first divergence
-            alone.
+        plan, judge: pairs, and compares, a place once more; asked for that of the first divergence,
+            and of the update before it.
         left_out: says, of a plan and the first divergence in it, what the caller left out.
         earlier: what an earlier comparison of the same training found.
     """
+    runs = sides[0].run, sides[1].run
     counts: Counter[str] = Counter()
     for place in places:
         counts.update(place.tally.counts)
@@ -65,7 +68,9 @@ def conclude(
             index = _first_different(findings)
             unseen = LeftOut() if left_out is None else left_out(pairs, index)
             step = JudgedStep(pairs, tuple(zip(pairs.pairs, findings)), unseen, earlier)
-            first = explain(step, index, runs, preflight, agreed_steps=len(steps_before))
+            history = History(sides, place.rank, places, plan, judge)
+            agreed = len(steps_before)
+            first = explain(step, index, runs, preflight, history, agreed_steps=agreed)
             places_reached = spread(step, index)
         else:  # the place could not be compared as a whole
             first = unreadable_place(_first_finding(place))

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import counted
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reader import Run
+from mindrlhf_msprobe.storage.records import Entry
 
 _SHOWN = 8  # ranks, or patterns, that are named
 _LONGEST = 100  # characters of a pattern
@@ -47,6 +49,23 @@ class View:
             for step, rank in self.run.places
             if rank in ranks or not self.only_ranks
         }
+
+    def config(self, rank: int) -> ProbeConfig | None:
+        """Return what the run was configured to record on one of the comparison's ranks."""
+        return self.run.config(self.ranks.get(rank, rank))
+
+    def initial_weights(self, role: str, rank: int) -> Mapping[str, str]:
+        """Return the fingerprint of each initial parameter of a role's network, by its name."""
+        return self.run.initial_weights(role, self.ranks.get(rank, rank))
+
+    def entries(self, phase: str, step: int, rank: int) -> list[Entry]:
+        """Read the entries of one phase in one of the comparison's places."""
+        if self.key_data_only or (self.phases and phase not in self.phases):
+            return []
+        own = self.phases.get(phase, phase)
+        at = self.steps.get(step, step), self.ranks.get(rank, rank)
+        found = self.run.entries(own, step=at[0], rank=at[1])
+        return found if own == phase else [replace(entry, phase=phase) for entry in found]
 
     def load(self, step: int, rank: int, *, layers: bool = True) -> StepData:
         """Read one place, its layer data only if asked for."""

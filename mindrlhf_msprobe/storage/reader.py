@@ -339,6 +339,18 @@ class Run:
                 }
         return {}
 
+    def initial_weights(self, role: str, rank: int = 0) -> dict[str, str]:
+        """Return the fingerprint of each parameter of a role's network when it was first entered.
+
+        By the parameters' names; without those of which none is known.
+        """
+        for manifest in self._manifests_of(rank):
+            roles = manifest.get("initial_weights")
+            weights = roles.get(role) if isinstance(roles, dict) else None
+            if isinstance(weights, dict):
+                return {str(n): value for n, value in weights.items() if isinstance(value, str)}
+        return {}
+
     def completed(self, step: int, rank: int = 0) -> bool:
         """Tell whether `step` was ended by `Probe.step()`; msprobe's runs do not say.
 
