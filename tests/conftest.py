@@ -167,3 +167,13 @@ def build_llama(llama_sizes: dict[str, int]) -> Callable[[], Any]:
         return build_networks(sizes, sizes, vocab_size=17, seq_length=8, seed=5)["actor"]
 
     return build
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the jobs of which a process of MindSpore crashed at exit, all ranks being done."""
+    crashed = getattr(sys.modules.get("jobs"), "CRASHED_AT_EXIT", ())
+    if crashed:
+        terminalreporter.write_line(
+            f"{len(crashed)} job(s) under msrun crashed in MindSpore at exit (SIGSEGV in "
+            f"ClusterContext::Finalize) after all ranks were done: {', '.join(crashed)}"
+        )

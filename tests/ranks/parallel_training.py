@@ -3,7 +3,8 @@
 Every rank has its own batches; gradients are averaged over the ranks by AllReduce. Called with one
 JSON object: `msprobe` (the configuration; a `{rank}` in its dump_path becomes the rank), `steps`,
 and the names of what goes wrong: `fault` (rank, step, role: one weight of it is changed before the
-step) and `kill` (rank, step: the process kills itself inside that step's update).
+step), `kill` (rank, step: the process kills itself inside that step's update) and `crash_at_exit`
+(rank: the process ends with SIGSEGV when all is done, as MindSpore's sometimes do).
 """
 
 from __future__ import annotations
@@ -76,6 +77,13 @@ def train(options: dict) -> None:
     total = sum(float(p.asnumpy().astype(np.float64).sum()) for p in actor.get_parameters())
     sys.stdout.write(f"WEIGHTS {rank}: {total!r}\n")
     probe.close()
+    # What this rank has to do is done. MindSpore may crash while a process ends, and msrun kills
+    # the others then: none ends before all have said that they are done.
+    sys.stdout.write(f"DONE {rank}\n")
+    sys.stdout.flush()
+    average(Tensor([1.0])).asnumpy()  # returns when all have come; there is no Barrier on CPU
+    if options.get("crash_at_exit") == rank:
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 if __name__ == "__main__":

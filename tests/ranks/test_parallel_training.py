@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import read_json
-from jobs import MSRUN, run_job, weights
+from jobs import CRASHED_AT_EXIT, MSRUN, _code, run_job, weights
 
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
@@ -28,6 +28,7 @@ def jobs(tmp_path_factory):
         "faulty": {"fault": [1, 1, "reference"]},
         "apart": {"nodes": 2, "msprobe": {"dump_path": str(root / "node{rank}")}},
         "selected": {"msprobe": {"ranks": [1]}},
+        "crashed": {"steps": 1, "crash_at_exit": 1},
     }
 
     def run(name, options):
@@ -163,3 +164,36 @@ def test_what_two_nodes_recorded_apart_is_merged(root, tmp_path, capsys):
     assert open_run(merged).missing_ranks == []
     shutil.rmtree(merged)
     assert open_run(root / "node0").entries()
+
+
+SIGSEGV, SIGKILL = -11, -9
+
+
+@pytest.mark.parametrize(
+    ("codes", "done", "expected"),
+    [
+        ([0], (0, 1), 0),
+        ([SIGSEGV], (0, 1), 0),
+        ([0, SIGSEGV], (0, 1), 0),
+        ([SIGSEGV], (0,), SIGSEGV),
+        ([SIGKILL], (0, 1), SIGKILL),
+        ([1], (0, 1), 1),
+        ([SIGSEGV, 1], (0, 1), SIGSEGV),
+    ],
+    ids=str,
+)
+def test_only_a_crash_behind_the_report_of_all_ranks_is_no_failure(
+    monkeypatch, codes, done, expected
+):
+    """It is counted; what crashes, fails or is killed before a rank is done fails the job."""
+    monkeypatch.setattr("jobs.CRASHED_AT_EXIT", counted := [])
+    assert _code("job", codes, {rank: f"DONE {rank}\n" for rank in done}) == expected
+    assert counted == (["job"] if expected == 0 and any(codes) else [])
+
+
+def test_a_job_that_crashes_at_exit_has_succeeded(jobs, root):
+    """Rank 1 kills itself with SIGSEGV where MindSpore may: when all is done."""
+    assert jobs[1]["crashed"].code == 0
+    CRASHED_AT_EXIT.remove("crashed")  # this one was planned
+    run = open_run(root / "crashed/run")
+    assert (run.finished, run.ranks, run.problems) == (True, [0, 1], [])
