@@ -79,14 +79,19 @@ def _order(difference: Difference) -> tuple[bool, bool, int]:
 
 def check_lines(checks: Sequence[CheckFirst], more: str = "") -> list[str]:
     """Return what to check first, the nearest first, at most a few lines."""
-    lines = [
+    lines = all_check_lines(checks)
+    left = len(lines) - _CHECKS
+    return lines[:_CHECKS] + ([f"… {left} more {more}".rstrip()] if left > 0 else [])
+
+
+def all_check_lines(checks: Sequence[CheckFirst]) -> list[str]:
+    """Return what to check first, the nearest first, a line each."""
+    return [
         f"{_weights_line(check.what)}: look at the checkpoint that was loaded"
         if isinstance(check.what, Weights)
         else _difference_line(check.what)
         for check in checks
     ]
-    left = len(lines) - _CHECKS
-    return lines[:_CHECKS] + ([f"… {left} more {more}".rstrip()] if left > 0 else [])
 
 
 def _weights_line(weights: Weights) -> str:

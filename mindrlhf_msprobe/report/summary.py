@@ -10,6 +10,7 @@ from mindrlhf_msprobe.report.colours import PLAIN, colour_of
 from mindrlhf_msprobe.report.columns import BITWISE
 from mindrlhf_msprobe.report.inside import inside_words
 from mindrlhf_msprobe.report.legend import legend_sheet
+from mindrlhf_msprobe.report.preflight import all_check_lines
 from mindrlhf_msprobe.report.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.wording import (
     before,
@@ -85,6 +86,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("micro_step", None if first.key is None else first.occasion.number),
         ("opening (of the phase in this step)", first.occasion.number if not first.key else None),
         ("culprit", first.culprit.code.value if first.culprit else None),
+        *(("check first", line) for line in all_check_lines(first.check_first)),
         ("agreed before", before(first) or "nothing: no record was compared before it"),
         ("agreed_before (records of this step)", first.agreed_before),
         ("agreed_phases", first.agreed_phases),

@@ -13,6 +13,7 @@ from runs import Fault, record_training
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Cause, Comparison
 from mindrlhf_msprobe.report.console import render
+from mindrlhf_msprobe.report.summary import summary_of
 
 KEY_DATA = dict.fromkeys(
     ("actor_infer_dump", "actor_train_dump", "reference_dump", "critic_train_dump"), False
@@ -160,6 +161,9 @@ def test_key_data_name_what_can_have_had_the_effect(
 def test_the_cause_in_verdict_json_keeps_its_words(compare: Compare) -> None:
     """What to check first stands beside the cause and the next step, not in their place."""
     comparison = compare(Fault("root", LOG_PROB, step=1), actor_lr=0.5)
+    line = "optimizers: actor.learning_rate: 0.001 in A, 0.5 in B"
+    rows = [values for _, values in summary_of(comparison).sheets[0].rows()]
+    assert ("verdict", "check first", line) in [row[:3] for row in rows]
     first = comparison.to_json()["first_divergence"]
     assert (first["cause"], first["record"]) == ("data", "old_log_prob")
     assert first["next_step"]["actor_train_dump"] is True

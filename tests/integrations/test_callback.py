@@ -354,3 +354,21 @@ def test_the_mindformers_trainer_takes_it(mode: int, tmp_path: Path) -> None:
     driver = Path(__file__).parent / "mindformers_trainer.py"
     result = run_python(program, tmp_path, str(driver), str(mode))
     assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-3000:]
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("build", [separate_loss, ready_made_step])
+def test_a_first_round_of_key_data_holds_the_optimizer_and_the_mode(
+    build: Callable[[], tuple[Model, nn.Cell]], mode: int, settings: Settings
+) -> None:
+    """Without a switch for layers: what Model.train trains with, and in which mode."""
+    section = settings(actor_train_dump=False)
+    expected = train(build, mode)
+    assert train(build, mode, ProbeCallback(section)) == expected
+    run = open_run(section["dump_path"])
+    assert run.phases == []
+    (manifest,) = run.manifests
+    assert manifest["optimizers"]["actor"]["class"] == "Adam"
+    assert manifest["optimizers"]["actor"]["settings"]["learning_rate"] == 0.01
+    assert [change["training"] for change in manifest["modes"]["actor_update"]] == [True]
+    assert not run.lost

@@ -513,3 +513,26 @@ def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
         entries = open_run(tmp_path / "run" / of_reference).entries()
         assert {entry.phase for entry in entries} == {"reference_compute_log_prob"}
     assert open_run(tmp_path / "run" / "_the_trainer").completed(0)
+
+
+@pytest.mark.parametrize("mode", [PYNATIVE, GRAPH])
+def test_a_first_round_of_key_data_holds_what_the_networks_are_set_to(
+    tmp_path, configure, untouched, mode
+):
+    """Without a switch for layers: the loss's constants, the modes, the optimizer; no other bit."""
+    mindrlhf.install()
+    assert train(configure({"msprobe": True, "key_data_dump": True}, mode=mode)) == untouched[mode]
+    run = open_run(tmp_path / "run")
+    assert run.phases == []
+    (manifest,) = run.manifests
+    assert set(manifest["modes"]) == PHASES
+    attributes = {
+        phase: {
+            name: value for group in network["cells"] for name, value in group["attributes"].items()
+        }
+        for network in manifest["networks"]
+        for phase in network["phases"]
+    }
+    assert attributes["actor_update"]["beta"] == 0.1
+    assert manifest["optimizers"]["actor"]["settings"]["learning_rate"] == 0.1
+    assert not run.lost
