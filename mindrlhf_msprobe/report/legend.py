@@ -12,8 +12,9 @@ _Words = tuple[str, str]
 
 STATUSES: dict[Status, _Words] = {
     Status.UNREADABLE: (
-        "a file is missing, cut short or damaged",
-        "文件缺失、被截断或已损坏",
+        "a file is missing, cut short or damaged, or nothing is known of the elements, such as "
+        "beside NaN where only statistics were recorded",
+        "文件缺失、被截断或已损坏；或元素的情况无从得知，例如只采了统计量且有 NaN",
     ),
     Status.ONLY_IN_A: ("run B has no such record", "B 中没有这条记录"),
     Status.ONLY_IN_B: ("run A has no such record", "A 中没有这条记录"),

@@ -751,9 +751,12 @@ def test_an_overflow_beside_a_cell_is_not_blamed_on_it(run_update):
             return self.inner(x) + x * 3e38 * 1e38
 
     network = Net()
-    got = arrays(run_update(network, lambda: network(tensor(3, start=1.0)).sum()))
+    run = run_update(network, lambda: network(tensor(3, start=1.0)).sum())
+    got = arrays(run)
     assert np.array_equal(got["Cell.inner.Scale.backward.0.input.0"], np.ones(3, np.float32))
     assert got["Cell.inner.Scale.backward.0.output.0"] is None
+    unknown = [r.name for e in run.entries() for r in e.records if r.leaf.opaque]
+    assert unknown == ["Cell.inner.Scale.backward.0.output.0"]  # not the same as no gradient
 
 
 def test_second_order_gradients_train_as_without_the_probe(layer_probe, recorded):
