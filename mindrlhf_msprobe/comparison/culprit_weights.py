@@ -178,7 +178,10 @@ def synchronisation(differing: Differing, history: History) -> Culprit | None:
 def _stale(
     differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
 ) -> Culprit | None:
-    stale = [side for side in (0, 1) if origins[side].kind == "stale"]
+    kinds = [origin.kind for origin in origins]
+    if "other" in kinds:
+        return None  # what the other run has instead is not known to be right
+    stale = [side for side in (0, 1) if kinds[side] == "stale"]
     if len(stale) == 2:
         if origins[0].state == origins[1].state:
             return None
@@ -249,6 +252,9 @@ def _otherwise(
         return None
     if agreement_of(step, nows[0], name) is not Status.IDENTICAL:
         return None
+    still = not_moved(differing, history)
+    if still is not None:  # in another dtype, say, in which its origin cannot be told
+        return Culprit(still.code, {**still.details, "trained_agrees": True})
     current = [side for side in (0, 1) if origins[side].kind == "current"]
     parameters, of = differing.counts()
     details = {
@@ -484,7 +490,7 @@ def not_moved(differing: Differing, history: History) -> Culprit | None:
 
     The details: `run` (that in which nothing changed), `phase`, `trained` (the phase that would
     train it, or None), `step` (since which), `parameters` (how many changed in the other run),
-    `of`, `exact`.
+    `of`, `exact`, `trained_agrees` (whether the trained network's weights are known to agree).
     """
     earlier = history.before(differing.step.plan.step)
     if not earlier:
@@ -510,6 +516,7 @@ def not_moved(differing: Differing, history: History) -> Culprit | None:
             "parameters": len(moved.names),
             "of": moved.of,
             "exact": still.exact and moved.exact,
+            "trained_agrees": False,
         }
         return Culprit(CulpritCode.NOT_MOVED, details)
     return None

@@ -183,11 +183,18 @@ def _synchronisation(details: _Details, finding: Finding, why: str) -> str:
 
 def _not_moved(details: _Details, finding: Finding, why: str) -> str:
     still, moved = details["run"], "B" if details["run"] == "A" else "A"
-    return (
+    fact = (
         f"{_PARAMETER}. In {still} none of {counted(details['of'], 'parameter')} has changed since "
-        f"step {details['step']}{_by(details)}, in {moved} {details['parameters']} of them: "
-        f"{still} was not synchronised or not updated, or {moved} should not have been. The update "
-        f"between was not recorded."
+        f"step {details['step']}{_by(details)}, in {moved} {details['parameters']} of them"
+    )
+    if details["trained_agrees"]:
+        return (
+            f"{fact}, while the weights of {details['trained']} agree: {still} was not "
+            f"synchronised, or {moved} should not have been."
+        )
+    return (
+        f"{fact}: {still} was not synchronised or not updated, or {moved} should not have been. "
+        f"The update between was not recorded."
     )
 
 

@@ -38,7 +38,7 @@ def next_update(
     are enough to tell. None where something else is asked for, or a run of these settings would
     have recorded it already.
     """
-    if culprit.code not in _BY_THE_UPDATE:
+    if culprit.code not in _BY_THE_UPDATE or culprit.details.get("trained_agrees"):
         return None
     table = config.phase_table() if config else phase_table({})
     names = (finding.phase, culprit.details.get("trained") or culprit.details["phase"])

@@ -36,6 +36,7 @@ class Job:
         at: the step, and the micro-step or the token.
         prefix: what the trained network's cells are called below.
         grown: generate on the whole sequence, not on the last token alone.
+        half: generate in another dtype.
     """
 
     fault: str = ""
@@ -46,6 +47,7 @@ class Job:
     prefix: str = ""
     grown: bool = False
     keys: bool = True
+    half: bool = False
     settings: dict = field(default_factory=dict)
 
     def hit(self, fault, step, number=None, *, once=True):
@@ -98,7 +100,7 @@ class Job:
                 continue
             if self.hit("half_synchronised", step) and number >= self.at[1]:
                 continue
-            generating[cell] = trained[cell]
+            generating[cell] = trained[cell].astype(np.float16 if self.half else np.float32)
             if self.hit("broken_copy", step) and number >= self.at[1]:
                 generating[cell] = trained[cell] * np.float32(1.01)
         if self.hit("reference", step):
@@ -373,6 +375,31 @@ def test_initial_weights_are_recognised(tmp_path, in_a):
     assert found.culprit.details["run"] == ("A" if in_a else "B")
     assert found.culprit.details["initial"] is True
     assert "still has its initial weights, in 3 of 3 parameters" in found.explanation
+
+
+@pytest.mark.parametrize("in_a", [False, True])
+def test_weights_of_another_dtype_tell_that_nothing_changed(compared, in_a):
+    """They cannot be held against the trained ones, but against their own of the step before."""
+    found = first(compared("unsynchronised", (2, 0), half=True, in_a=in_a, keys=False))
+    assert found.culprit.code is CulpritCode.NOT_MOVED
+    still = "A" if in_a else "B"
+    assert (found.culprit.details["run"], found.culprit.details["step"]) == (still, 1)
+    assert f"while the weights of actor_update agree: {still} was not synch" in found.explanation
+
+
+def test_a_network_that_is_never_synchronised_is_not_to_blame_for_a_broken_copy(tmp_path):
+    """Where both lag by design, a run whose weights are of no known state is not called right."""
+
+    class Lagging(Job):
+        def _synchronise(self, step, trained, generating, reference):
+            if step == 0 or self.hit("broken_copy", step):
+                super()._synchronise(step, trained, generating, reference)
+
+    right = Lagging(keys=False).record(tmp_path / "right")
+    wrong = Lagging("broken_copy", (2, 0), keys=False).record(tmp_path / "wrong")
+    found = first(compare_runs(right, wrong))
+    assert found.culprit.code is not CulpritCode.NOT_SYNCHRONISED
+    assert "or B should not have been" in found.explanation
 
 
 def test_both_behind_by_unlike_steps(compared):
