@@ -400,6 +400,7 @@ class Divergence:
         next_step_bytes: what that takes on disk, of one rank; None where that is not known.
         inside: what differs inside the record, as far as that is certain.
         argument: of a positional input, what `construct` calls the argument; "" if not known.
+        source: where A called the origin, `File …, line …, in …` and the line; "" if not known.
     """
 
     step: int
@@ -424,6 +425,7 @@ class Divergence:
     argument: str = ""
     non_finite_in: tuple[str, ...] = ()
     check_first: tuple[CheckFirst, ...] = ()
+    source: str = ""
 
     @property
     def is_explained(self) -> bool:
@@ -457,6 +459,7 @@ class Divergence:
             "check_first": [check.to_json() for check in self.check_first],
             "inside": self.inside.to_json() if self.inside else None,
             "argument": self.argument or None,
+            "source": self.source or None,
         }
 
 

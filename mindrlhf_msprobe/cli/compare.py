@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.answers import DIVERGED, SAME, UNDECIDED, answer
+from mindrlhf_msprobe.language import LANGUAGES
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -98,6 +99,11 @@ def add_parser(commands: Commands) -> None:
         help="the output of the comparison that proposed this recording: what it found is used",
     )
     compare.add_argument("--csv", action="store_true", help="write the tables as CSV as well")
+    compare.add_argument(
+        "--lang",
+        choices=LANGUAGES,
+        help="language of the headers and labels in summary.xlsx (default: the locale's)",
+    )
     compare.add_argument(
         "--all-rows",
         action="store_true",
@@ -206,6 +212,7 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "address": arguments.address,
         "workers": arguments.workers,
         "csv": arguments.csv,
+        "lang": arguments.lang,
         "all_rows": arguments.all_rows,
     }
 

@@ -50,6 +50,7 @@ from mindrlhf_msprobe.findings import (
     RuleUse,
     Stopped,
 )
+from mindrlhf_msprobe.language import LANGUAGES
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
@@ -80,6 +81,7 @@ def compare_runs(
     address: str | None = None,
     workers: int | None = None,
     csv: bool = False,
+    lang: str | None = None,
     all_rows: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -114,6 +116,7 @@ def compare_runs(
             nor than four for each core (Ray: than the cluster has cores); 1: only this one; None:
             as many as there are cores, where it is worth while to start them.
         csv: write the tables as CSV as well.
+        lang: `en` or `zh`, for the headers and labels of summary.xlsx; None: the locale's.
         all_rows: list every record. By default, of a comparison of more than 50 000 records those
             of cells that agree are one row a phase, step and rank in the tables, and one of
             `Comparison.agreements` instead of a finding each.
@@ -136,7 +139,7 @@ def compare_runs(
         | {"mapping": mapping, "tokenizer": tokenizer, "after": after}
         | {f"noise run {number}": path for number, path in enumerate(repetitions, 1)}
     )
-    _check_choice(engine, workers)
+    _check_choice(engine, workers, lang)
     _check_two("phases", phases, str)
     _check_two("ranks", ranks, int)
     chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
@@ -178,7 +181,7 @@ def compare_runs(
         comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
     if output_path is None:
         return comparison
-    return _written(comparison, output_path, csv)
+    return _written(comparison, output_path, csv, lang)
 
 
 def _listed(
@@ -195,12 +198,12 @@ def _load_report() -> None:
     import mindrlhf_msprobe.report.workbook  # noqa: F401
 
 
-def _written(comparison: Comparison, output: _PathLike, csv: bool) -> Comparison:
+def _written(comparison: Comparison, output: _PathLike, csv: bool, lang: str | None) -> Comparison:
     """Write the tables; whatever goes wrong there, the error holds the comparison."""
     from mindrlhf_msprobe.report import OutputError, write_comparison
 
     try:
-        return write_comparison(comparison, Path(output), csv=csv)
+        return write_comparison(comparison, Path(output), csv=csv, lang=lang)
     except OutputError as error:
         error.comparison = comparison
         raise
@@ -471,7 +474,9 @@ def _check_given(paths: Mapping[str, object]) -> None:
             )
 
 
-def _check_choice(engine: str, workers: int | None) -> None:
+def _check_choice(engine: str, workers: int | None, lang: str | None) -> None:
+    if lang not in (None, *LANGUAGES):
+        raise UsageError(f"lang is {lang!r}; expected {' or '.join(LANGUAGES)}.")
     if engine not in ENGINES:
         raise UsageError(
             f"engine is {engine!r}; expected local or ray.{nearest(str(engine), ENGINES)}"

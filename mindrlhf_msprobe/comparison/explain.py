@@ -114,6 +114,7 @@ def explain(
         check_first=checks,
         inside=inside(step, index),
         argument=finding.argument,
+        source=_source(step, pair, origin),
     )
 
 
@@ -131,6 +132,27 @@ def _next(
         return None
     update = culprit and next_update(culprit, finding, runs[0].config(finding.rank))
     return update or next_step(step, index, origin, runs)
+
+
+def _source(step: JudgedStep, pair: Pair, origin: str | None) -> str:
+    """Return where the origin was called, the line included; "" for key data, or if not known.
+
+    A backward entry has no call of its own in the user's code: that of its forward entry counts.
+    """
+    name = origin or (pair.entry.name if pair.entry else None)
+    if name is None:
+        return ""
+    stacks = {
+        p.entry.name: p.entry.stack
+        for p, _ in step.judged
+        if p.entry is not None and p.event.phase == pair.event.phase
+    }
+    forward = ".forward.".join(name.rsplit(".backward.", 1))
+    stack = stacks.get(name) or stacks.get(forward) or ()
+    if not stack:
+        return ""
+    place, _, line = stack[0].partition("\n")
+    return ": ".join(filter(None, [place.rstrip(", "), line.strip()]))
 
 
 def _explain_chosen(

@@ -22,7 +22,7 @@ from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of, why_un
 from mindrlhf_msprobe.comparison.suspicion import suspicions
 from mindrlhf_msprobe.comparison.tally import Counted, Tally, is_folded, tally_of
 from mindrlhf_msprobe.comparison.texts import load_decoder
-from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey
+from mindrlhf_msprobe.comparison.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
 from mindrlhf_msprobe.comparison.wholesale import Wholesale, count_wholesale
@@ -470,7 +470,7 @@ def _finding(plan: StepPlan, pair: Pair, status: Status, note: str) -> Finding:
         key=pair.event.name if is_data else None,
         micro_step=pair.event.micro_step if is_data else None,
         note=note,
-        stack=pair.entry.stack if pair.entry and pair.event.kind == BEGIN else (),
+        stack=pair.entry.stack if pair.entry else (),
         argument=pair.record.argument or (pair.b.argument if pair.b else ""),
     )
 

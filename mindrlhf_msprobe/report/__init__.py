@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.findings import Comparison
+from mindrlhf_msprobe.report.sheets import Table
 from mindrlhf_msprobe.report.staging import (
     VERDICT_FILE,
     OutputError,
@@ -18,15 +19,19 @@ from mindrlhf_msprobe.storage.atomic import dump_lines, write_atomic
 __all__ = ["VERDICT_FILE", "OutputError", "check_output", "write_comparison", "write_report"]
 
 
-def write_report(comparison: Comparison, output: Path, csv: bool = False) -> list[str]:
+def write_report(
+    comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None
+) -> list[str]:
     """Write all tables and verdict.json into `output`; return the tables' names.
 
     As `write_comparison` does.
     """
-    return list(write_comparison(comparison, output, csv).tables)
+    return list(write_comparison(comparison, output, csv, lang).tables)
 
 
-def write_comparison(comparison: Comparison, output: Path, csv: bool = False) -> Comparison:
+def write_comparison(
+    comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None
+) -> Comparison:
     """Write all tables and verdict.json into `output`; return the comparison that names them.
 
     summary.xlsx is the first of them. They take the place of an earlier comparison's all
@@ -34,15 +39,20 @@ def write_comparison(comparison: Comparison, output: Path, csv: bool = False) ->
 
     Args:
         csv: write each table as a CSV file as well, and summary.xlsx as one for each sheet.
+        lang: `en` or `zh`, for the headers and labels of summary.xlsx; None: the locale's.
 
     Raises:
         OutputError: the directory cannot be written, or holds a file of one of these names that
             no comparison wrote.
     """
-    from mindrlhf_msprobe.report.summary import summary_of
-    from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
+    from mindrlhf_msprobe.language import language
+    from mindrlhf_msprobe.report.summary import STEM, summary_of
+    from mindrlhf_msprobe.report.workbook import file_names, tables_of, write_workbooks
 
-    tables = [summary_of(comparison), *tables_of(comparison.findings, comparison.agreements)]
+    of_records = tables_of(comparison.findings, comparison.agreements)
+    _, *names_of_records = file_names([Table(STEM, ()), *of_records])
+    links = {table.of: own[0] for table, own in zip(of_records, names_of_records)}
+    tables = [summary_of(comparison, links, lang or language()), *of_records]
     with staged(output) as directory:
         names = write_workbooks(tables, directory)
         if csv:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.findings import Finding, Side, Status
+from mindrlhf_msprobe.report.sheets import Percent
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 BITWISE = "bitwise"
@@ -75,15 +76,15 @@ def _difference(name: str) -> Callable[[Finding], Any]:
 
 
 def _relative_difference(name: str) -> Callable[[Finding], Any]:
-    """Return |a−b| / |b| in percent, as msprobe writes it: '50.0%'."""
+    """Return |a−b| / |b|, shown in percent, as msprobe writes it: 50.0%."""
 
     def show(finding: Finding) -> Any:
         a, b = getattr(finding.a, name), getattr(finding.b, name)
         if not (_is_number(a) and _is_number(b) and math.isfinite(a) and math.isfinite(b)):
             return None
         if a == b:
-            return "0.0%"
-        return f"{abs((a - b) / b) * 100}%" if b else None
+            return Percent(0.0)
+        return Percent(abs((a - b) / b)) if b else None
 
     return show
 
@@ -97,6 +98,18 @@ def _is_number(value: Any) -> bool:
 
 def _id(finding: Finding) -> Any:
     return int(finding.path) if _INDEX.fullmatch(finding.path) else finding.path or 0
+
+
+def _text_of(side: str) -> Callable[[Finding], Any]:
+    def show(finding: Finding) -> Any:
+        value = getattr(finding, side).value
+        return value if isinstance(value, str) else None
+
+    return show
+
+
+#: Texts that were saved, e.g. prompts and responses.
+TEXT_COLUMNS: tuple[Column, ...] = (("text1", _text_of("a")), ("text2", _text_of("b")))
 
 
 #: Why a record ended in its status; last in every table.
@@ -172,7 +185,7 @@ _STATISTICS: tuple[Column, ...] = (
 _RESULT: tuple[Column, ...] = (
     ("Result", lambda f: "pass" if f.status.agrees else "error"),
     ("Err_message", lambda f: "" if f.status is Status.IDENTICAL else _message(f)),
-    ("NPU_Stack_Info", lambda f: "\n".join(f.stack)),
+    ("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
     ("step", lambda f: f.step),
     ("rank", lambda f: f.rank),
     ("status", lambda f: f.status.value),
@@ -181,6 +194,12 @@ _RESULT: tuple[Column, ...] = (
     ("argument", lambda f: f.argument),
     *_JUDGED,
 )
+
+
+def _stack(finding: Finding) -> tuple[str, ...]:
+    """Return where the cell was called: beside what went into it, as msprobe, and what is red."""
+    goes_in = finding.io in ("input", "parameters")
+    return finding.stack if goes_in or not finding.status.agrees else ()
 
 
 def _message(finding: Finding) -> str:

@@ -120,6 +120,8 @@ def _divergence(first: Divergence) -> list[str]:
         lines.append(f"  max abs {first.max_abs_err:.2g}{relative}")
     if words := inside_words(first.inside):
         lines.append(f"  inside: {words}")
+    if first.source:
+        lines.append(f"  source: {first.source}")
     agreed = before(first)
     if not agreed:
         return lines

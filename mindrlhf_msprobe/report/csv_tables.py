@@ -10,7 +10,7 @@ from typing import Any
 
 from mindrlhf_msprobe.report.cells import clean, harmless, plain
 from mindrlhf_msprobe.report.names import Names
-from mindrlhf_msprobe.report.sheets import Sheet, Table
+from mindrlhf_msprobe.report.sheets import Cell, Percent, Sheet, Table
 
 # Excel takes a file without the byte order mark for one in the machine's own encoding.
 _ENCODING = "utf-8-sig"
@@ -26,10 +26,9 @@ def write_csv_files(tables: Sequence[Table], output: Path) -> list[str]:
     written: dict[int, list[str]] = {}
     for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
         own = names.take(table.stem, ".csv")  # also where each sheet has a file: no key takes it
-        written[index] = [
-            own if len(table.sheets) == 1 else names.take(f"{table.stem}_{sheet.name}", ".csv")
-            for sheet in table.sheets
-        ]
+        stems = [f"{table.stem}_{sheet.stem or sheet.name}" for sheet in table.sheets]
+        several = len(stems) > 1
+        written[index] = [names.take(stem, ".csv") if several else own for stem in stems]
         for name, sheet in zip(written[index], table.sheets):
             _write(output / name, sheet)
     return [name for index in range(len(tables)) for name in written[index]]
@@ -49,6 +48,10 @@ def _rows(sheet: Sheet) -> Iterator[list[Any]]:
 
 def _cell(value: Any) -> Any:
     """Return what the csv module writes as it should stand: numbers by their repr."""
+    if isinstance(value, Cell):
+        value = value.value
+    elif isinstance(value, Percent):
+        return str(value)
     kind = type(value)
     if kind is str:
         return harmless(clean(value))

@@ -138,12 +138,16 @@ _MAIN_COLUMNS: dict[str, _Words] = {
         "status 及其补充说明（note）；identical 时为空",
     ),
     "MinRelativeErr, MeanRelativeErr, NormRelativeErr": (
-        "|A−B| / |B| of the statistic, as is MaxRelativeErr beside Max diff: texts with a % sign, "
-        "as in msprobe's own tables, which a spreadsheet does not compute with",
+        "|A−B| / |B| of the statistic, as is MaxRelativeErr beside Max diff: numbers shown in "
+        "percent; in CSV texts with a % sign, as in msprobe's own tables",
         "统计量的 |A−B| / |B|，与 Max diff 并列的 MaxRelativeErr 也是如此："
-        "与 msprobe 自己的表格一样是带 % 的文本，不能直接参与计算",
+        "以百分数显示的数值；在 CSV 中与 msprobe 自己的表格一样，是带 % 的文本",
     ),
-    "NPU_Stack_Info": ("where the cell was called", "调用该 cell 的代码位置"),
+    "NPU_Stack_Info": (
+        "where the cell was called; beside an output only if it does not agree",
+        "调用该 cell 的代码位置；输出行仅在不一致时给出",
+    ),
+    "text1, text2": ("the texts that were saved, of A and of B", "保存的文本，分别为 A 与 B"),
     "tolerance": (
         "what the record was judged by: a tolerance and the rule that gave it, or bitwise",
         "判定依据：容差及其来源规则，或 bitwise（逐位）",

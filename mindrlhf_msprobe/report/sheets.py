@@ -9,6 +9,31 @@ from typing import Any
 
 _WIDE = 60  # characters, from which on the texts of a column are wrapped
 
+
+@dataclass(frozen=True)
+class Cell:
+    """A value that does not look like the rest of its row.
+
+    Attributes:
+        colour: its own; "" for the row's.
+        link: a file beside the workbook that it leads to; "" for none.
+    """
+
+    value: Any
+    colour: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Percent:
+    """A share, shown in percent: 0.5 as 50.0%; in CSV a text, as in msprobe's own tables."""
+
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.share * 100}%"
+
+
 #: The name of a row's colour and its values, one for each column.
 Row = tuple[str, Sequence[Any]]
 
@@ -23,6 +48,8 @@ class Sheet:
         widths: of the columns, in characters.
         wrapped: the columns whose texts are wrapped.
         filtered: whether readers can filter the rows.
+        frozen: how many columns stay in sight when the others are moved.
+        stem: what a CSV file of it is called, in any language; "": as the sheet.
     """
 
     name: str
@@ -32,6 +59,8 @@ class Sheet:
     widths: tuple[int, ...]
     wrapped: frozenset[int] = frozenset()
     filtered: bool = True
+    frozen: int = 0
+    stem: str = ""
 
     @classmethod
     def of(cls, name: str, columns: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Sheet:
@@ -62,8 +91,10 @@ class Table:
         stem: the file's name without its suffix, as far as it is free.
         sheets: more than one only where none of them can be too long for a sheet.
         precedence: of two tables with one stem, the lower keeps it.
+        of: ("key", name) or ("phase", name); ("", "") of the summary.
     """
 
     stem: str
     sheets: tuple[Sheet, ...]
     precedence: int = 0
+    of: tuple[str, str] = ("", "")

@@ -9,7 +9,9 @@ from mindrlhf_msprobe.findings import Comparison, Divergence, Spread, Status, We
 from mindrlhf_msprobe.report.colours import PLAIN, colour_of
 from mindrlhf_msprobe.report.columns import BITWISE
 from mindrlhf_msprobe.report.inside import inside_words
+from mindrlhf_msprobe.report.language import in_language
 from mindrlhf_msprobe.report.legend import legend_sheet
+from mindrlhf_msprobe.report.overview import Links, overview_sheet
 from mindrlhf_msprobe.report.preflight import all_check_lines
 from mindrlhf_msprobe.report.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.wording import (
@@ -25,16 +27,22 @@ from mindrlhf_msprobe.report.wording import (
 STEM = "summary"
 
 
-def summary_of(comparison: Comparison) -> Table:
-    """Return the table that stands first among a comparison's tables."""
+def summary_of(comparison: Comparison, links: Links | None = None, lang: str = "en") -> Table:
+    """Return the table that stands first among a comparison's tables.
+
+    Args:
+        links: what the other tables are called.
+        lang: `en` or `zh`, for names, headers and labels.
+    """
     sheets = (
         _verdict_sheet(comparison),
+        overview_sheet(comparison, links or {}),
         _preflight_sheet(comparison),
         _coverage_sheet(comparison),
         _tolerance_sheet(comparison),
         legend_sheet(),
     )
-    return Table(STEM, sheets)
+    return Table(STEM, tuple(in_language(sheet, lang) for sheet in sheets))
 
 
 _VERDICT_COLUMNS = (
@@ -78,6 +86,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("record", first.record),
         *([("argument", first.argument)] if first.argument else []),
         ("origin", first.entry or first.record),
+        *([("source", first.source)] if first.source else []),
         ("cause", first.cause.value),
         ("explanation", first.explanation),
         ("inside", inside_words(first.inside) or "nothing that holds for all that differs"),

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mindrlhf_msprobe.findings import Agreement, Finding, Side, Status, counted
+from mindrlhf_msprobe.report.cells import clean
 from mindrlhf_msprobe.report.colours import colour_of_finding
-from mindrlhf_msprobe.report.columns import KEY_DATA_COLUMNS, Column, cell_columns
+from mindrlhf_msprobe.report.columns import (
+    KEY_DATA_COLUMNS,
+    TEXT_COLUMNS,
+    Column,
+    cell_columns,
+)
 from mindrlhf_msprobe.report.names import Names
 from mindrlhf_msprobe.report.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.xlsx import write_xlsx
 
-SHEET = "Sheet1"
 MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
 _NAME_WIDTH = 60
+_TEXT_WIDTH = 60
+_KEY_SHEET = "Sheet1"  # as SingleComparator's, which scripts ask for by this name
+_LONGEST_SHEET_NAME = 31
+_NOT_IN_SHEET_NAMES = re.compile(r"[\[\]:*?/\\\x00-\x1f]")
 
 
 def tables_of(findings: Iterable[Finding], agreements: Iterable[Agreement] = ()) -> list[Table]:
@@ -31,12 +41,26 @@ def tables_of(findings: Iterable[Finding], agreements: Iterable[Agreement] = ())
             keys.setdefault(finding.key, []).append(finding)
         else:
             phases.setdefault(finding.phase or "", []).append(finding)
-    of_keys = [Table(key, (_sheet(KEY_DATA_COLUMNS, rows),), 2) for key, rows in keys.items()]
+    of_keys = [
+        Table(key, (_sheet(_KEY_SHEET, _key_columns(rows), rows, frozen=4),), 2, ("key", key))
+        for key, rows in keys.items()
+    ]
     of_phases = [
-        Table(f"compare_result_{phase}", (_sheet(cell_columns(rows), rows),), 1)
+        Table(
+            f"compare_result_{phase}",
+            (_sheet(phase, cell_columns(rows), rows, frozen=1),),
+            1,
+            ("phase", phase),
+        )
         for phase, rows in phases.items()
     ]
     return of_keys + of_phases
+
+
+def _key_columns(findings: Sequence[Finding]) -> tuple[Column, ...]:
+    """Return a key's columns, with the texts themselves where texts were saved."""
+    texts = any(isinstance(side.value, str) for f in findings for side in (f.a, f.b))
+    return KEY_DATA_COLUMNS + (TEXT_COLUMNS if texts else ())
 
 
 def _with_agreements(
@@ -74,6 +98,17 @@ def _as_finding(agreement: Agreement) -> Finding:
     )
 
 
+def file_names(tables: Sequence[Table]) -> list[list[str]]:
+    """Return what the files of each table are called; one whose rows fill several has several."""
+    names = Names()
+    taken: dict[int, list[str]] = {}
+    for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
+        parts = 1 if len(table.sheets) != 1 else -(-max(1, table.sheets[0].count) // MAX_ROWS)
+        suffixes = [f"_part{n + 1}.xlsx" for n in range(parts)] if parts > 1 else [".xlsx"]
+        taken[index] = [names.take(table.stem, suffix) for suffix in suffixes]
+    return [taken[index] for index in range(len(tables))]
+
+
 def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:
     """Write each table; more rows than a sheet can hold are split over files.
 
@@ -83,27 +118,24 @@ def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:
     Raises:
         OSError: one cannot be written.
     """
-    names = Names()
-    written: dict[int, list[str]] = {}
-    for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
-        written[index] = _write(table, output, names)
-    return [name for index in range(len(tables)) for name in written[index]]
+    names = file_names(tables)
+    for table, own in zip(tables, names):
+        for part, name in enumerate(own):
+            start = part * MAX_ROWS
+            sheets = [sheet.part(start, start + MAX_ROWS) for sheet in table.sheets]
+            write_xlsx(output / name, sheets)
+    return [name for own in names for name in own]
 
 
-def _write(table: Table, output: Path, names: Names) -> list[str]:
-    if len(table.sheets) > 1 or table.sheets[0].count <= MAX_ROWS:
-        name = names.take(table.stem, ".xlsx")
-        write_xlsx(output / name, [sheet.part(0, MAX_ROWS) for sheet in table.sheets])
-        return [name]
-    written: list[str] = []
-    for start in range(0, table.sheets[0].count, MAX_ROWS):
-        name = names.take(table.stem, f"_part{len(written) + 1}.xlsx")
-        write_xlsx(output / name, [table.sheets[0].part(start, start + MAX_ROWS)])
-        written.append(name)
-    return written
+def _sheet_name(name: str) -> str:
+    """Return what a sheet may be called: Excel allows 31 characters, and not all of them."""
+    allowed = _NOT_IN_SHEET_NAMES.sub("_", clean(name))[:_LONGEST_SHEET_NAME].strip("'")
+    return allowed or _KEY_SHEET
 
 
-def _sheet(columns: Sequence[Column], findings: Sequence[Finding]) -> Sheet:
+def _sheet(
+    name: str, columns: Sequence[Column], findings: Sequence[Finding], *, frozen: int
+) -> Sheet:
     shown = [show for _, show in columns]
 
     def rows() -> Iterator[Row]:
@@ -111,15 +143,18 @@ def _sheet(columns: Sequence[Column], findings: Sequence[Finding]) -> Sheet:
             yield colour_of_finding(finding), [show(finding) for show in shown]
 
     return Sheet(
-        name=SHEET,
+        name=_sheet_name(name),
         header=tuple(header for header, _ in columns),
         rows=rows,
         count=len(findings),
         widths=tuple(_width(header) for header, _ in columns),
+        frozen=frozen,
     )
 
 
 def _width(header: str) -> int:
     if header.endswith("Name"):
         return _NAME_WIDTH
+    if header.startswith("text"):
+        return _TEXT_WIDTH
     return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))

@@ -27,7 +27,7 @@ from openpyxl.worksheet import _writer as openpyxl_writer
 
 from mindrlhf_msprobe.report.cells import clean, plain
 from mindrlhf_msprobe.report.colours import FILLS, PLAIN
-from mindrlhf_msprobe.report.sheets import Sheet
+from mindrlhf_msprobe.report.sheets import Cell, Percent, Sheet
 
 _MAX_TEXT = 32_767  # characters in a cell
 _MAX_EXACT = 2**53  # Excel rounds larger numbers
@@ -39,8 +39,11 @@ _MOST_WAITING = 4  # chunks that wait to be compressed
 _TIMES = re.compile(rb"<dcterms:(created|modified)[^>]*>[^<]*</dcterms:\1>")
 _LEVEL = 3  # of compression: half the time of the usual 6, a tenth larger
 
-#: The number of a style in the file, by (colour, whether its text is wrapped).
-_Styles = Mapping[tuple[str, bool], int]
+_LONGEST_LINK = 200  # characters; a formula cannot hold longer texts
+
+#: The number of a style in the file, by (colour, how its value is shown).
+_Styles = Mapping[tuple[str, str], int]
+_AS_IT_IS, _WRAPPED, _PERCENT, _LINK = "", "wrapped", "percent", "link"
 
 
 def write_xlsx(path: Path, sheets: Sequence[Sheet]) -> None:
@@ -51,7 +54,8 @@ def write_xlsx(path: Path, sheets: Sequence[Sheet]) -> None:
     """
     outlines = tuple(
         _Outline(
-            s.name, tuple(s.header), tuple(s.widths), s.filtered, frozenset(s.wrapped), s.count
+            *(s.name, tuple(s.header), tuple(s.widths), s.filtered),
+            *(frozenset(s.wrapped), s.count, s.frozen),
         )
         for s in sheets
     )
@@ -74,6 +78,7 @@ class _Outline(NamedTuple):
     filtered: bool
     wrapped: frozenset[int]
     rows: int
+    frozen: int
 
 
 @lru_cache(maxsize=8)  # the tables of most keys have the same outline
@@ -83,8 +88,8 @@ def _empty_workbook(sheets: tuple[_Outline, ...]) -> tuple[dict[str, bytes], _St
     styles: _Styles = {}
     for sheet in sheets:
         target = workbook.create_sheet(sheet.name)
-        styles = styles or _styles(target, any(sheet.wrapped for sheet in sheets))
-        target.freeze_panes = "A2"
+        styles = styles or _styles(target)
+        target.freeze_panes = f"{get_column_letter(sheet.frozen + 1)}2"
         letters = [get_column_letter(index + 1) for index in range(len(sheet.header))]
         for letter, width in zip(letters, sheet.widths):
             target.column_dimensions[letter].width = width
@@ -117,16 +122,20 @@ def _no_temporary_files(workbook: Workbook) -> Iterator[None]:
         raise
 
 
-def _styles(sheet: Any, with_wrapped: bool) -> _Styles:
+def _styles(sheet: Any) -> _Styles:
     styles = {}
     for colour in (PLAIN, *FILLS):
-        for wrapped in (False, True) if with_wrapped else (False,):
+        for kind in (_AS_IT_IS, _WRAPPED, _PERCENT, _LINK):
             cell = WriteOnlyCell(sheet)
             if colour:
                 cell.fill = PatternFill("solid", fgColor=FILLS[colour])
-            if wrapped:
+            if kind == _WRAPPED:
                 cell.alignment = Alignment(wrap_text=True, vertical="top")
-            styles[colour, wrapped] = cell.style_id
+            elif kind == _PERCENT:
+                cell.number_format = "0.0###%"
+            elif kind == _LINK:
+                cell.font = Font(color="0563C1", underline="single")
+            styles[colour, kind] = cell.style_id
     return styles
 
 
@@ -223,6 +232,9 @@ def _rows(sheet: Sheet, styles: _Styles) -> Iterator[bytes]:
         parts.append(f'<row r="{number}">')
         for (start, style), value in zip(cells[colour], values):
             kind = type(value)
+            if kind is Cell or kind is Percent:
+                parts.append(f"{start}{number}{_special(value, colour, styles)}")
+                continue
             if value is None or value == "":
                 if colour:
                     parts.append(f"{start}{number}{style}/>")
@@ -244,11 +256,42 @@ def _rows(sheet: Sheet, styles: _Styles) -> Iterator[bytes]:
 
 def _cell_starts(sheet: Sheet, styles: _Styles, colour: str) -> list[tuple[str, str]]:
     """Return, for each column, what stands in a cell's tag before and after the row's number."""
-    numbers = [styles[colour, index in sheet.wrapped] for index in range(len(sheet.header))]
+    numbers = [
+        styles[colour, _WRAPPED if index in sheet.wrapped else _AS_IT_IS]
+        for index in range(len(sheet.header))
+    ]
     return [
         (f'<c r="{get_column_letter(index + 1)}', f'" s="{number}"' if number else '"')
         for index, number in enumerate(numbers)
     ]
+
+
+def _special(value: Cell | Percent, colour: str, styles: _Styles) -> str:
+    """Return the rest of a cell that has a style of its own."""
+    if isinstance(value, Percent):
+        if not math.isfinite(value.share):
+            return f'" s="{styles[colour, _AS_IT_IS]}"{_text(str(value))}'
+        return f'" s="{styles[colour, _PERCENT]}"><v>{value.share!r}</v></c>'
+    colour = value.colour or colour
+    if not value.link or len(value.link) > _LONGEST_LINK:
+        return f'" s="{styles[colour, _AS_IT_IS]}"{_other(value.value)}'
+    number = isinstance(value.value, int)
+    shown = value.value if number else _quoted(str(value.value))
+    formula = _escaped(f"HYPERLINK({_quoted(value.link)},{shown})")
+    kind = "" if number else ' t="str"'  # of the result, for readers that compute nothing
+    result = _escaped(str(value.value))
+    return f'" s="{styles[colour, _LINK]}"{kind}><f>{formula}</f><v>{result}</v></c>'
+
+
+def _escaped(text: str) -> str:
+    text = clean(text[:_MAX_TEXT])
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _quoted(text: str) -> str:
+    """Return a text as formulas hold it."""
+    quoted = text[:_LONGEST_LINK].replace('"', '""')
+    return f'"{quoted}"'
 
 
 def _other(value: Any) -> str:

@@ -12,6 +12,7 @@ from openpyxl import load_workbook
 from parted import first_divergence
 
 from mindrlhf_msprobe.findings import (
+    Agreement,
     Cause,
     Comparison,
     CoverageGap,
@@ -26,12 +27,16 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
+from mindrlhf_msprobe.language import language
 from mindrlhf_msprobe.report import write_report
 from mindrlhf_msprobe.report.colours import FILLS
 from mindrlhf_msprobe.report.columns import KEY_DATA_COLUMNS, cell_columns
 from mindrlhf_msprobe.report.legend import _MAIN_COLUMNS
 
 NEXT_STEP = {"msprobe": True, "include": [r"^model\.layers\.1(\.|$)"]}
+
+
+SHEETS = ("verdict", "overview", "preflight", "coverage", "tolerance", "legend")
 
 
 def finding(status=Status.DIFFERENT, **values):
@@ -93,12 +98,12 @@ def rows(sheet):
     return content
 
 
-def test_it_is_the_first_table_and_holds_five_sheets(tmp_path, book):
+def test_it_is_the_first_table_and_holds_six_sheets(tmp_path, book):
     """The verdict is what a reader sees first; each sheet can be scrolled and filtered."""
-    assert book.sheetnames == ["verdict", "preflight", "coverage", "tolerance", "legend"]
+    assert book.sheetnames == list(SHEETS)
     assert write_report(comparison(finding()), tmp_path)[0] == "summary.xlsx"
     for sheet in book:
-        assert sheet.freeze_panes == "A2"
+        assert sheet.freeze_panes == ("B2" if sheet.title == "overview" else "A2")
         assert sheet.auto_filter.ref.endswith(str(sheet.max_row))
         assert all(cell.font.bold for cell in sheet[1])
 
@@ -227,7 +232,7 @@ def test_an_agreeing_comparison_has_a_summary_too(tmp_path):
     assert write_report(equal, tmp_path) == ["summary.xlsx"]
     book = load_workbook(tmp_path / "summary.xlsx")
     assert rows(book["verdict"])[0][:3] == ("verdict", "status", "identical")
-    assert all(len(rows(sheet)) >= 1 for sheet in book)
+    assert all(len(rows(sheet)) >= 1 for sheet in book if sheet.title != "overview")
 
 
 def test_keys_that_are_called_like_it_do_not_collide(tmp_path):
@@ -254,9 +259,8 @@ def test_every_table_is_a_csv_file_as_well(tmp_path):
     names = write_report(comparison(*found), tmp_path, csv=True)
     xlsx = [name for name in names if name.endswith(".xlsx")]
     assert names[: len(xlsx)] == xlsx
-    sheets = ("verdict", "preflight", "coverage", "tolerance", "legend")
     assert names[len(xlsx) :] == [
-        *(f"summary_{sheet}.csv" for sheet in sheets),
+        *(f"summary_{sheet}.csv" for sheet in SHEETS),
         "答.csv",
         "compare_result_actor_update.csv",
     ]
@@ -268,7 +272,7 @@ def test_every_table_is_a_csv_file_as_well(tmp_path):
     steps = [row[header.index("step")] for row in content]
     assert steps == ["0", "1", "2"]
     assert (tmp_path / "答.csv").read_bytes().startswith(b"\xef\xbb\xbf")
-    widths = {len(row) for sheet in sheets for row in read_csv(tmp_path / f"summary_{sheet}.csv")}
+    widths = {len(row) for sheet in SHEETS for row in read_csv(tmp_path / f"summary_{sheet}.csv")}
     assert widths == {8, 5, 4, 3}
 
 
@@ -300,3 +304,79 @@ def test_csv_is_not_split(tmp_path, monkeypatch):
         f"compare_result_actor_update_part{n}.xlsx" for n in (1, 2, 3)
     ]
     assert len(read_csv(tmp_path / "compare_result_actor_update.csv")) == 11
+
+
+def test_the_overview_counts_by_phase_and_step_and_leads_to_the_tables(tmp_path):
+    """A cell has the colour of its worst record of any rank; names and what differs are links."""
+    found = [
+        finding(step=0, status=Status.IDENTICAL),
+        finding(step=0, rank=1, status=Status.WITHIN_TOLERANCE),
+        finding(step=1, status=Status.IDENTICAL),
+        finding(step=1, rank=1),
+        finding(step=1, key='a&"b', micro_step=0, status=Status.ONLY_IN_A),
+    ]
+    names = write_report(comparison(*found), tmp_path)
+    computed = load_workbook(tmp_path / "summary.xlsx", data_only=True)["overview"]
+    assert [[cell.value for cell in row] for row in computed.iter_rows()] == [
+        ["phase or key", "step 0", "step 1"],
+        ["actor_update", 2, "1 / 2"],
+        ['a&"b', None, "1 / 1"],
+    ]
+    sheet = load_workbook(tmp_path / "summary.xlsx")["overview"]
+    colours = [[cell.fill.fgColor.rgb[-6:] for cell in row[1:]] for row in sheet.iter_rows(2)]
+    assert colours == [["FFEB9C", "FFC7CE"], ["000000", "FF9999"]]
+    assert sheet["A2"].value == '=HYPERLINK("compare_result_actor_update.xlsx","actor_update")'
+    assert sheet["A3"].value == '=HYPERLINK("a&""b.xlsx","a&""b")'
+    assert 'a&"b.xlsx' in names
+
+
+def test_the_overview_of_very_many_steps_shows_those_that_differ(tmp_path):
+    """A sheet stays one that can be read: of 1 000 steps the two in which something differs."""
+    found = [
+        finding(step=step, status=Status.DIFFERENT if step in (7, 900) else Status.IDENTICAL)
+        for step in range(1000)
+    ]
+    write_report(comparison(*found), tmp_path)
+    header, row, more = load_workbook(tmp_path / "summary.xlsx", data_only=True)["overview"].values
+    assert header == ("phase or key", "step 7", "step 900")
+    assert row == ("actor_update", "1 / 1", "1 / 1")
+    assert more[0] == "998 further steps are in the tables"
+
+
+def test_what_was_folded_is_in_the_overview(tmp_path):
+    """Records that have no row of their own are counted where they belong."""
+    whole = comparison(finding(step=1))
+    folded = Agreement(0, 0, "actor_update", 40, within_tolerance=2)
+    write_report(replace(whole, agreements=(folded,)), tmp_path)
+    _, row = load_workbook(tmp_path / "summary.xlsx", data_only=True)["overview"].values
+    assert row == ("actor_update", 42, "1 / 1")
+
+
+def test_our_own_sheets_speak_the_language_that_is_asked_for(tmp_path):
+    """Names, headers and labels in Chinese; keywords, file names and msprobe's headers stay."""
+    found = comparison(finding(), finding(key="loss", micro_step=0))
+    names = {}
+    for lang in ("en", "zh"):
+        names[lang] = write_report(found, tmp_path / lang, csv=True, lang=lang)
+    assert names["en"] == names["zh"]
+    book = load_workbook(tmp_path / "zh" / "summary.xlsx")
+    assert book.sheetnames == ["结论", "总览", "比对前检查", "未比对范围", "容差", "说明"]
+    assert rows(book["结论"])[0][:3] == ("结论", "状态", "diverged")
+    for table in ("loss", "compare_result_actor_update"):
+        both = [(tmp_path / lang / f"{table}.csv").read_bytes() for lang in ("en", "zh")]
+        assert both[0] == both[1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LC_MESSAGES": "zh_CN", "LANG": "de_DE"}, "zh"),
+        ({"LC_ALL": "", "LANG": "en_US"}, "en"),
+        ({}, "en"),
+    ],
+)
+def test_the_language_is_the_locales(variables, expected):
+    """The first of LC_ALL, LC_MESSAGES, LANG that is set decides, as in a shell."""
+    assert language(variables) == expected

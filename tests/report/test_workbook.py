@@ -153,13 +153,16 @@ def test_rows_are_in_causal_order(tmp_path):
 
 
 def test_statistics_differ_as_msprobe_writes_them(tmp_path):
-    """Differences are numbers; relative ones are texts in percent."""
+    """Differences are numbers; relative ones too, shown in percent."""
     a = Side(name="x", dtype="Float32", shape=(2,), max=3.0, min=-1.0, mean=1.0, norm=0.0)
     b = Side(name="x", dtype="Float32", shape=(2,), max=2.0, min=-1.0, mean=math.nan, norm=0.0)
     write_tables([finding(a=a, b=b)], tmp_path)
     _, (row,) = rows(tmp_path / "compare_result_actor_update.xlsx")
-    assert (row["Max diff"], row["MaxRelativeErr"]) == (1, "50.0%")
-    assert (row["Min diff"], row["MinRelativeErr"]) == (0, "0.0%")
+    assert (row["Max diff"], row["MaxRelativeErr"]) == (1, 0.5)
+    assert (row["Min diff"], row["MinRelativeErr"]) == (0, 0)
+    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
+    shown = {cell.number_format for cell in sheet[2] if cell.value in (0.5, 0.0)}
+    assert "0.0###%" in shown
     assert row["Mean diff"] == "nan"
     assert row["MeanRelativeErr"] is None
 
@@ -276,7 +279,7 @@ def test_rows_are_coloured_by_what_they_say(tmp_path):
     colours = [sheet.cell(row, 1).fill.fgColor.rgb[-6:] for row in range(2, 10)]
     red, missing, orange, yellow, none = "FFC7CE", "FF9999", "FFCC99", "FFEB9C", "000000"
     assert colours == [red, missing, yellow, none, orange, red, orange, missing]
-    assert sheet.freeze_panes == "A2"
+    assert (sheet.title, sheet.freeze_panes) == ("actor_update", "B2")
     assert sheet.auto_filter.ref
 
 
@@ -383,3 +386,37 @@ def test_what_agrees_in_a_large_run_is_one_row(tmp_path):
     assert [row[0] for row in sheet.iter_rows(min_row=2, values_only=True)] == [
         "1 record that agrees"
     ]
+
+
+def test_a_table_of_texts_shows_the_texts(tmp_path):
+    """Prompts and responses stand beside each other; tables of numbers have no such columns."""
+    a, b = (Side(name="x", dtype="UInt8", shape=(2,), value=text) for text in ("好=1", "no"))
+    write_tables([finding(key="responses", micro_step=0, a=a, b=b)], tmp_path)
+    header, (row,) = rows(tmp_path / "responses.xlsx")
+    assert (row["text1"], row["text2"]) == ("好=1", "no")
+    assert header[-2:] == ["text1", "text2"]
+    write_tables([finding(key="loss", micro_step=0)], tmp_path)
+    header, _ = rows(tmp_path / "loss.xlsx")
+    assert "text1" not in header
+
+
+def test_the_code_line_stands_beside_what_goes_in_and_what_is_red(tmp_path):
+    """An output that agrees repeats nothing; one that does not says where its cell was called."""
+    frames = ("File a.py, line 3, in step, \n y = net(x)",)
+    found = [
+        finding(Status.IDENTICAL, io="input", stack=frames),
+        finding(Status.IDENTICAL, io="output", stack=frames),
+        finding(Status.DIFFERENT, io="output", stack=frames),
+    ]
+    write_tables(found, tmp_path)
+    _, content = rows(tmp_path / "compare_result_actor_update.xlsx")
+    assert [row["NPU_Stack_Info"] for row in content] == [frames[0], None, frames[0]]
+
+
+@pytest.mark.parametrize("name", ["x" * 40, "a/b:c*?[d]\\e", "'quoted'", "阶段", "\x07"])
+def test_a_sheet_is_called_after_its_phase(tmp_path, name):
+    """Whatever a phase is called, Excel opens the workbook and shows as much of it as it can."""
+    names = write_tables([finding(phase=name)], tmp_path)
+    (title,) = load_workbook(tmp_path / names[0]).sheetnames
+    assert len(title) <= 31
+    assert title[:2] in (name[:2], name[1:3]) or name in ("a/b:c*?[d]\\e", "\x07")
