@@ -30,7 +30,7 @@ from mindrlhf_msprobe.findings import (
 from mindrlhf_msprobe.language import language
 from mindrlhf_msprobe.report import write_report
 from mindrlhf_msprobe.report.colours import FILLS
-from mindrlhf_msprobe.report.columns import KEY_DATA_COLUMNS, cell_columns
+from mindrlhf_msprobe.report.columns import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
 from mindrlhf_msprobe.report.legend import _MAIN_COLUMNS
 
 NEXT_STEP = {"msprobe": True, "include": [r"^model\.layers\.1(\.|$)"]}
@@ -211,7 +211,7 @@ def test_nothing_before_the_first_divergence_is_said(tmp_path):
 def test_the_legend_names_columns_as_they_are():
     """What the legend explains stands in a table, or in the verdict's sheet."""
     elements, statistics = cell_columns([finding()]), cell_columns([])
-    known = {header for header, _ in (*elements, *statistics, *KEY_DATA_COLUMNS)}
+    known = {h for h, _ in (*elements, *statistics, *KEY_DATA_COLUMNS, *TEXT_COLUMNS)}
     known |= {
         "Cosine",
         "EucDist",
