@@ -667,6 +667,8 @@ class Verdict:
         parted: every rank that parts, the one that does so first at the head, in the order in which
             they do; see `comparison.verdict.conclude`.
         agreeing_ranks: the ranks of which everything that was compared agrees.
+        unread: where all that was compared agrees and the runs are incomparable all the same: what
+            of them could not be read.
         non_finite: what agrees although it is NaN or infinite, on both sides.
     """
 
@@ -680,6 +682,7 @@ class Verdict:
     phases: tuple[str, ...] = ()
     parted: tuple[RankDivergence, ...] = ()
     agreeing_ranks: tuple[int, ...] = ()
+    unread: tuple[str, ...] = ()
     non_finite: NonFinite = NonFinite()
 
     @property
@@ -882,6 +885,7 @@ class Comparison:
             "tool": TOOL,
             "status": verdict.status.value,
             "counts": verdict.counts,
+            **({"unread": list(verdict.unread)} if verdict.unread else {}),
             "non_finite_on_both_sides": verdict.non_finite.to_json(),
             "first_divergence": first.to_json() if first else None,
             "tables": list(self.tables),

@@ -238,9 +238,15 @@ def _conclude(
         for i, (name, side) in enumerate(zip(names, sides))
         for problem in dict.fromkeys([*map(str, side.problems), *merged_problems(judged, i)])
     ]
+    places = [(place.step, place.rank) for place in judged]
+    unread = [
+        f"{name}: {problem}"
+        for i, (name, view) in enumerate(zip(names, job.sides))
+        for problem in dict.fromkeys([*view.unread(places), *merged_problems(judged, i)])
+    ]
     problems += [f"{name}: {lost}" for name, side in zip(names, sides[:2]) for lost in side.lost]
     whole = partial(judge_whole, job)
-    verdict = conclude(judged, job.sides, job.plan, whole, before, _left_out(job), earlier)
+    verdict = conclude(judged, job.sides, job.plan, whole, before, _left_out(job), earlier, unread)
     return Comparison(
         run_a=a,
         run_b=b,

@@ -27,6 +27,7 @@ from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
 from mindrlhf_msprobe.comparison.wholesale import Wholesale, count_wholesale
 from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status, counted
+from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record
 
@@ -361,7 +362,8 @@ def _joined(*notes: str) -> str:
 def _stored_bytes(record: Record) -> int:
     if record.location is None:
         return 0
-    return math.prod(record.leaf.shape or (1,)) * _ITEM_BYTES.get(record.leaf.dtype or "", 4)
+    claimed = math.prod(record.leaf.shape or (1,)) * _ITEM_BYTES.get(record.leaf.dtype or "", 4)
+    return min(claimed, bounds.TENSOR)
 
 
 _ITEM_BYTES = {

@@ -37,6 +37,7 @@ def conclude(
     preflight: Preflight,
     left_out: Callable[[StepPlan, int], LeftOut] | None = None,
     earlier: Earlier | None = None,
+    unread: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict over all steps and ranks.
 
@@ -50,6 +51,8 @@ def conclude(
             and of the update before it.
         left_out: says, of a plan and the first divergence in it, what the caller left out.
         earlier: what an earlier comparison of the same training found.
+        unread: what of either run could not be read. With some of it unknown, records that agree
+            are no agreement of the runs.
     """
     runs = sides[0].run, sides[1].run
     counts: Counter[str] = Counter()
@@ -76,8 +79,11 @@ def conclude(
             first = unreadable_place(_first_finding(place))
     elif _compared_something(counts):
         first = _first_not_reached(places, runs, plan, judge)
+    status = _outcome(counts) if first is None else Outcome.DIVERGED
+    undecided = bool(unread) and status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
     return Verdict(
-        status=_outcome(counts) if first is None else Outcome.DIVERGED,
+        status=Outcome.INCOMPARABLE if undecided else status,
+        unread=tuple(unread) if undecided else (),
         counts={str(status): counts.get(str(status), 0) for status in Status},
         first_divergence=first,
         coverage=_coverage(places),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
@@ -11,7 +11,7 @@ from mindrlhf_msprobe.findings import counted
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.keydata import KeyDatum
-from mindrlhf_msprobe.storage.reader import Run
+from mindrlhf_msprobe.storage.reader import Problem, Run
 from mindrlhf_msprobe.storage.records import Entry
 
 _SHOWN = 8  # ranks, or patterns, that are named
@@ -105,6 +105,26 @@ class View:
             own=own,
             foreign=self.run.foreign,
             stop=self.run.stop_of(at[1]),
+        )
+
+    def unread(self, places: Iterable[tuple[int, int]]) -> list[str]:
+        """Return what could not be read so far, as far as it concerns what is compared.
+
+        Args:
+            places: the comparison's (step, rank) that are compared.
+        """
+        own = [(self.steps.get(step, step), self.ranks.get(rank, rank)) for step, rank in places]
+        return [str(problem) for problem in self.run.problems if self._matters(problem, own)]
+
+    def _matters(self, problem: Problem, places: Sequence[tuple[int, int]]) -> bool:
+        if problem.phase is not None:
+            left_out = self.phases and problem.phase not in self.phases.values()
+            if left_out or self.key_data_only:
+                return False
+        elif problem.key_data and (self.phases or not self._shown_keys(problem.key)):
+            return False
+        return (problem.step is None and problem.rank is None) or any(
+            problem.step in (None, step) and problem.rank in (None, rank) for step, rank in places
         )
 
     def _key_data(self, step: int, rank: int) -> list[KeyDatum]:

@@ -90,6 +90,17 @@ def _headline(verdict: Verdict) -> list[str]:
             f"WITHIN TOLERANCE: {_records(verdict.compared)} of {scope} {which} within the "
             f"tolerance or by statistics only{_non_finite(verdict)}."
         ]
+    if verdict.unread:
+        agree = "agrees" if verdict.compared == 1 else "agree"
+        left = len(verdict.unread) - _LINES
+        return [
+            f"INCOMPARABLE: {_records(verdict.compared)} of {scope} {agree}, but not all that was "
+            f"recorded could be read, so the runs cannot be called the same:",
+            *(f"  {unread}" for unread in verdict.unread[:_LINES]),
+            *([f"  … {left} more"] if left > 0 else []),
+            "Restore these files from where they were copied, or record again, and compare once "
+            "more.",
+        ]
     if verdict.status is Outcome.INCOMPARABLE:
         return [
             "INCOMPARABLE: the two runs have nothing in common that could be compared. Check that "

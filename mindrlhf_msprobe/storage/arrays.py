@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.atomic import write_atomic
 
 BFLOAT16 = "BFloat16"
@@ -106,10 +107,13 @@ def _open_array(file: int) -> np.ndarray:
         head += os.read(file, min(offset, _LONGEST_HEADER) - len(head))
     # Only the header is handed to numpy's parser: never more than it can be, whatever it claims.
     shape, fortran, dtype = _parse_header(head[:offset])
-    if dtype.hasobject:
-        raise ArrayFileError("holds pickled Python objects, which are never loaded")
     count = math.prod(shape)
     expected, present = count * dtype.itemsize, status.st_size - offset
+    if expected > bounds.TENSOR:
+        raise ArrayFileError(
+            f"holds {expected} bytes of data, more than the {bounds.in_bytes(bounds.TENSOR)} that "
+            f"are read"
+        )
     if present < expected:
         raise ArrayFileError(
             f"is cut short: its header promises {expected} bytes of data, {present} are there"
@@ -143,6 +147,7 @@ def _header_end(head: bytes) -> int:
 
 _MAGIC = b"\x93NUMPY"
 _LENGTHS = {(1, 0): struct.Struct("<H"), (2, 0): struct.Struct("<I")}
+_KINDS = "biufcSU"  # numbers and texts: what tensors and key data are made of
 _HEAD = 1 << 12  # bytes read at once
 _LONGEST_HEADER = 8 + 4 + (1 << 16)
 
@@ -157,6 +162,17 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
             header = npy.read_array_header_2_0(stream)
     except Exception as error:  # numpy parses the header as Python, which fails in many ways
         raise ArrayFileError(f"has no valid .npy header: {str(error)[:200]}") from None
-    if any(n < 0 for n in header[0]):
-        raise ArrayFileError(f"claims the shape {header[0]}")
-    return header
+    shape, fortran, dtype = header
+    if not (
+        isinstance(shape, tuple)
+        and len(shape) <= bounds.DIMENSIONS
+        and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
+    ):
+        raise ArrayFileError(f"claims the shape {str(shape)[:200]}")
+    if dtype.kind not in _KINDS or dtype.itemsize == 0:
+        objects = dtype.hasobject
+        held = "pickled Python objects" if objects else f"the dtype {str(dtype)[:200]}"
+        raise ArrayFileError(
+            f"holds {held}, which are never loaded" if objects else f"holds {held}"
+        )
+    return shape, bool(fortran), dtype

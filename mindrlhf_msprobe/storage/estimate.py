@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -283,7 +284,7 @@ def _npy_size(leaf: Leaf) -> int:
     name = "float32" if leaf.dtype == BFLOAT16 else str(leaf.dtype).lower()
     dtype = np.dtype(name)
     shape = leaf.shape or ()
-    return len(npy_header(dtype, shape)) + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    return len(npy_header(dtype, shape)) + dtype.itemsize * math.prod(shape)
 
 
 def _direction(entry: Entry) -> str:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage import bounds, layout
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
 
 
-def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]]:
-    """Return a dump's entries as journal lines, with the places in time msprobe does not record.
+@dataclass(frozen=True)
+class Dump:
+    """One dump, read.
+
+    Attributes:
+        lines: its entries as journal lines.
+        unreadable: the files beside dump.json that are there and cannot be read, each with why.
+    """
+
+    lines: list[dict[str, Any]]
+    unreadable: list[tuple[Path, str]]
+
+
+def read_dump(root: Path, directory: Path, position: int) -> Dump:
+    """Read a dump's entries as journal lines, with the places in time msprobe does not record.
 
     construct.json names each entry's container and lists entries as they began; what it lacks
     (parameters_grad) stands where dump.json has it. msprobe before 26 gives a cell's
@@ -28,13 +42,13 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
     Raises:
         ValueError: dump.json cannot be read or is not one; the message names it.
     """
-    data = _read_object(root, directory / layout.DUMP_FILE).get("data")
+    try:
+        data = _read_object(root, directory / layout.DUMP_FILE).get("data")
+    except FileNotFoundError:
+        raise ValueError(f"{layout.DUMP_FILE} is missing") from None
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise ValueError(f"{layout.DUMP_FILE} has no entries under 'data'")
-    try:
-        construct = _read_object(root, directory / layout.CONSTRUCT_FILE)
-    except ValueError:
-        construct = {}
+    construct, stacks, unreadable = _beside(root, directory)
     parents = {
         name: parent if isinstance(parent, str) and parent in data else None
         for name, raw in construct.items()
@@ -44,8 +58,7 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
     data = _numbered(data)
     start, end = _places(list(data), parents)
     base = position * _PHASE_SPAN
-    stacks = _stacks(root, directory)
-    return [
+    lines = [
         {
             **({PARAMETERS_GRAD: values} if f"{_UNNUMBERED}." in f"{name}." else values),
             "entry": name,
@@ -56,6 +69,7 @@ def read_dump(root: Path, directory: Path, position: int) -> list[dict[str, Any]
         }
         for name, values in data.items()
     ]
+    return Dump(lines, unreadable)
 
 
 def _numbered(data: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +95,9 @@ def _numbered(data: dict[str, Any]) -> dict[str, Any]:
 
 def _read_object(root: Path, path: Path) -> dict[str, Any]:
     try:
-        content = layout.read_json(root, path)
+        content = layout.read_json(root, path, bounds.DATA)
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError) as error:
         raise ValueError(f"{path.name} {layout.why_unread(error)}") from None
     if not isinstance(content, dict):
@@ -89,16 +105,44 @@ def _read_object(root: Path, path: Path) -> dict[str, Any]:
     return content
 
 
-def _stacks(root: Path, directory: Path) -> dict[str, list[str]]:
-    try:
-        content = _read_object(root, directory / layout.STACK_FILE)
-        return {
-            name: [str(frame) for frame in frames]
-            for names, frames in content.values()
-            for name in names
-        }
-    except (ValueError, TypeError):
-        return {}
+def _beside(
+    root: Path, directory: Path
+) -> tuple[dict[str, Any], dict[str, list[str]], list[tuple[Path, str]]]:
+    """Return construct.json and the call stacks as far as they are there, and what is unreadable.
+
+    msprobe does not write them for every dump.
+    """
+    construct: dict[str, Any] = {}
+    stacks: dict[str, list[str]] = {}
+    unreadable: list[tuple[Path, str]] = []
+    for name in (layout.CONSTRUCT_FILE, layout.STACK_FILE):
+        try:
+            content = _read_object(root, directory / name)
+            if name == layout.STACK_FILE:
+                stacks = _stacks(content)
+            else:
+                construct = content
+        except FileNotFoundError:
+            pass
+        except ValueError as error:
+            unreadable.append((directory / name, str(error).removeprefix(f"{name} ")))
+    return construct, stacks, unreadable
+
+
+def _stacks(content: dict[str, Any]) -> dict[str, list[str]]:
+    """Return entry → call stack of a stack.json.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found: dict[str, list[str]] = {}
+    for value in content.values():
+        names, frames = value if isinstance(value, list) and len(value) == 2 else (None, None)
+        if not (isinstance(names, list) and isinstance(frames, list)):
+            raise ValueError(f"{layout.STACK_FILE} has no pairs of entries and call stacks")
+        shown = [str(frame) for frame in frames[: bounds.FRAMES]]
+        found.update(dict.fromkeys((str(name) for name in names), shown))
+    return found
 
 
 def _places(

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _FIRST_VALUES = 8
+_MOST_NEAR = 10_000  # names among which the nearest are looked for
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def find_records(
     found = []
     names: dict[str, None] = {}
     for at_step, at_rank, phase, micro_step, owner, record in _all_records(run, step, rank):
-        names[record.name] = names[owner] = None
+        if len(names) < _MOST_NEAR:
+            names[record.name] = names[owner] = None
         if name in (record.name, owner):
             values, unreadable = _first_values(record)
             place = at_step, at_rank, phase, micro_step

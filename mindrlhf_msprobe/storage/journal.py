@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage import bounds, layout
 
 
 @dataclass
@@ -35,8 +36,15 @@ def read_journal(root: Path, path: Path) -> JournalContent:
     content = JournalContent()
     stacks: dict[int, list[str]] = {}
     entries: set[str] = set()
-    *whole, rest = layout.read_inside(root, path).split(b"\n")
-    for raw in filter(None, whole):
+    for raw in _lines(root, path):
+        if raw is None:  # where the next one begins is not looked for
+            content.damaged += 1
+            break
+        if not raw.endswith(b"\n"):
+            content.torn = True
+            break
+        if raw == b"\n":
+            continue
         try:
             line = read_line(raw)
             if line["entry"] in entries:
@@ -50,8 +58,14 @@ def read_journal(root: Path, path: Path) -> JournalContent:
             line["frames"] = stacks.get(line["stack"], [])
         entries.add(line["entry"])
         content.lines.append(line)
-    content.torn = bool(rest)
     return content
+
+
+def _lines(root: Path, path: Path) -> Iterator[bytes | None]:
+    """Yield the lines of a journal, each with its end; None for one that is too long."""
+    with layout.open_inside(root, path, bounds.JOURNAL) as file:
+        while raw := file.readline(bounds.LINE):
+            yield raw if len(raw) < bounds.LINE or raw.endswith(b"\n") else None
 
 
 def read_line(raw: bytes) -> dict[str, Any]:
@@ -85,6 +99,10 @@ def _check(line: Any) -> None:
     for name, types in _FIELDS.items():
         if not isinstance(line.get(name), types):
             raise ValueError(f"a journal line whose {name} is {line.get(name)!r}")
+        if int in types and line.get(name) is not None and not bounds.is_place(line[name]):
+            raise ValueError(f"a journal line whose {name} is out of range")
+    if len(line["entry"]) > bounds.NAME:
+        raise ValueError(f"a journal line whose entry has {len(line['entry'])} characters")
     if "frames" in line and not all(isinstance(frame, str) for frame in line["frames"] or ()):
         raise ValueError("a journal line whose frames are no texts")
     if "frames" in line and not isinstance(line.get("stack"), int):

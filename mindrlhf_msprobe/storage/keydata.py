@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage import bounds, layout
 from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaves
-from mindrlhf_msprobe.storage.records import Locator, Record
+from mindrlhf_msprobe.storage.records import Locator, Record, bounded
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ def read_key_datum(
         leaf = Leaf("unreadable", error=problem)
         return KeyDatum(key, step, rank, micro_step, None, (Record(key, "data", "", leaf),))
     try:
-        content = layout.read_json(root, described)
+        content = layout.read_json(root, described, bounds.DATA)
         structure = content["data"]
-        seq = content.get("seq") if isinstance(content.get("seq"), int) else None
-        found = dict(leaves(structure))
+        seq = content["seq"] if bounds.is_place(content.get("seq")) else None
+        found = dict(bounded(leaves(structure), bounds.KEY_VALUES))
         ours = ours and "seq" in content  # SingleSave may have continued what msprobe saved
     except FileNotFoundError:
         if ours and not completed:
@@ -109,8 +109,8 @@ def read_key_datum(
     except OSError as error:
         problem = f"{described.name} {layout.why_unread(error)}"
         structure, found = None, {}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        problem, structure, found = f"{described.name}: {error}", None, {}
+    except Exception as error:  # whatever stands there, it costs nothing else
+        problem, structure, found = f"{described.name}: {layout.why_unread(error)}", None, {}
     try:
         files = {} if ours else _array_files(directory, key)
     except OSError as error:
@@ -128,6 +128,15 @@ def read_key_datum(
     elif not records and structure is None:
         return None
     return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure)
+
+
+def is_ours(root: Path, directory: Path, key: str) -> bool:
+    """Tell whether this package saved what lies in one micro-step's directory."""
+    try:
+        content = layout.read_json(root, directory / layout.file_name(key, ".json"), bounds.DATA)
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "seq" in content
 
 
 def _with_dtype(leaf: Leaf, file: str) -> Leaf:

@@ -15,10 +15,11 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
+from mindrlhf_msprobe.storage import bounds
 
 RUN_FILE = "run.json"
 CONFIGURATIONS_FILE = "configurations.json"
@@ -244,13 +245,30 @@ def _is_linkless(root: Path, path: Path) -> bool:
     return True
 
 
-def read_inside(root: Path, path: Path) -> bytes:
+def read_inside(root: Path, path: Path, most: int = bounds.METADATA) -> bytes:
     """Return the content of a file of the run in `root`.
+
+    Args:
+        most: how many bytes it may have.
 
     Raises:
         OSError: it is missing or cannot be read.
-        ValueError: it is no regular file, or a symbolic link that leaves the run. The message says
-            what the file is, not its name.
+        ValueError: as for `open_inside`.
+    """
+    with open_inside(root, path, most) as file:
+        return file.read(most)
+
+
+def open_inside(root: Path, path: Path, most: int) -> BinaryIO:
+    """Open a file of the run in `root`.
+
+    Args:
+        most: how many bytes it may have.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        ValueError: it is no regular file, a symbolic link that leaves the run, or too large. The
+            message says what the file is, not its name.
     """
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
@@ -259,17 +277,24 @@ def read_inside(root: Path, path: Path) -> bytes:
         status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("is not a regular file")
-    return path.read_bytes()
+    if status.st_size > most:
+        raise ValueError(
+            f"has {status.st_size} bytes, more than the {bounds.in_bytes(most)} that are read"
+        )
+    return open(path, "rb")
 
 
-def read_json(root: Path, path: Path) -> Any:
+def read_json(root: Path, path: Path, most: int = bounds.METADATA) -> Any:
     """Return the content of a JSON file of the run in `root`.
+
+    Args:
+        most: how many bytes it may have.
 
     Raises:
         OSError: it is missing or cannot be read.
         ValueError: as `read_inside` does, or it is not valid JSON.
     """
-    raw = read_inside(root, path)
+    raw = read_inside(root, path, most)
     try:
         return json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -277,10 +302,12 @@ def read_json(root: Path, path: Path) -> Any:
 
 
 def why_unread(error: Exception) -> str:
-    """Return what `read_inside` or `read_json` raised as the rest of a sentence on the file."""
+    """Return what reading a file raised as the rest of a sentence on the file."""
     if isinstance(error, OSError):  # its text has the path, which stands before it already
         return f"cannot be read: {error.strerror or error}"
-    return str(error)
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def step_directories(

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.atomic import number_from_json, number_to_json
 
+_MOST_NESTED = 3  # lists in a value
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
 
@@ -145,12 +148,16 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         value = content.get("value")
         return Leaf(
             type=str(kind),
-            value=value if kind == "str" else number_from_json(value),
+            value=value if kind == "str" and isinstance(value, str) else _value(value),
             opaque=bool(content.get("opaque")) or (value is None and kind != "NoneType"),
             error=error if error is None else str(error),
         )
-    if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ValueError(f"shape is {shape!r}, expected a list of sizes")
+    if not (
+        isinstance(shape, list)
+        and len(shape) <= bounds.DIMENSIONS
+        and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
+    ):
+        raise ValueError(f"shape is {_shown(shape)}, expected a list of sizes")
     fingerprint, md5 = _text(content.get("fingerprint")), _text(content.get("md5") or None)
     if fingerprint is None and md5 is not None:
         fingerprint = f"crc32:{md5}"
@@ -192,7 +199,27 @@ def _statistic(value: Any) -> Any:
         return str(value)
     if value is None or isinstance(value, (int, float, str)):
         return value
-    raise ValueError(f"a statistic is {str(value)[:40]}, expected a number")
+    raise ValueError(f"a statistic is {_shown(value)}, expected a number")
+
+
+def _value(value: Any, depth: int = 0) -> Any:
+    """Return the value of a Python scalar, or of a short list of them (a slice, a size)."""
+    if isinstance(value, list) and depth < _MOST_NESTED and len(value) <= bounds.VALUES:
+        return [_value(item, depth + 1) for item in value]
+    if isinstance(value, (list, dict)):
+        raise ValueError(f"a value is {_shown(value)}, expected a number or a text")
+    if isinstance(value, int) and abs(value) >= bounds.NUMBER:
+        return str(value)
+    return number_from_json(value)
+
+
+def _shown(value: Any) -> str:
+    """Return what a message shows of a JSON value, however large or deep it is."""
+    try:
+        text = reprlib.repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__}"
+    return text[:200]
 
 
 def _positive(value: Any) -> float | None:
@@ -205,27 +232,29 @@ def _text(value: Any) -> str | None:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if bounds.is_place(value) else None
 
 
-def leaves(content: Any, path: str = "") -> Iterator[tuple[str, Leaf]]:
+def leaves(content: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Leaf]]:
     """Yield (path, leaf) for every leaf below a JSON structure, in order.
 
     Raises:
-        ValueError: something in it is neither a structure nor a leaf.
+        ValueError: something in it is neither a structure nor a leaf, or it is nested too deeply.
     """
+    if depth > bounds.DEPTH:
+        raise ValueError(f"values are nested more than {bounds.DEPTH} deep")
     if content is None:  # msprobe writes null for None and for what it does not know
         yield path, Leaf("NoneType")
     elif is_leaf(content):
         yield path, leaf_from_json(content)
     elif isinstance(content, list):
         for index, item in enumerate(content):
-            yield from leaves(item, child_path(path, index))
+            yield from leaves(item, child_path(path, index), depth + 1)
     elif isinstance(content, dict):
         for key, item in content.items():
-            yield from leaves(item, child_path(path, key))
+            yield from leaves(item, child_path(path, key), depth + 1)
     else:
-        raise ValueError(f"expected a description of a value, found {str(content)[:60]!r}")
+        raise ValueError(f"expected a description of a value, found {_shown(content)}")
 
 
 def count_leaves(content: Any) -> int:

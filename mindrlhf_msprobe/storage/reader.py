@@ -7,6 +7,7 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,11 +19,11 @@ from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import phase_order
-from mindrlhf_msprobe.storage import foreign, layout
+from mindrlhf_msprobe.storage import bounds, foreign, layout
 from mindrlhf_msprobe.storage.claim import load_manifest
 from mindrlhf_msprobe.storage.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
 from mindrlhf_msprobe.storage.journal import read_journal
-from mindrlhf_msprobe.storage.keydata import KeyDatum, read_key_datum
+from mindrlhf_msprobe.storage.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.places import (
     is_wanted,
     key_data_directories,
@@ -36,9 +37,23 @@ from mindrlhf_msprobe.storage.records import (
     Locator,
     Record,
     argument_of,
+    bounded,
     entry_records,
 )
 from mindrlhf_msprobe.storage.world import RankLock, expected_ranks
+
+#: What every manifest holds.
+_OF_A_MANIFEST = {
+    "state": str,
+    "attempts": list,
+    "world": dict,
+    "config": dict,
+    "coverage": dict,
+    "lost": dict,
+}
+_MOST_NAMED = 20  # of the entries of one place that cannot be read
+_MOST_SHOWN = 200  # characters of a name
+_MOST_ATTEMPTS = 10_000  # at one run
 
 
 @dataclass(frozen=True)
@@ -97,6 +112,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: list[Problem] = []
+        self._known_problems: set[Problem] = set()
         if not path.is_dir():
             what = "is not a directory" if path.exists() else "does not exist"
             raise RunError(f"{path} {what}. Give the dump_path of a run.")
@@ -119,6 +135,7 @@ class Run:
                 key, step, rank, _ = datum
                 self._problem(Problem(directory, message, None, step, rank, True, key))
             self._key_dirs.setdefault(datum, directory)
+        self._note_missing_manifests()
         # What lies at each (step, rank): a run of many ranks is read place by place.
         self._layers_at: dict[tuple[int, int], list[tuple[str, int, int]]] = {}
         for place in self._layer_dirs:
@@ -359,7 +376,7 @@ class Run:
         for manifest in self._manifests_of(rank):
             ended = False
             attempts = manifest.get("attempts")
-            for attempt in attempts if isinstance(attempts, list) else []:
+            for attempt in attempts[-_MOST_ATTEMPTS:] if isinstance(attempts, list) else []:
                 if not isinstance(attempt, dict):
                     continue
                 first, last = attempt.get("first_step"), attempt.get("last_completed_step")
@@ -462,9 +479,40 @@ class Run:
     def _read_manifests(self) -> Iterator[dict[str, Any]]:
         for path in layout.manifests(self.path):
             try:
-                yield load_manifest(path)
+                manifest = load_manifest(path)
             except (OSError, ValueError) as error:
                 self._problem(Problem(path, layout.why_unread(error)))
+                continue
+            unlike = [
+                name
+                for name, kind in _OF_A_MANIFEST.items()
+                if not isinstance(manifest.get(name), kind)
+            ]
+            if unlike:
+                what = "is not a whole manifest: it does not say, or not as this tool does, its "
+                self._problem(Problem(path, what + ", ".join(unlike)))
+            yield manifest
+
+    def _note_missing_manifests(self) -> None:
+        """Note the ranks that this tool recorded, and of which no manifest says what and how.
+
+        Where one phase's or one step's directory was opened, none is there to be missed.
+        """
+        there = {layout.manifest_rank(path) for path in layout.manifests(self.path)}
+        recorded: dict[int, list[Path]] = {}
+        for (_, _, rank), directory in self._layer_dirs.items():
+            if rank not in there and directory.parent.parent.parent == self.path:
+                recorded.setdefault(rank, []).append(directory / layout.JOURNAL_FILE)
+        ranks = {rank for rank, journals in recorded.items() if any(map(os.path.exists, journals))}
+        if len(there) == 1:  # which stands for every rank, unless it knows of others
+            ranks &= expected_ranks(self.manifests)
+        if not there and not ranks:
+            for (key, _, rank, _), directory in itertools.islice(self._key_dirs.items(), 1):
+                if is_ours(self.path, directory, key):
+                    ranks.add(rank)
+        for rank in sorted(ranks):
+            path = self.path / layout.manifest_name(rank)
+            self._problem(Problem(path, "is missing: it says what was recorded, and what was lost"))
 
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         directory = self._layer_dirs[phase, step, rank]
@@ -479,23 +527,32 @@ class Run:
                 content = read_journal(self.path, journal)
                 lines = content.lines
                 # Only a step that was not ended may end in a line cut short.
-                damaged = content.damaged + (content.torn and self.completed(step, rank))
-                if damaged:
-                    message = f"{damaged} damaged line(s) in the journal"
+                lost = content.damaged + (content.torn and self.completed(step, rank))
+                if lost:
+                    message = f"{lost} damaged line(s) in the journal"
                     self._problem(Problem(journal, message, phase, step, rank))
             else:
-                lines = foreign.read_dump(self.path, directory, phase_order(phase))
-        except (OSError, ValueError, RecursionError) as error:
+                dump = foreign.read_dump(self.path, directory, phase_order(phase))
+                lines = dump.lines
+                for beside, message in dump.unreadable:
+                    self._problem(Problem(beside, message, None, step, rank))
+        except Exception as error:  # a file that is of no known form costs no other
             self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
             return []
-        entries = []
+        entries: list[Entry] = []
+        damaged = 0
         files = Locator(self.path, directory / layout.TENSOR_DIR)
         for line in lines:
             try:
                 entries.append(_entry(line, files, phase, step, rank))
-            except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                message = f"{line['entry']}: {error}"
-                self._problem(Problem(directory, message, phase, step, rank))
+            except Exception as error:  # one entry that is none costs no other
+                damaged += 1
+                if damaged <= _MOST_NAMED:
+                    message = f"{line['entry'][:_MOST_SHOWN]}: {layout.why_unread(error)}"
+                    self._problem(Problem(directory, message, phase, step, rank))
+        if damaged > _MOST_NAMED:
+            message = f"{damaged - _MOST_NAMED} more entries that cannot be read"
+            self._problem(Problem(directory, message, phase, step, rank))
         return entries
 
     def _unlisted(self, path: Path, error: OSError) -> None:
@@ -518,15 +575,18 @@ class Run:
         self._problem(Problem(path, message, phase, step, rank))
 
     def _problem(self, problem: Problem) -> None:
-        if problem not in self.problems:
+        if problem not in self._known_problems:
+            self._known_problems.add(problem)
             self.problems.append(problem)
 
 
 def _entry(line: dict[str, Any], files: Locator, phase: str, step: int, rank: int) -> Entry:
     name = line["entry"]
+    if len(name) > bounds.NAME:
+        raise ValueError(f"its name has {len(name)} characters")
     records = tuple(
         Record(record, io, path, *files.locate(leaf, leaf.data_name), argument_of(line, io, path))
-        for record, io, path, leaf in entry_records(name, line)
+        for record, io, path, leaf in bounded(entry_records(name, line), bounds.VALUES)
     )
     return Entry(
         name=name,
@@ -538,7 +598,7 @@ def _entry(line: dict[str, Any], files: Locator, phase: str, step: int, rank: in
         parent=line.get("parent"),
         opening=line.get("opening") or 0,
         token=line.get("token"),
-        stack=tuple(line.get("frames") or ()),
+        stack=tuple((line.get("frames") or ())[: bounds.FRAMES]),
         records=records,
     )
 

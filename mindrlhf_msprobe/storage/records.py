@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage import bounds, layout
 from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
 
+_Found = TypeVar("_Found", bound=tuple[Any, ...])
+
 _ENTRY = re.compile(
     r"(?P<scope>\w+)\.(?P<cell>.+)\.(?P<cls>[^.]+)\."
-    r"(?P<direction>forward|backward|parameters_grad)\.(?P<call>\d+)"
+    r"(?P<direction>forward|backward|parameters_grad)\.(?P<call>[0-9]{1,18})"
 )
 _ENTRY_FIELDS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
 
 #: The direction of an entry that holds gradients of parameters.
 PARAMETERS_GRAD = "parameters_grad"
+_LONGEST = 2 * bounds.NAME  # characters of a record's name: its entry's, and the path in it
 _MOST_SHOWN = 100  # characters of a file name from elsewhere
 
 #: The dtypes that are stored as they are; all others, e.g. BFloat16, as a wider one.
@@ -231,6 +234,24 @@ def argument_of(line: Mapping[str, Any], io: str, path: str) -> str:
         return ""
     name = names[int(place)]
     return name if isinstance(name, str) and len(name) <= _MOST_SHOWN else ""
+
+
+def bounded(found: Iterable[_Found], most: int) -> Iterator[_Found]:
+    """Yield the records that were found, or the leaves, as long as they are what a run can hold.
+
+    Args:
+        found: tuples that begin with a name.
+        most: how many there may be.
+
+    Raises:
+        ValueError: there are more, or a name is too long.
+    """
+    for number, item in enumerate(found):
+        if number >= most:
+            raise ValueError(f"it holds more than {most} values")
+        if len(item[0]) > _LONGEST:
+            raise ValueError(f"the name of a value in it has {len(item[0])} characters")
+        yield item
 
 
 #: What a journal line holds beside the values themselves.

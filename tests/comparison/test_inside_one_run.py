@@ -77,6 +77,7 @@ def test_ranks_of_one_run(tmp_path):
         for directory in (tmp_path / source).rglob("rank0"):
             target = both / directory.relative_to(tmp_path / source)
             shutil.copytree(directory, target.with_name(f"rank{rank}"))
+    shutil.copy(tmp_path / "a" / "run.json", both)
     assert compare_runs(both, ranks=(0, 1)).verdict.status is Outcome.IDENTICAL
     result = compare_runs(both, ranks=(1, 2))
     place = result.verdict.first_divergence

@@ -1,0 +1,43 @@
+"""How much of a file, or of what it says, is read at most.
+
+Dumps come from elsewhere: a file may say that it is as large as no memory, or hold a line without
+end. These are bounds that no real run comes near; what lies beyond one is unreadable, and said to
+be. They stand in docs/en/files.md.
+"""
+
+from __future__ import annotations
+
+#: Bytes of run.json, run.rank<N>.json and configurations.json.
+METADATA = 64 << 20
+#: Bytes of a JSON file that holds data: dump.json, construct.json, stack.json, a key's JSON.
+DATA = 1 << 30
+#: Bytes of a journal, and of one line of it.
+JOURNAL = 4 << 30
+LINE = 64 << 20
+#: Bytes of the elements of one tensor: more than any device holds.
+TENSOR = 64 << 30
+#: Sizes that a shape has, and how large each is.
+DIMENSIONS = 64
+SIZE = (1 << 63) - 1
+#: Values that one entry, and one save of key data, holds, and how deep they are nested.
+VALUES = 100_000
+KEY_VALUES = 1_000_000
+DEPTH = 100
+#: Characters of an entry's name.
+NAME = 4096
+#: Frames of one call stack.
+FRAMES = 256
+#: A place in time, a token, an opening, the value of a whole number that is kept as one.
+PLACE = 1 << 62
+NUMBER = 1 << 1024
+
+
+def is_place(value: object) -> bool:
+    """Tell whether a JSON value can be a place in time, or a number of things."""
+    return type(value) is int and -PLACE < value < PLACE
+
+
+def in_bytes(size: int) -> str:
+    """Return a bound in the unit in which it is a whole number."""
+    unit = next(shift for shift in (30, 20, 10, 0) if size % (1 << shift) == 0)
+    return f"{size >> unit} {({30: 'GiB', 20: 'MiB', 10: 'KiB', 0: 'bytes'})[unit]}"
