@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from mindrlhf_msprobe.comparison.blocks import is_finite
 from mindrlhf_msprobe.comparison.judged import JudgedStep
 from mindrlhf_msprobe.comparison.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing import StepPlan
@@ -196,6 +197,6 @@ def same(a: Leaf, b: Leaf) -> bool | None:
     if a.fingerprint is not None or b.fingerprint is not None:
         return None
     statistics = [(leaf.max, leaf.min, leaf.mean, leaf.norm) for leaf in (a, b)]
-    if None in (*statistics[0], *statistics[1]):
-        return None
+    if not all(map(is_finite, (*statistics[0], *statistics[1]))):
+        return None  # beside NaN and infinity statistics say nothing of the other elements
     return statistics[0] == statistics[1]

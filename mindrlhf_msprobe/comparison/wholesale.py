@@ -256,7 +256,9 @@ def _is_ordinary(leaf: Mapping[str, Any]) -> bool:
     if shape is None:
         value = leaf.get("value")
         kind = leaf["type"]
-        return (type(value) is str) if kind == "str" else kind in _SCALARS and _is_plain(value)
+        if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
+            return kind == "str" and type(value) is str
+        return kind in _SCALARS and _is_plain(value)
     if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
         return False
     if type(shape) is not list or leaf["type"] == "str" or leaf.get("text") is not None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe.capture.summary import summarise, to_host
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+from mindrlhf_msprobe.comparison.history import same
+from mindrlhf_msprobe.comparison.wholesale import _ordinary
 from mindrlhf_msprobe.findings import Cause, Outcome
 
 PHASE = "actor_update"
@@ -112,3 +116,31 @@ def test_a_gradient_that_cannot_be_known_is_not_compared(tmp_path, a, b, gap, to
         assert verdict.counts["only_in_a"] + verdict.counts["only_in_b"] == 1
         assert verdict.first_divergence.cause is Cause.MISSING
         assert verdict.first_divergence.record.endswith("output.0")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_beside_nan_are_not_told_apart_by_statistics(number):
+    """Without fingerprints, NaN and infinity leave nothing to tell two parameters by."""
+    array = np.array([number, 1], np.float32)
+    leaf = replace(summarise(to_host(array)), fingerprint=None)
+    assert same(leaf, leaf) is None
+    finite = replace(summarise(to_host(np.float32([1, 2]))), fingerprint=None)
+    assert same(finite, finite) is True
+
+
+@pytest.mark.parametrize(
+    ("leaf", "ordinary"),
+    [
+        ({"type": "float", "value": None}, False),
+        ({"type": "NoneType", "value": None}, True),
+        ({"type": "NoneType", "value": None, "opaque": True}, False),
+        ({"type": "float", "value": "NaN"}, False),
+        ({"type": "float", "value": 1.5}, True),
+        ({"type": "str", "value": "x"}, True),
+        ({"type": "str", "value": None}, False),
+    ],
+)
+def test_what_is_not_known_is_never_counted_as_identical(leaf, ordinary):
+    """A line of two journals that is the same on both sides may still say nothing."""
+    line = {"entry": "Cell.a.Net.forward.0", "seq": 0, "end": 1, "input_args": [leaf]}
+    assert (_ordinary(line) is not None) is ordinary
