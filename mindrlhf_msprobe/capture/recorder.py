@@ -74,6 +74,7 @@ class Recorder:
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._phases_recorded: set[str] = set()
         self._roles_entered: set[str] = set()
+        self._settings_taken = False
         self._room_told = self._ranks_told = False
         self._steps_ended = 0
         self._failure: _Failure | None = None  # what passed through a phase, and was not the end
@@ -128,7 +129,7 @@ class Recorder:
         role = phase.role
         if role in self._roles_entered:
             return
-        settings = None if self._roles_entered else settings_now(self.fault)
+        settings = self._settings_at_first_phase()
         self._roles_entered.add(role)
         if self._writer.lost is not None:
             return
@@ -138,8 +139,24 @@ class Recorder:
         except Exception as error:
             self.fault(f"the initial weights of {role}", error)
 
+    def _settings_at_first_phase(self) -> dict[str, Any] | None:
+        """Return what the process runs with; None where that was taken in an earlier phase."""
+        if self._settings_taken:
+            return None
+        self._settings_taken = True
+        return settings_now(self.fault)
+
     def note_settings(self, phase: Phase, network: Any) -> None:
-        """Note what a network is set to when a phase opens, recorded or not: mode, attributes."""
+        """Note what a network is set to when a phase opens, recorded or not: mode, attributes.
+
+        Where the first phase is switched off, what the process runs with is noted, too.
+        """
+        if not (self._settings_taken or self._config.records_phase(phase)):
+            runs_with = self._settings_at_first_phase()
+            try:
+                self._writer.save_first_entry(phase.role, None, runs_with, phase.name)
+            except Exception as error:
+                self.fault("what this process runs with", error)
         charged = phase.name if self._config.records_phase(phase) else STEP
         with self.ledger.charge(charged):
             settings = self._settings_of_networks()

@@ -331,3 +331,22 @@ def test_it_changes_no_bit_in_graph_mode_and_is_there(key_data_probe: MakeProbe)
         ms.set_context(mode=ms.PYNATIVE_MODE)
     assert result.tobytes() == expected.tobytes()
     assert cells_of(sections(probe)["networks"][0])["root"][1]["beta"] == 0.1
+
+
+def test_a_first_round_knows_the_seeds_that_the_trainer_set(key_data_probe: MakeProbe) -> None:
+    """What the process runs with is looked at in the first phase, whatever is switched on."""
+    probe = key_data_probe()
+    network = PolicyLoss()
+    probe.watch(actor=network)
+    before = ms.get_seed()
+    try:
+        ms.set_seed(977)
+        with probe.phase("actor_generate_sequences"):
+            pass
+    finally:
+        ms.set_seed(before) if before is not None else None
+    probe.step()
+    found = sections(probe)
+    assert (found["taken"], found["taken_in"]) == ("first_phase", "actor_generate_sequences")
+    assert found["seeds"]["mindspore"] == 977
+    assert "initial_weights" not in found
