@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
-from mindrlhf_msprobe.capture.mindspore_api import GRAPH_EXECUTORS
+from mindrlhf_msprobe.capture.mindspore_api import BYTECODE_CONTEXT, GRAPH_EXECUTORS
 
 
 class Wrapping(Protocol):
@@ -37,7 +37,7 @@ class Compilations:
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []
         self._wrappings: list[Wrapping] = []
-        self._replaced: list[tuple[type, Callable[..., Any]]] = []
+        self._replaced: list[tuple[type, str, Callable[..., Any]]] = []
         self._lock = threading.RLock()
         self._depth = 0
 
@@ -61,14 +61,21 @@ class Compilations:
                 self._wrappings.remove(wrapping)
             if not self._wrappings:
                 while self._replaced:
-                    executor, compile_graph = self._replaced.pop()
-                    executor.compile = compile_graph  # type: ignore[attr-defined]
+                    setattr(*self._replaced.pop())
 
     def _watch_executors(self) -> None:
         for executor in GRAPH_EXECUTORS:
-            compile_graph = vars(executor)["compile"]
-            executor.compile = self._around(compile_graph)
-            self._replaced.append((executor, compile_graph))
+            self._replace(executor, "compile", self._around)
+        if BYTECODE_CONTEXT is not None:
+            self._replace(BYTECODE_CONTEXT, "__enter__", self._before_bytecode)
+            self._replace(BYTECODE_CONTEXT, "__exit__", self._after_bytecode)
+
+    def _replace(
+        self, owner: type, name: str, replace: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        original = vars(owner)[name]
+        setattr(owner, name, replace(original))
+        self._replaced.append((owner, name, original))
 
     def _around(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(compile_graph)
@@ -78,23 +85,47 @@ class Compilations:
 
         return compile_with_probes
 
+    # What `ms.jit(capture_mode="bytecode")` captures is compiled without any method of Python's.
+    # Cells that hold wrappers are not captured: Python runs them, and its hooks record them.
+
+    def _before_bytecode(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(enter)
+        def enter_with_wrappers(*args: Any) -> Any:
+            self._wrap()
+            return enter(*args)
+
+        return enter_with_wrappers
+
+    def _after_bytecode(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(leave)
+        def leave_and_unwrap(*args: Any) -> Any:
+            try:
+                return leave(*args)
+            finally:
+                self._unwrap()
+
+        return leave_and_unwrap
+
     @contextmanager
     def _wrapped(self) -> Iterator[None]:
         """Hold the wrappers on; several threads may compile at once."""
         with ExitStack() as ends:
-            with self._lock:
-                self._depth += 1
-                ends.callback(self._unwrap)
-                if self._depth == 1:
-                    for wrapping in self._wrappings:
-                        wrapping.put_on()
+            ends.callback(self._unwrap)
+            self._wrap()
             yield
         for listener in [*self.listeners]:
             listener()
 
+    def _wrap(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                for wrapping in self._wrappings:
+                    wrapping.put_on()
+
     def _unwrap(self) -> None:
         with self._lock:
-            self._depth -= 1
+            self._depth = max(self._depth - 1, 0)  # what was entered before is left now
             if not self._depth:
                 for wrapping in self._wrappings:
                     wrapping.take_off()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,3 +21,14 @@ GRAPH_EXECUTORS: list[Any] = [
     for name in ("GraphExecutor_", "JitExecutor_")
     if (found := getattr(_c_expression, name, None)) is not None
 ]
+
+
+def _bytecode_context() -> Any:
+    for name in ("mindspore.graph._utils.pijit_context", "mindspore.common._pijit_context"):
+        with suppress(ImportError):
+            return importlib.import_module(name).PIJitCaptureContext
+    return None
+
+
+#: The class of the context in which `ms.jit(capture_mode="bytecode")` runs a function; or None.
+BYTECODE_CONTEXT: Any = _bytecode_context()

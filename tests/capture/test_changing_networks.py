@@ -255,6 +255,27 @@ def test_what_python_runs_has_no_wrapper(layer_probe: Callable[..., Probe], tmp_
     assert [vars(executor)["compile"] for executor in GRAPH_EXECUTORS] == compile_graph
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_what_jit_captures_from_bytecode_is_recorded_or_counted(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> None:
+    """It is not supported, for MindSpore captures hooks, too; but nothing is lost silently."""
+    network, x = Policy(), tensor(2)
+    probe = layer_probe()
+    probe.watch(actor=network)
+
+    @ms.jit(capture_mode="bytecode")
+    def score(x: Tensor) -> Tensor:
+        return network(x)
+
+    with probe.phase(PHASE):
+        assert (score(x).asnumpy() == network(x).asnumpy()).all()
+    assert not any("construct" in vars(cell) for _, cell in network.cells_and_names())
+    run = recorded(probe)
+    calls = [entry for entry in run.entries() if entry.cell == "head"]
+    assert len(calls) == 2 or run.manifests[0]["lost"]
+
+
 def test_a_network_whose_construct_was_replaced_on_the_cell_keeps_it(
     layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
 ) -> None:
