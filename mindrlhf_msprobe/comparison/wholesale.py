@@ -33,6 +33,7 @@ from mindrlhf_msprobe.storage.records import (
 )
 
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
+_LARGE = 1e300  # larger ones are left to those who know what may overflow
 _SCALARS = frozenset({"int", "float", "bool", "NoneType"})
 
 
@@ -110,7 +111,7 @@ class _Lines:
         try:
             for raw_a, raw_b in zip(a, b):
                 line = read_line(raw_a)
-                other = line if raw_a == raw_b else read_line(raw_b)
+                other, same = (line, True) if raw_a == raw_b else _other_line(line, raw_a, raw_b)
                 name = line["entry"]
                 if name in names or not has_plain_call(name):
                     return False
@@ -120,14 +121,12 @@ class _Lines:
                 for known, side in zip(stacks, (line, other)):
                     if "frames" in side:
                         known[side["stack"]] = side["frames"]
-                counted = _ordinary(line)
-                if other is not line and not (_says_same(line, other) and _ordinary(other)):
-                    counted = None
+                counted = _ordinary(line) if same else None
                 self._add_shells(phase, line, other)
                 self.counted.append(counted)
                 self.content.append(line)
                 if counted is None:
-                    special.append((line, other))
+                    special.append((line, read_line(raw_b) if same else other))
         except (ValueError, RecursionError):
             return False
         return self._add_special(phase, special, stacks, runs, places)
@@ -203,11 +202,25 @@ def _stands_alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return same and (a.get("end") is None) == (b.get("end") is None)
 
 
-def _says_same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Tell whether the values of two lines are the same."""
-    return a.keys() - JOURNAL_FIELDS == b.keys() - JOURNAL_FIELDS and all(
-        value == b[name] for name, value in a.items() if name not in JOURNAL_FIELDS
-    )
+def _other_line(line: Mapping[str, Any], raw: bytes, other: bytes) -> tuple[dict[str, Any], bool]:
+    """Read the line of the other run, and tell whether its values are the same bytes.
+
+    They follow what tells where the entry stands; where they are the same, that alone is read.
+
+    Args:
+        line: what `raw`, the line of the one run, holds.
+
+    Raises:
+        ValueError, RecursionError: it is damaged.
+    """
+    first = next((name for name in line if name not in JOURNAL_FIELDS), None)
+    if first is not None:
+        # Inside a text a quotation mark has a backslash before it, so this is the member's name.
+        name = b', "%s": ' % first.encode("utf-8", errors="surrogatepass")
+        starts = raw.find(name), other.find(name)
+        if min(starts) > 0 and raw[starts[0] :] == other[starts[1] :]:
+            return read_line(other[: starts[1]] + b"}"), True
+    return read_line(other), False
 
 
 def _ordinary(line: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -261,20 +274,23 @@ def _is_ordinary(leaf: Mapping[str, Any]) -> bool:
         return kind in _SCALARS and _is_plain(value)
     if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
         return False
-    if type(shape) is not list or leaf["type"] == "str" or leaf.get("text") is not None:
+    if type(shape) is not list or leaf["type"] == "str" or "text" in leaf:
         return False
     for size in shape:
         if type(size) is not int or size < 0:
             return False
+    if leaf.get("nan_count") or leaf.get("inf_count"):
+        return False
     for name in _STATISTICS:
-        if name not in leaf or not _is_plain(leaf[name]):
+        value = leaf.get(name, leaf)
+        if not (type(value) is float and -_LARGE < value < _LARGE) and not _is_plain(value):
             return False
-    return not (leaf.get("nan_count") or leaf.get("inf_count"))
+    return True
 
 
 def _is_plain(value: Any) -> bool:
     """Tell whether a value is None, a truth value, or a finite number of no unusual size."""
-    return value is None or (type(value) in (float, int, bool) and -1e300 < value < 1e300)
+    return value is None or (type(value) in (float, int, bool) and -_LARGE < value < _LARGE)
 
 
 def _counted(
