@@ -50,6 +50,7 @@ from mindrlhf_msprobe.findings import (
     RuleUse,
     Stopped,
 )
+from mindrlhf_msprobe.kept import KeptFindings, PackedFindings
 from mindrlhf_msprobe.language import LANGUAGES
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
@@ -169,12 +170,12 @@ def compare_runs(
     at_once = engine == "ray" or workers is not None
     load = None if output_path is None else _load_report
     judged: list[JudgedPlace] = []
-    folding = Folding(None if all_rows else FOLD_ABOVE, len(places))
+    folding = Folding(FOLD_ABOVE, len(places), all_rows=all_rows)
     for group in _in_turn(places, first_only):
         judged += run(job, group, start, progress, at_once=at_once, meanwhile=load, folding=folding)
         if first_only and any(place.diverged for place in judged):
             break
-    if not folding.folded:
+    if not folding.many:
         judged = _listed(job, judged, start)
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes, earlier)
     if chosen != Filters():
@@ -225,12 +226,7 @@ def _conclude(
 ) -> Comparison:
     runs = job.sides[0].run, job.sides[1].run
     before = _preflight(job)
-    findings = tuple(
-        finding
-        for place in judged
-        for finding in place.findings
-        if finding is not None and not (place.folded and is_folded(finding))
-    )
+    findings = _findings(judged)
     names = ("A", "B", *(f"noise run {view.run.path}" for view in job.noise))
     sides = [view.run for view in (*job.sides, *job.noise)]
     problems = [
@@ -274,6 +270,19 @@ def _stops(runs: tuple[Run, Run]) -> Iterator[Stopped]:
             alike.setdefault(place, []).append(stop.rank)
         for (state, step, phase, error, text), ranks in alike.items():
             yield Stopped(name, state, step, phase, error, text, tuple(ranks))
+
+
+def _findings(judged: Iterable[JudgedPlace]) -> Sequence[Finding]:
+    """Return what was found of all places; packed, if that of any place is."""
+    found = [
+        [f for f in place.findings if f is not None and not is_folded(f)]
+        if place.folded and not isinstance(place.findings, PackedFindings)
+        else place.findings
+        for place in judged
+    ]
+    if any(isinstance(place, PackedFindings) for place in found):
+        return KeptFindings(found)
+    return tuple(f for place in found for f in place if f is not None)
 
 
 def _left_out(job: Job) -> Callable[[StepPlan, int], LeftOut] | None:

@@ -27,6 +27,7 @@ from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
 from mindrlhf_msprobe.comparison.wholesale import Wholesale, count_wholesale
 from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status, counted
+from mindrlhf_msprobe.kept import PackedFindings
 from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record
@@ -174,7 +175,7 @@ class JudgedPlace:
 
     step: int
     rank: int
-    findings: list[Finding | None]
+    findings: list[Finding | None] | PackedFindings
     positions: list[tuple[int, int]]
     gaps: tuple[CoverageGap, ...] = ()
     notes: tuple[str, ...] = ()
@@ -204,10 +205,13 @@ class JudgedPlace:
     @property
     def diverged(self) -> bool:
         """Whether a record of the place does not agree."""
-        return any(finding is not None and not finding.status.agrees for finding in self.findings)
+        return self.tally.first is not None or any(
+            finding is not None and not finding.status.agrees for finding in self.findings
+        )
 
     def settle(self, judged: Judged) -> None:
         """Fill in what a waiting pair turned out to be."""
+        assert isinstance(self.findings, list)
         finding = self.findings[judged.index]
         assert finding is not None
         if judged.gap:
@@ -226,6 +230,7 @@ class JudgedPlace:
 
     def finish(self) -> None:
         """Note which records deserve a look though they agree; to be called when none waits."""
+        assert isinstance(self.findings, list)
         known = [(i, finding) for i, finding in enumerate(self.findings) if finding is not None]
         reasons = suspicions([finding for _, finding in known])
         for (index, finding), reason in zip(known, reasons):
@@ -239,6 +244,11 @@ class JudgedPlace:
         if self.tally.first is None:
             return None
         return self.step, *self.tally.first.order, self.rank
+
+    def pack(self) -> None:
+        """Hold the findings in little room; nothing is settled any more."""
+        self.findings = PackedFindings(self.findings) if self.findings else []
+        self.positions = []
 
     def fold(self) -> None:
         """Let go of the findings of cells that agree; the tally has them."""

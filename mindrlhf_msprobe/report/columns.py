@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from mindrlhf_msprobe.findings import Finding, Side, Status
@@ -206,7 +206,6 @@ def _message(finding: Finding) -> str:
     return f"{finding.status}: {finding.note}" if finding.note else str(finding.status)
 
 
-def cell_columns(findings: Sequence[Finding]) -> tuple[Column, ...]:
+def cell_columns(by_elements: bool) -> tuple[Column, ...]:
     """Return msprobe's columns for tensor dumps if any record was compared by its elements."""
-    by_elements = any(finding.metrics is not None for finding in findings)
     return _PLACE + (_ELEMENTS if by_elements else _DIFFERENCES) + _STATISTICS + _RESULT

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mindrlhf_msprobe.findings import Agreement, Finding, Side, Status, counted
+from mindrlhf_msprobe.kept import KeptFindings, TableName, holds_text, table_of
 from mindrlhf_msprobe.report.cells import clean
 from mindrlhf_msprobe.report.colours import colour_of_finding
 from mindrlhf_msprobe.report.columns import (
@@ -34,39 +35,58 @@ def tables_of(findings: Iterable[Finding], agreements: Iterable[Agreement] = ())
     Args:
         agreements: what agrees and has no finding each; one row before those of its step and rank.
     """
-    keys: dict[str, list[Finding]] = {}
-    phases: dict[str, list[Finding]] = {}
-    for finding in _with_agreements(findings, agreements):
-        if finding.key is not None:
-            keys.setdefault(finding.key, []).append(finding)
-        else:
-            phases.setdefault(finding.phase or "", []).append(finding)
-    of_keys = [
-        Table(key, (_sheet(_KEY_SHEET, _key_columns(rows), rows, frozen=4),), 2, ("key", key))
-        for key, rows in keys.items()
+    kept = findings if isinstance(findings, KeptFindings) else _Listed(findings)
+    folded: dict[TableName, list[Agreement]] = {}
+    for agreement in agreements:
+        folded.setdefault((agreement.phase, False), []).append(agreement)
+    counts = kept.tables
+    names = list(dict.fromkeys([*counts, *folded]))
+    return [
+        _table(kept, name, counts.get(name, 0), folded.get(name, []))
+        for name in sorted(names, key=lambda name: not name[1])
     ]
-    of_phases = [
-        Table(
-            f"compare_result_{phase}",
-            (_sheet(phase, cell_columns(rows), rows, frozen=1),),
-            1,
-            ("phase", phase),
-        )
-        for phase, rows in phases.items()
-    ]
-    return of_keys + of_phases
 
 
-def _key_columns(findings: Sequence[Finding]) -> tuple[Column, ...]:
-    """Return a key's columns, with the texts themselves where texts were saved."""
-    texts = any(isinstance(side.value, str) for f in findings for side in (f.a, f.b))
-    return KEY_DATA_COLUMNS + (TEXT_COLUMNS if texts else ())
+class _Listed:
+    """Findings at hand, by their tables."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self._tables: dict[TableName, list[Finding]] = {}
+        for finding in findings:
+            self._tables.setdefault(table_of(finding), []).append(finding)
+        self.tables = {name: len(found) for name, found in self._tables.items()}
+
+    def by_elements(self, table: TableName) -> bool:
+        return any(finding.metrics is not None for finding in self._tables.get(table, ()))
+
+    def texts(self, table: TableName) -> bool:
+        return any(map(holds_text, self._tables.get(table, ())))
+
+    def of(self, table: TableName) -> Iterable[Finding]:
+        return self._tables.get(table, ())
+
+
+def _table(
+    kept: KeptFindings | _Listed, name: TableName, count: int, agreements: Sequence[Agreement]
+) -> Table:
+    stem, is_key = name
+
+    def findings() -> Iterator[Finding]:
+        return _with_agreements(kept.of(name), agreements)
+
+    count += len(agreements)
+    if is_key:
+        columns = KEY_DATA_COLUMNS + (TEXT_COLUMNS if kept.texts(name) else ())
+        sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=4)
+        return Table(stem, (sheet,), 2, ("key", stem))
+    sheet = _sheet(stem, cell_columns(kept.by_elements(name)), findings, count, frozen=1)
+    return Table(f"compare_result_{stem}", (sheet,), 1, ("phase", stem))
 
 
 def _with_agreements(
     findings: Iterable[Finding], agreements: Iterable[Agreement]
 ) -> Iterator[Finding]:
-    """Yield the findings, before those of each step and rank what agrees there as one a phase."""
+    """Yield the findings of a table, before those of each step and rank what agrees there."""
     folded = deque(agreements)
     for finding in findings:
         while folded and (folded[0].step, folded[0].rank) <= (finding.step, finding.rank):
@@ -134,19 +154,24 @@ def _sheet_name(name: str) -> str:
 
 
 def _sheet(
-    name: str, columns: Sequence[Column], findings: Sequence[Finding], *, frozen: int
+    name: str,
+    columns: Sequence[Column],
+    findings: Callable[[], Iterable[Finding]],
+    count: int,
+    *,
+    frozen: int,
 ) -> Sheet:
     shown = [show for _, show in columns]
 
     def rows() -> Iterator[Row]:
-        for finding in findings:
+        for finding in findings():
             yield colour_of_finding(finding), [show(finding) for show in shown]
 
     return Sheet(
         name=_sheet_name(name),
         header=tuple(header for header, _ in columns),
         rows=rows,
-        count=len(findings),
+        count=count,
         widths=tuple(_width(header) for header, _ in columns),
         frozen=frozen,
     )

@@ -17,6 +17,7 @@ from mindrlhf_msprobe.findings import Agreement, Status
 from tests.runs import Fault, record_training
 
 CASES = 34
+LIKELY = property(lambda self: self._above is not None and not self._all_rows)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def recorded(tmp_path_factory):
 def folded(monkeypatch):
     """Fold however few records there are, and count whatever can be counted."""
     monkeypatch.setattr(compare_module, "FOLD_ABOVE", 0)
-    monkeypatch.setattr(Folding, "is_likely", property(lambda self: self._above is not None))
+    monkeypatch.setattr(Folding, "is_likely", LIKELY)
 
 
 @pytest.fixture
@@ -273,7 +274,7 @@ def test_parts_of_two_runs(recorded, folded, options):
 
 def test_few_records_are_listed_whatever_it_looked_like(recorded, monkeypatch, ways):
     """Where many were expected and few came, each has its finding in the end."""
-    monkeypatch.setattr(Folding, "is_likely", property(lambda self: self._above is not None))
+    monkeypatch.setattr(Folding, "is_likely", LIKELY)
     found = compare_runs(*recorded, workers=1)
     assert ways == {True: 4}
     assert not found.agreements
