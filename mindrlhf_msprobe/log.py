@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TextIO
 
+from mindrlhf_msprobe.printable import printable_lines
+
 VARIABLE = "MSPROBE_LOG_LEVEL"
 _LEVELS = {
     "0": logging.DEBUG,
@@ -28,6 +30,16 @@ class _Rank(logging.Filter):
         if self.rank is not None and not hasattr(record, "msprobe_rank"):
             record.msprobe_rank = self.rank
             record.msg = f"[rank {self.rank}] {record.msg}"
+        return True
+
+
+class _Door(logging.Filter):
+    """Lets nothing out of a file steer the terminal on which a message is shown."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if not text.isprintable():
+            record.msg, record.args = printable_lines(text), ()
         return True
 
 
@@ -80,5 +92,6 @@ def configure(rank: int | None = None) -> None:
 
 if not logger.handlers:
     logger.addFilter(_rank)
+    logger.addFilter(_Door())
     logger.addHandler(_Fallback())
     configure()

@@ -9,15 +9,18 @@ import argparse
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import compare, demo, estimate, merge, run, show
-from mindrlhf_msprobe.cli.answers import UNDECIDED, close_stdout
+from mindrlhf_msprobe.cli.answers import UNDECIDED, close_stdout, complain
 from mindrlhf_msprobe.cli.parsing import Command, Parser, joined
-from mindrlhf_msprobe.errors import MsprobeError
+from mindrlhf_msprobe.errors import ConfigError, MsprobeError
+from mindrlhf_msprobe.log import VARIABLE
+from mindrlhf_msprobe.printable import printable_lines
 
 #: Commands that leave nothing behind but files which are closed.
 _ENDED_AT_ONCE = ("compare", "show", "estimate", "merge")
@@ -61,7 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         return int(arguments.run(arguments))
     except MsprobeError as error:
-        print(f"mindrlhf-msprobe {arguments.command}: {error}", file=sys.stderr)
+        complain(arguments.command, error, lines=isinstance(error, ConfigError))
         return UNDECIDED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -70,8 +73,29 @@ def _run(arguments: argparse.Namespace) -> int:
         close_stdout()
         return UNDECIDED
     except OSError as error:
-        print(f"mindrlhf-msprobe {arguments.command}: {error}", file=sys.stderr)
+        complain(arguments.command, error)
         return UNDECIDED
+    except Exception as error:  # a fault of this package: 1 would say that the runs differ
+        _report(arguments.command, error)
+        return UNDECIDED
+
+
+def _report(command: str, error: Exception) -> None:
+    """Say in one line what went wrong inside this package, and how to report it."""
+    traced = os.environ.get(VARIABLE, "").strip() == "0"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = (
+        f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    )
+    advice = "" if traced else f"; {VARIABLE}=0 in the environment shows it"
+    complain(
+        command,
+        f"could not go on, by a fault of this tool: {type(error).__name__}: {str(error)[:300]}"
+        f"{where}. Please report it with its traceback{advice}.",
+    )
+    if traced:
+        lines = "".join(traceback.format_exception(error))
+        print(printable_lines(lines), file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 import sys
 
+from mindrlhf_msprobe.printable import printable, printable_json, printable_lines
+
 SAME = 0
 DIVERGED = 1
 UNDECIDED = 2
 
 
-def answer(text: str, code: int) -> int:
+def complain(command: str, message: object, *, lines: bool = False) -> None:
+    """Print a message on stderr, on one line unless it is meant to have several."""
+    shown = printable_lines(str(message)) if lines else printable(str(message))
+    print(f"mindrlhf-msprobe {command}: {shown}", file=sys.stderr)
+
+
+def answer(text: str, code: int, *, as_json: bool = False) -> int:
     """Print what was found and return the exit code, also where nobody reads to the end."""
     try:
-        print(text, flush=True)
+        print(printable_json(text) if as_json else printable_lines(text), flush=True)
     except BrokenPipeError:
         close_stdout()
     return code

@@ -7,11 +7,10 @@ import gc
 import json
 import os
 import re
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.answers import DIVERGED, SAME, UNDECIDED, answer
+from mindrlhf_msprobe.cli.answers import DIVERGED, SAME, UNDECIDED, answer, complain
 from mindrlhf_msprobe.language import LANGUAGES
 
 if TYPE_CHECKING:
@@ -148,16 +147,17 @@ def _compare(arguments: argparse.Namespace) -> int:
         result = compare(arguments.output_path)
     except OutputError as error:
         unwritable = True
-        print(
-            f"mindrlhf-msprobe compare: no tables were written: {error} "
-            f"The answer is printed here.",
-            file=sys.stderr,
+        complain(
+            "compare",
+            f"no tables were written: {error} The answer is printed here.",
         )
         result = compare(None) if error.comparison is None else error.comparison
     undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
     code = UNDECIDED if undecided else SAME if result else DIVERGED
     if arguments.json:
-        return answer(json.dumps(result.to_json(), ensure_ascii=False, indent=1), code)
+        return answer(
+            json.dumps(result.to_json(), ensure_ascii=False, indent=1), code, as_json=True
+        )
     return answer(render(result, time.perf_counter() - began), code)
 
 

@@ -73,7 +73,9 @@ def _estimate(arguments: argparse.Namespace) -> int:
     )
     content = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
     code = SAME if found.fits else DIVERGED
-    return answer(content if arguments.json else render_estimate(found), code)
+    return answer(
+        content if arguments.json else render_estimate(found), code, as_json=arguments.json
+    )
 
 
 def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | None, int]:

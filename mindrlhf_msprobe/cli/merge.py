@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.answers import SAME, answer
+from mindrlhf_msprobe.cli.answers import SAME, answer, complain
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -43,16 +42,18 @@ def _merge(arguments: argparse.Namespace) -> int:
         raise UsageError("the path of a run is empty; expected the dump_path of a run")
     merged = merge_runs(arguments.runs, arguments.output_path)
     for remark in merged.remarks:
-        print(f"mindrlhf-msprobe merge: {remark}", file=sys.stderr)
+        complain("merge", remark)
     if merged.left_out:
         shown = ", ".join(map(str, merged.left_out[:3]))
-        print(
-            f"mindrlhf-msprobe merge: {len(merged.left_out)} file(s) or directories belong to no "
+        complain(
+            "merge",
+            f"{len(merged.left_out)} file(s) or directories belong to no "
             f"run and were left out: {shown}",
-            file=sys.stderr,
         )
     if arguments.json:
-        return answer(json.dumps(dataclasses.asdict(merged), default=str, indent=1), SAME)
+        return answer(
+            json.dumps(dataclasses.asdict(merged), default=str, indent=1), SAME, as_json=True
+        )
     lines = [
         f"{merged.path}: {len(arguments.runs)} directories, ranks {spans(merged.ranks)}, steps "
         f"{spans(merged.steps) or 'none'}, {merged.files} files ({merged.copied} copied)"

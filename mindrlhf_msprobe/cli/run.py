@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.answers import SAME, UNDECIDED
+from mindrlhf_msprobe.cli.answers import SAME, UNDECIDED, complain
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -50,7 +49,7 @@ def run_script(arguments: argparse.Namespace) -> int:
     try:
         check_script(arguments.script)
     except UsageError as error:
-        print(f"mindrlhf-msprobe run: {error}", file=sys.stderr)
+        complain("run", error)
         return UNDECIDED
     start(arguments.script, arguments.arguments)
     return SAME

@@ -68,4 +68,4 @@ def _show(arguments: argparse.Namespace) -> int:
         saves = run.key_data(name, **at) if arguments.step is None else []
         text = listing.render_saves(saves, records) if saves else listing.render_records(records)
     shown = json.dumps(content, ensure_ascii=False, indent=1) if arguments.json else text
-    return answer(shown, SAME)
+    return answer(shown, SAME, as_json=arguments.json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     counted,
 )
+from mindrlhf_msprobe.printable import printable
 from mindrlhf_msprobe.report.inside import inside_words
 from mindrlhf_msprobe.report.preflight import check_lines, preflight_lines
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
@@ -67,14 +67,6 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
     lines += _files(comparison)
     lines.append(_summary(verdict, seconds))
     return "\n".join(map(printable, lines))
-
-
-def printable(line: str) -> str:
-    """Return a line with its control characters, and what has no UTF-8 form, as escapes."""
-    return "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char)[0] == "C" else char
-        for char in line
-    )
 
 
 def _headline(verdict: Verdict) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindrlhf_msprobe.report.console import printable
+from mindrlhf_msprobe.printable import printable
 from mindrlhf_msprobe.report.listing import in_columns
 from mindrlhf_msprobe.storage.estimate import Estimate
 from mindrlhf_msprobe.units import size
@@ -25,4 +25,5 @@ def render_estimate(found: Estimate) -> str:
             "This does not fit. Record fewer steps (step_start, step_end), phases, ranks or cells "
             "(include, exclude), or choose a dump_path with more room."
         )
-    return "\n".join(lines + [f"Not certain: {printable(remark)}" for remark in found.remarks])
+    lines += [f"Not certain: {remark}" for remark in found.remarks]
+    return "\n".join(map(printable, lines))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.report.console import printable
+from mindrlhf_msprobe.printable import printable
 from mindrlhf_msprobe.report.wording import spans, stopped_at
 from mindrlhf_msprobe.storage.ending import Stop
 from mindrlhf_msprobe.storage.inventory import FoundRecord, Holding
@@ -41,7 +41,8 @@ def render_holdings(
     lines = [f"{path}: {state}, {size(sum(holding.size for holding in holdings))}"]
     lines += in_columns(rows)
     lines += render_cost(cost or {})
-    return "\n".join(lines + [f"Incomplete: {printable(problem)}" for problem in problems])
+    lines += [f"Incomplete: {problem}" for problem in problems]
+    return "\n".join(map(printable, lines))
 
 
 def render_stops(stops: Sequence[Stop]) -> list[str]:
@@ -97,7 +98,7 @@ def render_entries(entries: Sequence[Entry]) -> str:
             for name, held in named.items()
         ]
         hint = "With --step N (and --rank N): in the order of time, with what each entry returned."
-        return "\n".join([*in_columns(rows), hint])
+        return "\n".join(map(printable, [*in_columns(rows), hint]))
     where = f"step {entries[0].step}, rank {entries[0].rank}, in the order of time:"
     table = [("entry", "token", "records", "output", "norm", "NaN", "Inf")]
     for entry in entries:
@@ -105,7 +106,7 @@ def render_entries(entries: Sequence[Entry]) -> str:
         token = "" if entry.token is None else str(entry.token)
         head = (printable(entry.name), token, str(len(entry.records)))
         table.append((*head, *_output(tensors)))
-    return "\n".join([where, *in_columns(table)])
+    return "\n".join(map(printable, [where, *in_columns(table)]))
 
 
 def _output(tensors: Sequence[Leaf]) -> tuple[str, str, str, str]:
@@ -139,7 +140,7 @@ def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> s
     kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     lines = in_columns([[row[i] for i in kept] for row in rows])
     hint = "With --step N: each record's statistics and first values."
-    return "\n".join([*lines, hint])
+    return "\n".join(map(printable, [*lines, hint]))
 
 
 def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
@@ -212,4 +213,4 @@ def render_records(records: Sequence[FoundRecord]) -> str:
             lines.append(f"  first values {found.values}")
         if found.unreadable is not None:
             lines.append(f"  cannot be read: {printable(found.unreadable)}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
