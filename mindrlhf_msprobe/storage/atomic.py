@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,10 +23,9 @@ def write_atomic(path: Path, parts: Iterable[bytes | memoryview]) -> int:
     Returns:
         How many bytes it has.
     """
-    temporary = temporary_of(path)
+    # No buffered file object: a forked child would write what is left in its buffer again.
+    file, temporary = open_temporary(path)
     try:
-        # No buffered file object: a forked child would write what is left in its buffer again.
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             size = sum(write_all(file, part) for part in parts)
         finally:
@@ -44,7 +44,7 @@ class Reserve:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path.with_name(f".{path.name}.reserve")
+        self._path = reserve_of(path)
         self._size = 0  # bytes
 
     def keep(self, size: int) -> None:
@@ -89,9 +89,64 @@ class Reserve:
 _RESERVE_GROWTH = 1 << 16  # bytes
 
 
-def temporary_of(path: Path) -> Path:
-    """Return the name under which a file is written before it is renamed to `path`."""
-    return path.with_name(f".{path.name[:80]}.{os.getpid()}.tmp")
+def temporary_of(path: Path, number: int = 0) -> Path:
+    """Return the name under which a file is written before it is renamed to `path`.
+
+    It is a name that nobody else gives to a file; `number` makes another one.
+    """
+    more = f"-{number}" if number else ""
+    return path.with_name(f".{path.name[:80]}.{os.getpid()}{more}.msprobe.tmp")
+
+
+def open_temporary(path: Path) -> tuple[int, Path]:
+    """Open a new file under a temporary name of `path`; what has such a name already stays."""
+    for number in range(_MOST_NAMES):
+        temporary = temporary_of(path, number)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            return os.open(temporary, flags, 0o666), temporary
+        except FileExistsError:
+            continue
+    raise FileExistsError(errno.EEXIST, "all temporary names of it are taken", str(path))
+
+
+def put_in_place(temporary: Path, directory: Path, last: str) -> None:
+    """Rename a directory in; beside files of others that stand there already, file by file.
+
+    Args:
+        last: the file without which the others are not a whole.
+
+    Raises:
+        OSError: it cannot be done; FileExistsError if one of others has a file's name.
+    """
+    try:
+        os.rename(temporary, directory)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    names = sorted(os.listdir(temporary), key=lambda name: name == last)
+    for name in names:
+        if os.path.lexists(directory / name):
+            taken = str(directory / name)
+            raise FileExistsError(errno.EEXIST, "a file of others stands there", taken)
+    for name in names:
+        os.rename(temporary / name, directory / name)
+    os.rmdir(temporary)
+
+
+def reserve_of(path: Path) -> Path:
+    """Return the name of the file that keeps room for `path`."""
+    return path.with_name(f".{path.name}.msprobe.reserve")
+
+
+def is_temporary_of_ours(name: str) -> bool:
+    """Tell whether a file of this name is one that was being written when its process ended."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+_TEMPORARY = re.compile(r"\..+\.[0-9]{1,10}(?:-[0-9])?\.msprobe\.tmp", re.DOTALL)
+_MOST_NAMES = 10
 
 
 def write_all(file: int, part: bytes | memoryview) -> int:

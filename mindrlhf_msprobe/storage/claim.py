@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import datetime
-import shutil
+import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import InUseError, RunError
-from mindrlhf_msprobe.phases import PHASES
+from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.atomic import is_temporary_of_ours, reserve_of
+from mindrlhf_msprobe.storage.removal import Removal
 from mindrlhf_msprobe.storage.world import RankLock, process_started
 
-_PHASES = frozenset(phase.name for phase in PHASES)
+_SHOWN = 3  # files that are named
 _ADVICE = (
     "Give another dump_path, or set existing: resume to continue that run, or existing: "
     "overwrite to replace it."
@@ -174,44 +176,75 @@ def refuse_links(root: Path, phases: Collection[str]) -> None:
 
 
 def remove_rank(root: Path, rank: int, world_size: int) -> None:
-    """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world."""
-    remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
-    names = [layout.manifest_name(rank)]
+    """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world.
+
+    Raises:
+        RunError: what stands in the manifest's place is not a manifest of this package.
+    """
+    manifests = [root / layout.manifest_name(rank)]
     if rank == 0:
-        names.append(layout.CONFIGURATIONS_FILE)
-        names += [
-            path.name
-            for path in layout.manifests(root)
-            if layout.manifest_rank(path) >= max(world_size, 1)
-        ]
-    for name in names:
-        (root / name).unlink(missing_ok=True)
+        beyond = (p for p in layout.manifests(root) if layout.manifest_rank(p) >= world_size)
+        manifests += [path for path in beyond if path not in manifests]
+    ours = [path for path in manifests if os.path.lexists(path) and _is_ours(path)]
+    if manifests[0] not in ours and os.path.lexists(manifests[0]):
+        raise RunError(
+            f"{manifests[0]} is not a manifest of this package, so it is not removed. Move it "
+            f"away, or give another dump_path."
+        )
+    had_run = any(map(_is_ours, layout.manifests(root)))
+    remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
+    for path in ours:
+        path.unlink(missing_ok=True)
+    configurations = root / layout.CONFIGURATIONS_FILE
+    if rank == 0 and had_run and configurations.is_file() and not configurations.is_symlink():
+        configurations.unlink(missing_ok=True)
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a file is a manifest of this package."""
+    try:
+        content = load_manifest(path)
+    except (OSError, ValueError):
+        return False
+    return not path.is_symlink() and {"schema", "attempts", "world"} <= content.keys()
 
 
 def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
-    """Remove the directories of the (step, rank) that are wanted, and what is empty then."""
+    """Remove what was recorded of the (step, rank) that are wanted, and what is empty then.
+
+    Files that no journal of this package names stay, and are mentioned.
+    """
+    removal = Removal()
     for step_dir in layout.step_directories(root):
         step = layout.step_number(step_dir.name)
+        top = root / step_dir.relative_to(root).parts[0]
+        if top != step_dir and layout.manifests(top):  # another run's
+            continue
         with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
             for rank, path in layout.rank_directories(step_dir).items():
-                if step is not None and wanted(step, rank) and _is_recorded(root, path):
-                    shutil.rmtree(path)
+                if step is not None and wanted(step, rank) and path.name == f"rank{rank}":
+                    removal.remove(root, path)
         for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
             with suppress(FileNotFoundError):
                 if parent != root and parent.is_dir() and not any(parent.iterdir()):
                     parent.rmdir()
-
-
-def _is_recorded(root: Path, rank_dir: Path) -> bool:
-    """Tell whether a directory is of a run, and not somebody's own that is called like one."""
-    top = rank_dir.relative_to(root).parts[0]
-    if top == layout.KEY_DATA_DIR or top in _PHASES or layout.step_number(top) is not None:
-        return True
-    return any((rank_dir / name).exists() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
+    if removal.left:
+        shown = ", ".join(str(path.relative_to(root)) for path in removal.left[:_SHOWN])
+        more = f" and {len(removal.left) - _SHOWN} more" if len(removal.left) > _SHOWN else ""
+        logger.warning(
+            "dump_path %s holds what no run recorded there: %s%s. It is left as it is.",
+            root,
+            shown,
+            more,
+        )
 
 
 def sweep(root: Path, rank: int) -> None:
     """Remove what a killed attempt was writing beside the manifest of this rank."""
-    for path in root.glob(f".{layout.manifest_name(rank)}.*"):
-        if path != layout.lock_path(root, rank):
+    manifest = root / layout.manifest_name(rank)
+    for path in root.glob(f".{manifest.name}.*"):
+        known = path == reserve_of(manifest) or (
+            is_temporary_of_ours(path.name) and path.name.startswith(f".{manifest.name}.")
+        )
+        if known and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)

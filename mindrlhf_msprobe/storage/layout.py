@@ -28,6 +28,8 @@ DUMP_FILE = "dump.json"
 STACK_FILE = "stack.json"
 CONSTRUCT_FILE = "construct.json"
 TENSOR_DIR = "dump_tensor_data"
+#: Beside the journal until the step ends: the names of the tensors, each before it is written.
+TENSOR_LIST = ".msprobe_tensors"
 KEY_DATA_DIR = "data"
 
 
@@ -55,8 +57,12 @@ def manifest_rank(path: Path) -> int:
 
 
 def lock_path(root: Path, rank: int) -> Path:
-    """Return the file that the process which records a rank holds locked."""
-    return root / f".{manifest_name(rank)}.lock"
+    """Return the file that the process which records a rank holds locked.
+
+    Another one where somebody's directory has that name.
+    """
+    usual = root / f".{manifest_name(rank)}.lock"
+    return root / f".{manifest_name(rank)}.msprobe.lock" if usual.is_dir() else usual
 
 
 def manifests(root: Path) -> list[Path]:

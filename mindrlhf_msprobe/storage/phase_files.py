@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import save_npy
 from mindrlhf_msprobe.storage.atomic import (
     dump_json,
-    temporary_of,
+    open_temporary,
     write_all,
     write_atomic,
 )
@@ -29,6 +28,7 @@ from mindrlhf_msprobe.storage.records import (
     values_of,
     with_lost_files,
 )
+from mindrlhf_msprobe.storage.removal import Removal
 
 _FLUSH = 1 << 16  # bytes of dump.json that are written at once
 
@@ -37,7 +37,9 @@ Report = Callable[[str, BaseException, int], None]
 
 
 def start_afresh(root: Path, directory: Path) -> None:
-    """Make `directory`, without what an earlier attempt at the same step left in it.
+    """Make `directory`, without what an earlier attempt at the same step recorded into it.
+
+    Files of others in it stay.
 
     Raises:
         OSError: it cannot be made, or lies behind a symbolic link in the run's directory `root`:
@@ -46,9 +48,8 @@ def start_afresh(root: Path, directory: Path) -> None:
     link = layout.link_on_the_way(root, directory)
     if link is not None:
         raise OSError(errno.ELOOP, "a symbolic link in a run is not followed", str(link))
-    if directory.is_dir():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
+    Removal().remove(root, directory)
+    directory.mkdir(parents=True, exist_ok=True)
 
 
 class PhaseFiles:
@@ -70,6 +71,8 @@ class PhaseFiles:
         self._report = report
         self._journal: _Journal | None = None
         self._dump = _Dump(directory / layout.DUMP_FILE, task)
+        self._list: int | None = None  # names the tensors before they are written
+        self._of_others: set[str] = set()  # what stood here, and in the tensors' directory, before
         self._made = self._has_tensors = False
         self._lost_files: dict[str, str] = {}
         self._stacks: dict[tuple[str, ...], int] = {}
@@ -126,6 +129,7 @@ class PhaseFiles:
 
     def finish(self) -> int:
         """Close the journal and put dump.json, stack.json and construct.json in place."""
+        self._close_list()
         if self._journal is None:
             return 0
         if self._journal.close():
@@ -133,6 +137,8 @@ class PhaseFiles:
             self._report("an entry", gone, len(self._entries))
             self._dump.drop()
             return 0
+        if self._has_tensors:  # from now on the journal names them all
+            (self._directory / layout.TENSOR_LIST).unlink(missing_ok=True)
         data_dir = str(self._tensors) if self._has_tensors else None
         self._entries.sort(key=lambda entry: entry[0])
         parents = _containers({name: parent for _, name, parent, _ in self._entries})
@@ -144,16 +150,28 @@ class PhaseFiles:
             str(number): [names, list(frames)]
             for number, (frames, names) in enumerate(stacks.items())
         }
+        taken = {layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE} & self._of_others
+        if taken:
+            self._dump.drop()
+            raise FileExistsError(
+                errno.EEXIST, "a file of others stands there", str(self._directory / min(taken))
+            )
         size = self._dump.finish(data_dir)
         size += write_atomic(self._directory / layout.STACK_FILE, _lines_of(numbered))
         return size + write_atomic(self._directory / layout.CONSTRUCT_FILE, _lines_of(parents))
 
     def give_up(self) -> int:
         """Leave what is on disk to whoever has it now; return how many entries were written."""
+        self._close_list()
         if self._journal is not None:
             self._journal.close()
             self._dump.close()
         return len(self._entries)
+
+    def _close_list(self) -> None:
+        listing, self._list = self._list, None
+        if listing is not None:
+            os.close(listing)
 
     def _opened_journal(self) -> _Journal:
         if self._journal is None:
@@ -164,21 +182,30 @@ class PhaseFiles:
     def _make_directory(self) -> None:
         if not self._made:
             start_afresh(self._root, self._directory)
+            self._of_others = set(os.listdir(self._directory))
             self._made = True
 
     def _tensor(self, name: str) -> Path:
         self._make_directory()
         if not self._has_tensors:
-            self._tensors.mkdir()
+            self._tensors.mkdir(exist_ok=True)
+            self._of_others |= set(os.listdir(self._tensors))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._list = os.open(self._directory / layout.TENSOR_LIST, flags, 0o666)
             self._has_tensors = True
-        return self._tensors / name
+        path = self._tensors / name
+        if name in self._of_others:
+            raise FileExistsError(errno.EEXIST, "a file of others stands there", str(path))
+        if self._list is not None:
+            write_all(self._list, name.encode() + b"\n")
+        return path
 
 
 class _Journal:
     """An append-only file of whole lines."""
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._path = path
         self._file = os.open(path, flags, 0o666)
         self._size = 0
@@ -210,7 +237,7 @@ class _Dump:
         head = {"task": task, "level": "L0", "framework": "mindspore"}
         self._head = dump_json(head)[:-1] + b',\n"data": {'
         self._path = path
-        self._temporary = temporary_of(path)
+        self._temporary = path  # its name, once it is open
         # Not a buffered file: a forked child would write what is left in its buffer again.
         self._file: int | None = None
         self._parts: list[bytes] = []
@@ -263,8 +290,7 @@ class _Dump:
 
     def _flush(self) -> None:
         if self._file is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._file = os.open(self._temporary, flags, 0o666)
+            self._file, self._temporary = open_temporary(self._path)
             self._parts.insert(0, self._head)
         self._written += write_all(self._file, b"".join(self._parts))
         self._parts.clear()

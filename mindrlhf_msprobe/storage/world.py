@@ -57,6 +57,7 @@ class RankLock:
         self.rank = rank
         self._path = layout.lock_path(root, rank)
         self._file: int | None = None
+        self._ours = True  # whether the file is this package's, not somebody's own of that name
         self._said = b""  # what was written into the file
 
     def acquire(self) -> bool:
@@ -77,10 +78,12 @@ class RankLock:
             os.close(file)
         self._file = file
         self._held[self._path] = os.getpid(), file
+        self._ours = _says_who_holds_it(file)
         holder = {"pid": os.getpid(), "host": platform.node(), "world": world_of()}
         with suppress(OSError):
-            os.ftruncate(file, 0)
-            os.write(file, json.dumps(holder).encode())
+            if self._ours:
+                os.ftruncate(file, 0)
+                os.write(file, json.dumps(holder).encode())
         with suppress(OSError):  # as much of it as a full disk took
             self._said = os.pread(file, _MOST_SAID, 0)
         return True
@@ -91,7 +94,7 @@ class RankLock:
         if file is not None:
             if self._held.get(self._path) == (os.getpid(), file):
                 del self._held[self._path]
-            if _is_at(file, self._path):  # and not another job's by now
+            if self._ours and _is_at(file, self._path):  # and not another job's by now
                 with suppress(OSError):
                     self._path.unlink(missing_ok=True)
             os.close(file)
@@ -149,6 +152,16 @@ class RankLock:
         pid, host = said.get("pid"), said.get("host")
         known = isinstance(pid, int) and isinstance(host, str) and host.isprintable()
         return f"process {pid} on {host}" if known else "another process"
+
+
+def _says_who_holds_it(file: int) -> bool:
+    """Tell whether a file is a lock's: new, or one that a process left when it was killed."""
+    try:
+        text = os.pread(file, _MOST_SAID, 0)
+        said = json.loads(text) if text else {"pid": 0}
+    except (OSError, ValueError):
+        return False
+    return isinstance(said, dict) and "pid" in said
 
 
 def _locked(file: int) -> bool:

@@ -7,7 +7,6 @@ beside its place and renamed in.
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 
 from mindrlhf_msprobe.storage import layout, manifest
 from mindrlhf_msprobe.storage.arrays import save_npy
-from mindrlhf_msprobe.storage.atomic import temporary_of, write_json
+from mindrlhf_msprobe.storage.atomic import put_in_place, temporary_of, write_json
 from mindrlhf_msprobe.storage.background import Background, FaultSink
 from mindrlhf_msprobe.storage.buffers import BufferPool, Copy
 from mindrlhf_msprobe.storage.ending import Stop
@@ -231,7 +230,7 @@ class RunWriter:
             self._manifest.check()
             try:
                 size = write_json(temporary / layout.file_name(key, ".json"), described)
-                os.rename(temporary, directory)
+                put_in_place(temporary, directory, last=layout.file_name(key, ".json"))
             except BaseException:
                 drop()
                 raise

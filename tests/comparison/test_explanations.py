@@ -38,6 +38,7 @@ def cut_off(run):
         shutil.rmtree(step)
     content = json.loads((run / "run.json").read_text())
     content["state"] = "running"
+    content["attempts"][-1]["last_completed_step"] = 0
     (run / "run.json").write_text(json.dumps(content))
 
 
@@ -187,8 +188,8 @@ def test_a_cut_off_run_is_said_with_key_data_alone(first):
     """Also in the first round, key data only, a run that was never closed is named."""
     off = ("actor_infer", "actor_train", "reference", "critic_train")
     place = first(break_b=cut_off, **{f"{name}_dump": False for name in off})
-    assert "B recorded nothing of step 1" in place.explanation
-    assert "B was never closed (running)" in place.explanation
+    assert place.cause is Cause.STOPPED
+    assert "B had stopped; A went on" in place.explanation
 
 
 def test_prompts_that_differ_suggest_no_layers(first):

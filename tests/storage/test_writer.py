@@ -236,9 +236,10 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
     for number in range(3):
         killed.save_tensor("actor_update", 0, f"old{number}", np.zeros(2), None)
         killed.append_entry("actor_update", 0, entry(number), ())
+    leaf = {"type": "numpy.ndarray", "data_name": "loss.npy"}
     for micro_step in range(2):
         killed.save_key_data(
-            "loss", 0, micro_step, lambda: {"data": None}, {"loss.npy": np.zeros(2)}
+            "loss", 0, micro_step, lambda: {"seq": 0, "data": leaf}, {"loss.npy": np.zeros(2)}
         )
     killed.wait()
     resumed = writer(tmp_path, existing="resume", task="tensor")
@@ -256,11 +257,14 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
 def test_what_a_killed_attempt_was_writing_is_swept_up(tmp_path, existing):
     """Temporary files of this rank's manifest go away, those of another rank stay."""
     record_training(tmp_path, steps=1)
-    for name in (".run.json.77.tmp", ".run.json.reserve", ".run.rank1.json.78.tmp"):
+    of_others = {".run.rank1.json.78.msprobe.tmp", ".run.json.bak", ".run.json.77.tmp"}
+    of_others |= {".run.json.reserve", ".run.json.msprobe.tmp", ".run.json.1.msprobe.tmp.old"}
+    ours = {".run.json.77.msprobe.tmp", ".run.json.1-2.msprobe.tmp", ".run.json.msprobe.reserve"}
+    for name in (*of_others, *ours):
         (tmp_path / name).write_text("half")
     writer(tmp_path, existing=existing).close()
     hidden = {path.name for path in tmp_path.iterdir() if path.name.startswith(".")}
-    assert hidden == {".run.rank1.json.78.tmp"}
+    assert hidden == of_others
 
 
 def test_overwrite_leaves_nothing_of_the_earlier_run(tmp_path):
@@ -384,7 +388,7 @@ def test_a_further_attempt_leaves_nothing_of_the_steps_it_records_again(tmp_path
     for step in range(3):
         earlier.append_entry("actor_update", step, entry(step), ())
         earlier.append_entry("reference_compute_log_prob", step, entry(step), ())
-        earlier.save_key_data("loss", step, 0, lambda: {"data": None}, {})
+        earlier.save_key_data("loss", step, 0, lambda: {"seq": 0, "data": None}, {})
         if step < 2:
             earlier.end_step(step, {})
     earlier.wait()
