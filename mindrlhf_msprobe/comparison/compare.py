@@ -30,6 +30,7 @@ from mindrlhf_msprobe.comparison.filters import (
 from mindrlhf_msprobe.comparison.folding import FOLD_ABOVE, Folding
 from mindrlhf_msprobe.comparison.judged import LeftOut, is_filtered
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
+from mindrlhf_msprobe.comparison.next_step import size_of
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
 from mindrlhf_msprobe.comparison.place import Job, JudgedPlace, PairWork, judge_pair, judge_whole
 from mindrlhf_msprobe.comparison.preflight import preflight
@@ -52,6 +53,7 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.kept import KeptFindings, PackedFindings
 from mindrlhf_msprobe.language import LANGUAGES
+from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
@@ -243,6 +245,7 @@ def _conclude(
     problems += [f"{name}: {lost}" for name, side in zip(names, sides[:2]) for lost in side.lost]
     whole = partial(judge_whole, job)
     verdict = conclude(judged, job.sides, job.plan, whole, before, _left_out(job), earlier, unread)
+    verdict = replace(verdict, first_divergence=_both_phases(verdict.first_divergence, job))
     return Comparison(
         run_a=a,
         run_b=b,
@@ -283,6 +286,24 @@ def _findings(judged: Iterable[JudgedPlace]) -> Sequence[Finding]:
     if any(isinstance(place, PackedFindings) for place in found):
         return KeptFindings(found)
     return tuple(f for place in found for f in place if f is not None)
+
+
+def _both_phases(first: Divergence | None, job: Job) -> Divergence | None:
+    """Return the first divergence with settings that record both of two unlike phases again."""
+    if first is None or first.next_step is None or "msprobe" not in first.next_step:
+        return first
+    own = job.sides[1].phases.get(first.phase or "", first.phase)
+    config = job.sides[1].run.config(first.rank)
+    phase = (config.phase_table() if config else phase_table({})).get(own or "")
+    if own == first.phase or phase is None:
+        return first
+    both = dict(first.next_step)
+    both |= {phase.switch: True} if phase.switch else {}
+    if config and config.phases:
+        both["phases"] = {**both.get("phases", {}), **config.phases}
+    runs = job.sides[0].run, job.sides[1].run
+    size = size_of(both, first, runs) if runs[0] is runs[1] else None
+    return replace(first, next_step=both, next_step_bytes=size)
 
 
 def _left_out(job: Job) -> Callable[[StepPlan, int], LeftOut] | None:

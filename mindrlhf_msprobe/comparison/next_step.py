@@ -12,7 +12,7 @@ from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.timeline import BEGIN, END
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.findings import Divergence, Finding, Status
 from mindrlhf_msprobe.phases import UNNAMED_PHASE, phase_table
 from mindrlhf_msprobe.storage.estimate import size_at
 from mindrlhf_msprobe.storage.reader import Run
@@ -72,7 +72,9 @@ def next_step(
     return section | _elements(step, pair, finding, origin, runs)
 
 
-def size_of(settings: dict[str, Any] | None, finding: Finding, runs: tuple[Run, Run]) -> int | None:
+def size_of(
+    settings: dict[str, Any] | None, place: Finding | Divergence, runs: tuple[Run, Run]
+) -> int | None:
     """Return how many bytes a recording with these settings takes, None where that is not known.
 
     Of one step, of one rank; from what the first run recorded there, whatever its task.
@@ -85,7 +87,7 @@ def size_of(settings: dict[str, Any] | None, finding: Finding, runs: tuple[Run, 
         return None
     phases = [name for name, phase in wanted.phase_table().items() if wanted.records_phase(phase)]
     try:
-        return size_at(runs[0], wanted, finding.step, finding.rank, phases)
+        return size_at(runs[0], wanted, place.step, place.rank, phases)
     except (OSError, RunError):
         return None
 
@@ -106,7 +108,13 @@ def _elements(
     if len(runs[0].ranks) > 1 and set(runs[0].ranks) == set(runs[1].ranks):
         wanted["ranks"] = [finding.rank]
     wanted["include"] = [_pattern(cell, entries) for cell in cells]
-    of_cells = [entry for entry in entries if entry.cell in cells]
+    # A switch may turn on several phases, which all hold the cell.
+    table = phase_table({})
+    switch = table[pair.entry.phase].switch if pair.entry.phase in table else None
+    alike = {name for name, phase in table.items() if switch and phase.switch == switch}
+    alike.add(pair.entry.phase)
+    switched = (p.entry for p, _ in step.judged if p.entry and p.entry.phase in alike)
+    of_cells = [entry for entry in switched if entry.cell in cells]
     backward = any(entry.direction != "forward" for entry in of_cells)
     if pair.entry.direction == "forward" and backward:
         wanted["directions"] = ["forward"]

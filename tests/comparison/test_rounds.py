@@ -113,6 +113,23 @@ def test_one_call_of_one_rank(tmp_path):
     assert [entry.call for entry in open_run(tmp_path / "2/a").entries(UPDATE)] == [1]
 
 
+def test_one_token_of_generation(tmp_path):
+    """All tokens are recorded with statistics, then the elements of the one that differs."""
+    fault = Fault("layers.1.mlp", "actor_generate_sequences", call=2)
+    search = Search(tmp_path, fault, steps=1, tokens=4)
+    keys = search.round({"key_data_dump": True}).verdict.first_divergence
+    assert keys.next_step["actor_infer_dump"] is True
+    layers = search.round(fresh(keys.next_step), after=search.last[0])
+    place = layers.verdict.first_divergence
+    assert place.entry == "Cell.layers.1.mlp.Dense.forward.2"
+    settings = place.next_step
+    assert (settings["token_range_start"], settings["token_range_end"]) == (2, 2)
+    found = search.round(fresh(settings), after=search.last[0])
+    assert found.verdict.first_divergence.entry == place.entry
+    assert found.verdict.first_divergence.inside is not None
+    assert found.verdict.compared == 3
+
+
 def test_what_entered_the_phase_takes_its_inputs_alone(tmp_path):
     """At the root's input, the elements of that input are proposed: not the network's."""
     search = Search(tmp_path, Fault("responses"), steps=1)
@@ -124,6 +141,15 @@ def test_what_entered_the_phase_takes_its_inputs_alone(tmp_path):
     found = search.round(fresh(place.next_step), after=search.last[0])
     assert found.verdict.compared == 1
     assert found.verdict.first_divergence.next_step is None
+
+
+def test_two_unlike_phases_are_both_recorded_again(tmp_path):
+    """Whichever switch each of them has."""
+    fault = Fault("layers.0.mlp", REFERENCE)
+    run = record_training(tmp_path / "a", steps=1, faults=[fault])
+    place = compare_runs(run, phases=("actor_compute_log_prob", REFERENCE)).verdict.first_divergence
+    assert place.next_step["actor_train_dump"] is True
+    assert place.next_step["reference_dump"] is True
 
 
 @pytest.fixture(scope="module")
