@@ -386,7 +386,7 @@ class Probe:
                 )
             self._open = context
         assert self._recorder is not None
-        self._recorder.enter()
+        self._recorder.enter(phases)
         try:
             networks = {phase: self._network_of(phase, model) for phase in phases}
             recorder = self._recorder

@@ -185,3 +185,39 @@ def test_only_the_command_line_prints() -> None:
             ):
                 found.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
     assert found == []
+
+
+def test_a_forgotten_step_is_said_at_the_end(
+    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
+) -> None:
+    """Phases repeat and no step was ever ended: all of the training would stand in one step."""
+    probe = make_probe()
+    for _ in range(3):
+        with probe.phase("actor_update"):
+            pass
+    probe.close()
+    (said,) = warnings_of()
+    assert "step() was never called, although phase actor_update was opened 3 times" in said
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_step_that_was_ended_is_not_said_to_be_forgotten(
+    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]], repeats: int
+) -> None:
+    """Several openings in a step are usual, and so is one step that close() ends."""
+    probe = make_probe()
+    for _ in range(repeats):
+        with probe.phase("actor_update"):
+            pass
+    if repeats > 1:
+        probe.step()
+    probe.close()
+    assert warnings_of() == []
+
+
+def test_forgotten_configurations_are_said_at_the_end(
+    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
+) -> None:
+    """configurations_dump is on and nothing came: the run has no configurations.json."""
+    make_probe(configurations_dump=True).close()
+    assert "save_configs() was never called" in warnings_of()[0]

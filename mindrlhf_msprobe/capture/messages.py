@@ -144,6 +144,24 @@ class Messages:
         where = " (see run.json)" if noted else ""
         logger.warning("records lost while recording%s: %s", where, kinds)
 
+    def step_forgotten(self, phase: str, times: int, step: int) -> None:
+        """Say that a phase was opened several times and no step was ever ended."""
+        logger.warning(
+            "step() was never called, although phase %s was opened %d times: all of it stands in "
+            "step %d. Call probe.step() at the end of every training step.",
+            phase,
+            times,
+            step,
+        )
+
+    def configurations_forgotten(self) -> None:
+        """Say that configurations were to be recorded and none came."""
+        logger.warning(
+            "configurations_dump is true, but save_configs() was never called: there is no "
+            "configurations.json. Call probe.save_configs({name: configuration, …}) once, or set "
+            "configurations_dump to false."
+        )
+
     def nothing_recorded(self, phase: str, first: int, last: int) -> None:
         """Say, at the end, that a phase is switched on, ran in these steps, and left nothing."""
         logger.warning(

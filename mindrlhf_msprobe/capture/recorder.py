@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,8 @@ class Recorder:
         # Phases that are switched on: the first and the last step in which they ran.
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._phases_recorded: set[str] = set()
+        self._entered: Counter[str] = Counter()  # how often each phase was opened, recorded or not
+        self._configurations_wanted = config.configurations_dump
         self._roles_entered: set[str] = set()
         self._settings_taken = False
         self._room_told = self._ranks_told = False
@@ -189,9 +192,10 @@ class Recorder:
         except Exception as error:
             self.fault("the configuration", error)
 
-    def enter(self) -> None:
-        """Note that a phase begins: what passed through an earlier one did not end the training."""
+    def enter(self, phases: Iterable[Phase]) -> None:
+        """Note that phases begin: what passed through an earlier one did not end the training."""
         self._failure, self._begun = None, True
+        self._entered.update(phase.name for phase in phases)
 
     def wants(self, phase: Phase) -> bool:
         """Tell whether a phase that is switched on is recorded in this step."""
@@ -477,10 +481,20 @@ class Recorder:
             self.fault("the end of the run", error)
         if self._lost:
             self._messages.lost(self._lost, self._writer.lost is None)
+        if stop is None:
+            self._tell_forgotten()
         for name, (first, last) in self._phases_run.items():
             silent = self._messages.has_told("silent", name)
             if name not in self._phases_recorded and not silent and not self._lost:
                 self._messages.nothing_recorded(name, first, last)
+
+    def _tell_forgotten(self) -> None:
+        """Say at the end which calls the trainer seems to have forgotten."""
+        name, times = next(iter(self._entered.most_common(1)), ("", 0))
+        if times > 1 and not self._steps_ended:
+            self._messages.step_forgotten(name, times, self.step)
+        if self._configurations_wanted and not self._configurations:
+            self._messages.configurations_forgotten()
 
     def abandon(self) -> None:
         """Record nothing more: called in a forked child, which leaves the run to its parent."""

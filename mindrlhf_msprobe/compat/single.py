@@ -164,11 +164,11 @@ def _continued(place: str) -> Probe:
             "msprobe": True,
             "dump_path": place,
             "key_data_dump": True,
-            "configurations_dump": True,
             "existing": "resume",
             "initial_step": step,
         }
     )
+    probe.record_more(configurations_dump=True)  # where it is saved; nobody has asked for it
     if earlier is not None or len(steps) > 1:
         logger.warning(
             "SingleSave: %s holds a run already; it is continued with step %d. Give every run a "

@@ -19,6 +19,7 @@ from mindrlhf_msprobe import (
     compare_distributed,
     open_run,
 )
+from mindrlhf_msprobe.probe import recording_probes
 
 pytestmark = pytest.mark.usefixtures("older_tools")
 
@@ -236,3 +237,13 @@ def test_a_comparison_of_nothing_is_an_error(tmp_path):
         compare_distributed(a, tmp_path / "b", out, fuzzy=True)
     with pytest.raises(UsageError, match="layer_mapping"):
         compare_distributed(a, tmp_path / "b", out, layer_mapping="map.yaml")
+
+
+def test_nothing_is_said_of_configurations_that_nobody_asked_for(tmp_path, caplog):
+    """Its scripts switch nothing on; configurations are written where save_config is called."""
+    caplog.set_level("WARNING", logger="mindrlhf_msprobe")
+    save(tmp_path / "run")
+    for probe in recording_probes():
+        probe.close()
+    assert not caplog.records
+    assert open_run(tmp_path / "run").config(0).configurations_dump

@@ -116,6 +116,7 @@ class Given:
 
         actor, reference, critic = Policy(), Policy(), Policy()
         optimizer = nn.SGD(actor.trainable_params(), learning_rate=0.1)
+        settings = {"learning_rate": 0.1, "kl_coef": 0.05}
         data = [Tensor(np.arange(6).reshape(2, 3) + step, ms.int32) for step in range(2)]
 
         def loss_of(tokens: Tensor) -> Tensor:
@@ -133,7 +134,7 @@ class Given:
         return {
             **{"actor": actor, "reference": reference, "critic": critic, "optimizer": optimizer},
             **{"generate": generate, "log_prob": log_prob, "train_step": train_step},
-            **{"data": data, "batch": data[0]},
+            **{"data": data, "batch": data[0], "settings": settings},
         }
 
     def _graph_mode(self, directory: Path) -> None:
