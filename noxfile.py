@@ -33,6 +33,9 @@ MINDFORMERS_IMPORTS = [
     "transformers==4.51.3",
 ]
 
+#: As in the extra `test`, which would bring another MindSpore.
+TEST_TOOLS = ["pytest>=8", "hypothesis>=6"]
+
 #: msprobe works with older versions of what it depends on than pip would choose.
 REFERENCES = {
     "MSPROBE_REFERENCE_PYTHON": "mindstudio-probe==26.2.0",
@@ -66,7 +69,7 @@ def tests_2_7(session: nox.Session) -> None:
 @nox.session(name="tests-2.10", python=PYTHON)
 def tests_2_10(session: nox.Session) -> None:
     """Run the tests on MindSpore 2.10, with the same MindFormers."""
-    session.install(*MINDSPORE_2_10, *MINDFORMERS_IMPORTS, "pytest>=8", "-e", ".[ray,tokenizer]")
+    session.install(*MINDSPORE_2_10, *MINDFORMERS_IMPORTS, *TEST_TOOLS, "-e", ".[ray,tokenizer]")
     session.install("--no-deps", MINDFORMERS)
     session.run("python", "-m", "pytest", *session.posargs)
 
@@ -74,7 +77,7 @@ def tests_2_10(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def interop(session: nox.Session) -> None:
     """Run the real msprobe, in environments of its own, on our files and ours on its files."""
-    session.install("mindspore==2.7.0", "numpy>=1.26,<2", "pytest>=8", "-e", ".")
+    session.install("mindspore==2.7.0", "numpy>=1.26,<2", *TEST_TOOLS, "-e", ".")
     interpreters = {}
     for variable, msprobe in REFERENCES.items():
         # msprobe refuses to read files whose path has a = in it.

@@ -363,8 +363,9 @@ def _constant(rows: np.ndarray) -> bool:
 def _spans(flags: np.ndarray) -> tuple[tuple[tuple[int, int], ...], int]:
     """Return the spans of true flags, the first of them at least, and how many flags are true."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(np.int8), [0]))))
-    spans = [(int(i), int(j) - 1) for i, j in zip(edges[::2], edges[1::2])]
-    return tuple(spans[:_MOST_SPANS]), int(np.count_nonzero(flags))
+    ends = edges[: 2 * _MOST_SPANS].tolist()
+    spans = [(i, j - 1) for i, j in zip(ends[::2], ends[1::2])]
+    return tuple(spans), int(np.count_nonzero(flags))
 
 
 # Statistics
