@@ -54,6 +54,7 @@ from mindrlhf_msprobe.findings import (
 from mindrlhf_msprobe.kept import KeptFindings, PackedFindings
 from mindrlhf_msprobe.language import LANGUAGES
 from mindrlhf_msprobe.phases import phase_table
+from mindrlhf_msprobe.storage.ending import RUNNING
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
 
@@ -265,10 +266,16 @@ def _conclude(
 
 
 def _stops(runs: tuple[Run, Run]) -> Iterator[Stopped]:
-    """Yield where the runs stopped, ranks that stopped alike together."""
+    """Yield where the runs stopped, ranks that stopped alike together.
+
+    One that still runs lacks nothing while neither run holds anything of the step it is in.
+    """
+    begun = {*runs[0].steps, *runs[1].steps}
     for name, side in zip(("A", "B"), runs[:1] if runs[0] is runs[1] else runs):
         alike: dict[tuple[str, int, str | None, str | None, str], list[int]] = {}
         for stop in side.stops:
+            if stop.state == RUNNING and stop.step not in begun:
+                continue
             place = (stop.state, stop.step, stop.phase, stop.error, stop.text)
             alike.setdefault(place, []).append(stop.rank)
         for (state, step, phase, error, text), ranks in alike.items():

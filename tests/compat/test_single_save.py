@@ -247,3 +247,13 @@ def test_nothing_is_said_of_configurations_that_nobody_asked_for(tmp_path, caplo
         probe.close()
     assert not caplog.records
     assert open_run(tmp_path / "run").config(0).configurations_dump
+
+
+def test_a_script_that_compares_what_it_saved_is_told_of_the_difference_alone(tmp_path, caplog):
+    """Both savers are still open, but every step is ended: nothing has stopped, nothing lacks."""
+    caplog.set_level("WARNING", logger="mindrlhf_msprobe")
+    save(tmp_path / "a")
+    save(tmp_path / "b", scale=1.5)
+    SingleComparator.compare(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
+    (answer,) = (r.getMessage() for r in caplog.records if "DIVERGED" in r.getMessage())
+    assert answer.startswith("[rank 0] DIVERGED at step 0")
