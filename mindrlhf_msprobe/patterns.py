@@ -14,6 +14,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+_DEEPEST = 100  # groups in each other
 _LONGEST = 4096  # characters of a pattern
 _MEMORY = 4 << 20  # bytes of a pattern as RE2 has it
 _KEPT = 1 << 16  # answers
@@ -164,6 +165,8 @@ def _parsed(text: str) -> Any:
     """Return a pattern as Python's own parser reads it."""
     if len(text) > _LONGEST:
         raise PatternError(f"it has {len(text)} characters; expected at most {_LONGEST}")
+    if _depth(text) > _DEEPEST:
+        raise PatternError(f"it is nested too deeply: more than {_DEEPEST} groups in each other")
     try:
         text.encode()
         return _parser().parse(text)
@@ -173,6 +176,18 @@ def _parsed(text: str) -> Any:
         raise PatternError(f"it is not a regular expression: {error}") from None
     except (RecursionError, OverflowError, MemoryError):
         raise PatternError("it is nested too deeply, or a number in it is too large") from None
+
+
+def _depth(text: str) -> int:
+    """Return how many parentheses are open at once; those of a character class count, too.
+
+    Python's own bound on recursion is another in every process: MindSpore raises it.
+    """
+    level = deepest = 0
+    for char in re.sub(r"\\.", "", text, flags=re.DOTALL):
+        level += (char == "(") - (char == ")")
+        deepest = max(deepest, level)
+    return deepest
 
 
 def _parser() -> Any:

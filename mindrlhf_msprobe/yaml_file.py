@@ -15,6 +15,7 @@ from mindrlhf_msprobe.errors import ConfigError
 
 _LONGEST = 2 << 20  # bytes of a file
 _MOST_VALUES = 200_000  # of a file, each as often as it stands for something
+_DEEPEST = 100  # levels; Python's own bound is another in every process: MindSpore raises it
 _MOST_NUMBERS = 1_000  # keys of one mapping that are no texts: numbers can be made to collide
 _LONGEST_NUMBER = 300  # characters; also of a date
 _NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
@@ -82,13 +83,20 @@ class _TooLarge(Exception):
 
 
 def _stop_early(loader: Any) -> None:
-    """Let a loader refuse a file of too many values while it reads them, which takes long."""
+    """Let a loader refuse a file of too many or too deep values while it reads them."""
     compose, numbers = loader.compose_node, itertools.count(1)
+    level = 0
 
     def counting(parent: Any, index: Any) -> Any:
+        nonlocal level
         if next(numbers) > _MOST_VALUES:
             raise _TooLarge(f"holds more than {_MOST_VALUES} values, which no such file does")
-        return compose(parent, index)
+        level += 1
+        if level > _DEEPEST:
+            raise _TooLarge(f"is not valid YAML: it is nested too deeply, above {_DEEPEST} levels")
+        node = compose(parent, index)
+        level -= 1
+        return node
 
     loader.compose_node = counting
 
