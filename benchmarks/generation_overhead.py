@@ -6,6 +6,8 @@ process, so that whatever else the machine does hits all.
 
     python benchmarks/generation_overhead.py [--rounds N] [--tokens TOKENS] [--dir DIR]
 
+On 2 cores a token takes some 0.2 s: the defaults run for twenty minutes, and need a quiet machine.
+
 DIR is best on tmpfs (default: /dev/shm). Files are kept until the end, as in a real run.
 """
 
