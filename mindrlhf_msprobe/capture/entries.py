@@ -113,10 +113,9 @@ class HostEntries:
         A single-token pass reads every weight once; a fingerprint of all of them would read them
         all once more, at every token.
         """
-        array = to_host(parameter).array
-        if array.nbytes < _SMALL:
+        if parameter.nbytes < _SMALL:
             return None
-        flat = array.reshape(-1)
+        flat = to_host(parameter).array.reshape(-1)
         return flat[:: flat.size // _GLANCED + 1].tobytes()
 
     def taken(self, gradient: Any) -> HostTensor:
