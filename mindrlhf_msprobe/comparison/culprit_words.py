@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, counted, ordinal
@@ -43,11 +43,17 @@ _Details = Mapping[str, Any]
 def _earlier_update(details: _Details, finding: Finding, why: str) -> str:
     micro_step, number = details["micro_step"], details["number"]
     return (
-        f"{why} {finding.key} agrees in micro-step {micro_step} and differs in micro-step "
-        f"{micro_step + 1}: the {ordinal(number)} update, {details['phase']} of micro-step "
-        f"{micro_step}, is to blame first (its gradients, its optimizer step); then the batch of "
-        f"micro-step {micro_step + 1} and its forward pass."
+        f"{finding.key} agrees in micro-step {micro_step} and differs in micro-step "
+        f"{micro_step + 1}: the {ordinal(number)} update ({details['phase']} of micro-step "
+        f"{micro_step}: its gradients or its optimizer step) is to blame, or the batch or the "
+        f"forward pass of micro-step {micro_step + 1}, and key data alone do not tell which: "
+        f"record the cells of {_phases(details['record'])}, gradients included, in step "
+        f"{finding.step} of both runs to decide."
     )
+
+
+def _phases(names: Sequence[str]) -> str:
+    return " and ".join(names)
 
 
 def _update(details: _Details) -> str:

@@ -12,7 +12,7 @@ from mindrlhf_msprobe.comparison.history import History
 from mindrlhf_msprobe.comparison.inside import inside
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
 from mindrlhf_msprobe.comparison.next_step import next_step, size_of
-from mindrlhf_msprobe.comparison.next_update import DECIDED, next_update
+from mindrlhf_msprobe.comparison.next_update import DECIDED, next_update, with_phases
 from mindrlhf_msprobe.comparison.non_finite import sides
 from mindrlhf_msprobe.comparison.occasion import occasion_of
 from mindrlhf_msprobe.comparison.pairing import Pair
@@ -130,8 +130,9 @@ def _next(
     assert finding is not None
     if culprit is not None and culprit.code in DECIDED:
         return None
-    update = culprit and next_update(culprit, finding, runs[0].config(finding.rank))
-    return update or next_step(step, index, origin, runs)
+    config = runs[0].config(finding.rank)
+    update = culprit and next_update(culprit, finding, config)
+    return update or with_phases(culprit, next_step(step, index, origin, runs), config)
 
 
 def _source(step: JudgedStep, pair: Pair, origin: str | None) -> str:

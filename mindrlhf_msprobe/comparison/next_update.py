@@ -56,3 +56,14 @@ def next_update(
     section.update({phase.switch: True for phase in phases if phase.switch is not None})
     section.update(step_start=first, step_end=last)
     return section
+
+
+def with_phases(
+    culprit: Culprit | None, settings: dict[str, Any] | None, config: ProbeConfig | None
+) -> dict[str, Any] | None:
+    """Return settings that also record the phases without which the culprit cannot be told."""
+    if settings is None or culprit is None or "msprobe" not in settings:
+        return settings
+    table = config.phase_table() if config else phase_table({})
+    phases = [table[name] for name in culprit.details.get("record", ()) if name in table]
+    return settings | {phase.switch: True for phase in phases if phase.switch is not None}

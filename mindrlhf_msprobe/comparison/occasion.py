@@ -8,7 +8,7 @@ from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.timeline import DATA
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
-from mindrlhf_msprobe.phases import UPDATE_PHASES, key_data_home
+from mindrlhf_msprobe.phases import UPDATE_PHASES, key_data_home, phase_table
 
 _JUDGED_PAIRS = tuple[tuple[Pair, "Finding | None"], ...]
 
@@ -26,7 +26,8 @@ def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit 
 
     The key agrees in the micro-step before, and an update lies between. Not where something else
     that the same micro-step computed with the updated network is known to agree. The details:
-    `phase`, `micro_step` (the one it followed) and `number`, from 1 on, of the update.
+    `phase`, `micro_step` (the one it followed) and `number`, from 1 on, of the update; `record`,
+    the phases whose cells would tell.
     """
     pair, finding = step.judged[index]
     if pair.event.kind != DATA or finding is None or not occasion.number:
@@ -34,8 +35,13 @@ def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit 
     if finding.status in (*ONE_SIDED, Status.UNREADABLE):
         return None
     home = key_data_home(pair.event.name)
-    updates = [phase for phase in occasion.since if phase in UPDATE_PHASES]
-    if home is None or home.phase is None or not updates:
+    if home is None or home.phase is None:
+        return None
+    # An update moves the network of its own role; what another role computed does not come of it.
+    role = phase_table({})[home.phase].role
+    own = [phase for phase in UPDATE_PHASES if phase_table({})[phase].role == role]
+    updates = [phase for phase in occasion.since if phase in own]
+    if not updates:
         return None
     before = _before(step, index)
     agreed = [p.event.micro_step for p, f in before if f is not None and _same_key(p, pair)]
@@ -48,10 +54,13 @@ def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit 
         its_home = key_data_home(other.event.name) if other.event.kind == DATA else None
         if found is None or its_home is None or its_home.phase != home.phase:
             continue
+        if its_home.before_phase:  # it was given to the network
+            continue
         if other.event.micro_step == micro_step and not _same_key(other, pair):
             return None  # the updated network gave the same
-    phase = home.phase if home.phase in updates else updates[0]
-    details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step}
+    phase = updates[0]
+    record = tuple(dict.fromkeys((phase, home.phase)))
+    details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step, "record": record}
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
 
 

@@ -122,7 +122,7 @@ def test_the_update_before_a_micro_step_is_named_everywhere(compared, tmp_path, 
         Cause.DATA,
         CulpritCode.EARLIER_UPDATE,
     )
-    details = {"phase": UPDATE, "micro_step": number - 1, "number": number}
+    details = {"phase": UPDATE, "micro_step": number - 1, "number": number, "record": (UPDATE,)}
     assert first.culprit.details == details
     text = render(comparison)
     assert f"DIVERGED at step 0, actor_update, rank 0, micro-step {number}\n" in text
@@ -132,7 +132,13 @@ def test_the_update_before_a_micro_step_is_named_everywhere(compared, tmp_path, 
     assert said in text
     written = json.loads((tmp_path / "out" / "verdict.json").read_text())["first_divergence"]
     assert (written["micro_step"], written["opening"], written["times"]) == (number, None, 3)
-    assert written["culprit"] == {"code": "earlier_update", **details}
+    assert written["culprit"] == {"code": "earlier_update", **details, "record": [UPDATE]}
+    known, _, wanted = first.explanation.partition("key data alone do not tell which")
+    assert "is to blame, or the batch or the forward pass of" in known
+    assert (
+        wanted
+        == f": record the cells of {UPDATE}, gradients included, in step 0 of both runs to decide."
+    )
     sheet = openpyxl.load_workbook(tmp_path / "out" / "summary.xlsx")["verdict"]
     cells = {row[1]: row[2] for row in sheet.iter_rows(values_only=True)}
     assert f"micro-step {number}" in cells["where"]
@@ -143,7 +149,8 @@ def test_the_update_before_a_micro_step_is_named_everywhere(compared, tmp_path, 
 def test_the_critics_own_update_is_named(compared):
     first = compared("critic optimizer 1", **NO_LAYERS).verdict.first_divergence
     assert first.record == "critic_loss"
-    assert first.culprit.details == {"phase": CRITIC, "micro_step": 1, "number": 2}
+    assert first.culprit.details["phase"] == CRITIC
+    assert (first.culprit.details["micro_step"], first.culprit.details["number"]) == (1, 2)
 
 
 @pytest.mark.parametrize("fault", ["kl_loss 1", "loss 2", "log_prob 0"])
@@ -152,7 +159,28 @@ def test_an_update_before_is_not_blamed_where_the_updated_network_gave_the_same(
     first = compared(fault, **NO_LAYERS).verdict.first_divergence
     assert first.record == fault[:-2]
     assert first.culprit is None
-    assert "is to blame first" not in first.explanation
+    assert "is to blame" not in first.explanation
+
+
+@pytest.mark.parametrize(("key", "home"), [("ref_log_prob", None), ("responses", GENERATE)])
+def test_an_update_is_blamed_only_for_what_its_own_network_computed(tmp_path, key, home):
+    """The actor's update moves the actor; both of its phases are proposed to be recorded."""
+    for name, more in (("a", 0.0), ("b", 0.5)):
+        recording = Recording(tmp_path / name, **NO_LAYERS)
+        for n in range(2):
+            recording.data("prompts", np.arange(3.0))
+            recording.data(key, np.arange(3.0) + n * more)
+            recording.data("log_prob", np.arange(3.0) + n * more)
+            recording.data("loss", 1.0 + n * more)
+        recording.end_step()
+        recording.close()
+    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert (first.record, first.occasion.number) == (key, 1)
+    if home is None:
+        assert first.culprit is None
+        return
+    assert first.culprit.details["record"] == (UPDATE, home)
+    assert first.next_step["actor_train_dump"] is first.next_step["actor_infer_dump"] is True
 
 
 def test_an_update_before_is_not_blamed_where_nothing_was_updated(compared):
