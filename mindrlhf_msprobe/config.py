@@ -11,11 +11,12 @@ import inspect
 import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import ConfigError, nearest
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
 from mindrlhf_msprobe.yaml_file import read_yaml

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from mindrlhf_msprobe.config import SECTION
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.atomic import number_to_json
 
 SCHEMA = 1

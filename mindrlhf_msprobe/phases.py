@@ -6,7 +6,8 @@ A new phase is one line in `PHASES`; everything else reads this table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from mindrlhf_msprobe.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -168,3 +168,20 @@ def test_two_probes_of_one_process_do_not_share_a_directory(tmp_path: Path) -> N
         pytest.raises(mindrlhf_msprobe.RunError, match="already holds a run"),
     ):
         mindrlhf_msprobe.Probe.from_config(settings)
+
+
+def test_comparing_compiles_little_before_it_begins(tmp_path: Path) -> None:
+    """Of a class of fields at most its __init__ is compiled at import, not six methods."""
+    program = """
+import dataclasses, sys, numpy
+events = []
+sys.addaudithook(lambda event, arguments: events.append(event) if event == "compile" else None)
+import mindrlhf_msprobe.comparison, mindrlhf_msprobe.report.console
+names = [name for name in sys.modules if name.startswith("mindrlhf_msprobe")]
+made = {v for name in names for v in vars(sys.modules[name]).values()
+        if isinstance(v, type) and v.__module__ == name and dataclasses.is_dataclass(v)}
+print(len(made) > 60, len(events) / len(made))
+"""
+    many, share = run_python(program, tmp_path).stdout.split()
+    assert many == "True"
+    assert float(share) < 2

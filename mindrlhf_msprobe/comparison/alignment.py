@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mindrlhf_msprobe.comparison.names import CellFilter, NameRule, match_names
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.records import Entry
 
 #: A cell in one direction under the name both runs have for it.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+
+from mindrlhf_msprobe.frozen import dataclass
 
 #: elements compared at a time: few enough for the cache, so many that calls outlast their overhead
 BLOCK = 1 << 17

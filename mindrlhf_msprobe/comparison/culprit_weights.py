@@ -8,13 +8,14 @@ initial ones. No run need be right for that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.comparison.history import History, Opened, Parameter, matched, same
 from mindrlhf_msprobe.comparison.judged import JudgedStep
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.phases import UPDATE_PHASES
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record, cell_name

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from mindrlhf_msprobe.comparison.folding import Folding
@@ -26,6 +26,7 @@ from mindrlhf_msprobe.comparison.place import (
     judge_place,
 )
 from mindrlhf_msprobe.findings import Finding, Side, Status
+from mindrlhf_msprobe.frozen import dataclass
 
 #: Called with (records done, records known so far, or estimated) as the comparison proceeds.
 Progress = Callable[[int, int], None]

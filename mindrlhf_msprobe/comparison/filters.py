@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +12,7 @@ from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA
 from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import Pattern, PatternError, pattern
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from mindrlhf_msprobe.comparison.blocks import is_finite
@@ -12,6 +12,7 @@ from mindrlhf_msprobe.comparison.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing import StepPlan
 from mindrlhf_msprobe.comparison.place import JudgedPlace
 from mindrlhf_msprobe.comparison.view import View
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, phase_table
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry

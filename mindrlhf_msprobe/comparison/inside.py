@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from mindrlhf_msprobe.comparison.judged import JudgedStep
 from mindrlhf_msprobe.comparison.timeline import DATA
 from mindrlhf_msprobe.findings import Change, Finding, Inside, Some, Status
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record

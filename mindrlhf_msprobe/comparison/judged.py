@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Earlier, Finding, Status
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.reader import Run
 
 ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)

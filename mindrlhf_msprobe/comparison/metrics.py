@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from mindrlhf_msprobe.comparison.blocks import (
@@ -16,6 +14,7 @@ from mindrlhf_msprobe.comparison.float_sums import add_compiled, add_floats
 from mindrlhf_msprobe.comparison.plain_sums import add_plainly, common_integers, is_exact
 from mindrlhf_msprobe.comparison.sums import FLOAT32, FLOAT64, WIDEST, Sums
 from mindrlhf_msprobe.findings import Metrics
+from mindrlhf_msprobe.frozen import dataclass
 
 SMALL = 1 << 13  # elements, below which float32 has more overhead than it saves
 _EXACT_IN_FLOAT64 = 1 << 52

@@ -6,12 +6,12 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from mindrlhf_msprobe.comparison.rule_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import PatternError, Renaming
 
 ROOT = "root"

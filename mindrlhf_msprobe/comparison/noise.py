@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from mindrlhf_msprobe.comparison.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.by_statistics import same_fingerprint
 from mindrlhf_msprobe.comparison.metrics import compare_arrays
 from mindrlhf_msprobe.findings import Status, counted
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from mindrlhf_msprobe.comparison.alignment import Alignment, align, nearest_around
@@ -21,6 +21,7 @@ from mindrlhf_msprobe.comparison.coverage import (
 from mindrlhf_msprobe.comparison.names import ROOT, NameRule
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.ending import Stop
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
 from mindrlhf_msprobe.comparison.wholesale import Wholesale, count_wholesale
 from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status, counted
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.kept import PackedFindings
 from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.arrays import ArrayFileError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.comparison.preflight_values import (
@@ -20,6 +20,7 @@ from mindrlhf_msprobe.comparison.preflight_values import (
     section_of,
     shown,
 )
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.manifest import WITHHELD
 

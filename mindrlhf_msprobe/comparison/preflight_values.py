@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.findings import Difference
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.atomic import number_from_json
 from mindrlhf_msprobe.storage.manifest import WITHHELD
 

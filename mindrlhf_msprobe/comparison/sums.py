@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from operator import mul
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.comparison.blocks import BLOCK, Tolerance, scratch
+from mindrlhf_msprobe.frozen import dataclass
 
 #: 1 / the relative errors whose shares are counted
 SHARES = (1000, 200, 100)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mindrlhf_msprobe.comparison.non_finite import on_both_sides
 from mindrlhf_msprobe.findings import Agreement, Finding, NonFinite, Status
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.phases import (
     UPDATE_PHASES,
     key_data_home,

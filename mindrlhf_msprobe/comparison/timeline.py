@@ -12,8 +12,8 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.phases import (
     INPUT_KEYS,
     PHASES,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.comparison.rule_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import PatternError, pattern
 
 _FIELDS = ("rtol", "atol")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 _SUBNORMAL = 2.0**-126  # float32 below it may be taken for zero

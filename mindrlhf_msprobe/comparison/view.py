@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from mindrlhf_msprobe.comparison.pairing import OwnPlace, StepData
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import counted
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.keydata import KeyDatum

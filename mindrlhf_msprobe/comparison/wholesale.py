@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from mindrlhf_msprobe.comparison.tally import Counted
 from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
 from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.journal import read_line
 from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
+
+from mindrlhf_msprobe.frozen import dataclass
 
 _WIDE = 60  # characters, from which on the texts of a column are wrapped
 

@@ -8,9 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from time import perf_counter
 
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.ledger import Ledger
 

@@ -6,9 +6,10 @@ Fresh memory costs a page fault for every 4 KiB, several times the copy itself.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
 import numpy as np
+
+from mindrlhf_msprobe.frozen import dataclass
 
 _SMALLEST = 1 << 16  # bytes; below, the allocator keeps its memory anyway
 

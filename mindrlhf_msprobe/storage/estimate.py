@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage import layout

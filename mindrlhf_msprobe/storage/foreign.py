@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage import bounds, layout
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.atomic import number_to_json
 from mindrlhf_msprobe.storage.keydata import KeyDatum

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage import bounds, layout
 
 

@@ -11,9 +11,10 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.atomic import number_from_json, number_to_json
 

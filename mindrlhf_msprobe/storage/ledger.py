@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from time import perf_counter
 from types import TracebackType
 from typing import Any
+
+from mindrlhf_msprobe.frozen import dataclass
 
 #: Accounts beside those of the phases, whose names hold no space.
 KEY_DATA = "key data"

@@ -7,11 +7,12 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import write_json
 from mindrlhf_msprobe.storage.claim import read_manifest

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import bounds, foreign, layout

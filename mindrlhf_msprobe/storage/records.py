@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage import bounds, layout
 from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves

@@ -10,12 +10,13 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage import layout, manifest
 from mindrlhf_msprobe.storage.arrays import save_npy
 from mindrlhf_msprobe.storage.atomic import put_in_place, temporary_of, write_json

@@ -1,0 +1,221 @@
+"""Classes made by our `dataclass` against the standard one's: the same in all but their cost."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from dataclasses import FrozenInstanceError, field
+from typing import Any, ClassVar
+
+import pytest
+
+from mindrlhf_msprobe.frozen import dataclass
+
+MAKERS = (dataclasses.dataclass, dataclass)
+NAN = float("nan")
+
+
+def plain(make, **options):
+    @make(**options)
+    class Made:
+        """A class."""
+
+        one: int
+        two: str = "b"
+        three: list[int] = field(default_factory=list)
+        hidden: float = field(default=NAN, repr=False, compare=False)
+        kind: ClassVar[int] = 3
+
+    return Made
+
+
+def single(make, **options):
+    @make(**options)
+    class Made:
+        """A class."""
+
+        one: Any = 1
+
+    return Made
+
+
+def empty(make, **options):
+    @make(**options)
+    class Made:
+        """A class."""
+
+    return Made
+
+
+def checked(make, **options):
+    @make(**options)
+    class Made:
+        """A class."""
+
+        one: int
+        hashed: Any = field(default=2, hash=False)
+
+        def __post_init__(self):
+            if self.one < 0:
+                raise ValueError(f"one is {self.one}")
+
+    return Made
+
+
+def with_its_own(make, **options):
+    @make(**options)
+    class Made:
+        """A class."""
+
+        one: int
+
+        def __repr__(self):
+            return "its own"
+
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 7
+
+    return Made
+
+
+def inherited(make, **options):
+    @make(**options)
+    class Base:
+        """A class."""
+
+        one: int
+        two: int = 2
+
+    @make(**options)
+    class Made(Base):
+        """A class."""
+
+        two: int = 3
+        three: tuple[int, ...] = ()
+
+    return Made
+
+
+CLASSES = (plain, single, empty, checked, with_its_own, inherited)
+
+
+def both(of, **options):
+    """Return the standard's class and ours."""
+    return [of(make, **options) for make in MAKERS]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("of", CLASSES)
+def test_it_is_described_as_the_standard_one(of, frozen):
+    """Signature, fields, positions in a match, and what is written down of an instance."""
+    theirs, ours = both(of, frozen=frozen)
+    assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
+    names = [[f.name for f in dataclasses.fields(made)] for made in (theirs, ours)]
+    assert names[0] == names[1]
+    assert ours.__match_args__ == theirs.__match_args__
+    assert ours.__doc__ == theirs.__doc__
+    given = [5][: len(dataclasses.fields(ours))]
+    assert repr(ours(*given)) == repr(theirs(*given))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("of", CLASSES)
+def test_instances_are_equal_and_hashed_as_the_standards(of, frozen):
+    """Which instances are equal, which have a hash, and which of them the same."""
+    tables = []
+    for made in both(of, frozen=frozen):
+        values = [1, 2, NAN, (1, 2), [1]] if len(dataclasses.fields(made)) else []
+        instances = [made(value) for value in values if of is not checked or value in (1, 2)]
+        instances = instances or [made()]
+        equal = [[x == y for y in instances] for x in instances]
+        hashes = []
+        for instance in instances:
+            try:
+                hashes.append(hash(instance))
+            except TypeError:
+                hashes.append(None)
+        tables.append((equal, hashes, instances[0] == object()))
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("of", CLASSES)
+def test_a_frozen_instance_stays_as_it_was_made(of):
+    """Neither an assignment nor a deletion; a copy with other values can be had."""
+    for made in both(of, frozen=True):
+        instance = made(*[5][: len(dataclasses.fields(made))])
+        before = repr(instance)
+        for name in ("one", "another"):
+            with pytest.raises(FrozenInstanceError, match=f"cannot assign to field '{name}'"):
+                setattr(instance, name, 3)
+            with pytest.raises(FrozenInstanceError, match=f"cannot delete field '{name}'"):
+                delattr(instance, name)
+        assert repr(instance) == before
+        assert copy.deepcopy(instance) == instance
+        if dataclasses.fields(made):
+            assert dataclasses.replace(instance, one=6).one == 6
+            assert dataclasses.asdict(instance)["one"] == 5
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A frozen class that can be found again."""
+
+    one: int
+    two: list[Whole] = field(default_factory=list)
+
+
+def test_it_is_pickled():
+    """What is sent to a worker and back is the same."""
+    whole = Whole(1, [Whole(2)])
+    again = pickle.loads(pickle.dumps(whole))
+    assert again == whole
+    assert again.two is not whole.two
+
+
+def test_each_instance_has_its_own_default():
+    """A default that is made anew is shared by no two instances."""
+    assert Whole(1).two is not Whole(1).two
+
+
+def test_one_that_holds_itself_can_be_shown():
+    """As the standard one: the inner is shown as dots."""
+    whole = Whole(1)
+    whole.two.append(whole)
+    assert repr(whole) == "Whole(one=1, two=[...])"
+
+
+def test_what_is_checked_when_it_is_made_is_checked():
+    """__post_init__ runs, and may refuse."""
+    for made in both(checked, frozen=True):
+        with pytest.raises(ValueError, match="one is -1"):
+            made(-1)
+
+
+def test_wrong_arguments_are_refused():
+    """As of any function."""
+    for made in both(plain, frozen=True):
+        with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional"):
+            made()
+        with pytest.raises(TypeError, match="unexpected keyword argument 'nine'"):
+            made(1, nine=9)
+
+
+@pytest.mark.parametrize("options", [{"slots": True}, {"eq": False}, {"order": True}])
+def test_other_options_are_the_standards(options):
+    """What else the standard decorator is asked for it does itself."""
+    theirs, ours = both(single, frozen=True, **options)
+    assert hasattr(ours(1), "__dict__") == hasattr(theirs(1), "__dict__")
+    assert (ours(1) == ours(1)) == (theirs(1) == theirs(1))
+    assert hasattr(ours, "__lt__") == hasattr(theirs, "__lt__")
+
+
+def test_a_field_it_has_no_means_for_is_refused():
+    """Rather than a class that is made wrong."""
+    for made_of in (field(kw_only=True), field(init=False, default=1)):
+        with pytest.raises(TypeError, match=r"Use dataclasses\.dataclass"):
+            dataclass(frozen=True)(type("Made", (), {"__annotations__": {"x": int}, "x": made_of}))
