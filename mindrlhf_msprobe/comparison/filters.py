@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData
@@ -14,6 +14,9 @@ from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA
 from mindrlhf_msprobe.errors import UsageError, nearest
 from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import Pattern, PatternError, pattern
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.micro_batches import MicroBatches
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _STEPS = "step numbers and ranges of them, e.g. 2-5 or 2,4-6"
@@ -265,6 +268,7 @@ class PlaceFilter:
         unlike_phases: two phases that are called otherwise stand against each other: each may do
             what the other never does.
         rules: how cells of A are called in B.
+        batches: how the batches of both were brought together; None where they are of one size.
     """
 
     def __init__(
@@ -273,9 +277,10 @@ class PlaceFilter:
         data: tuple[StepData, StepData],
         unlike_phases: bool,
         rules: Sequence[NameRule] = (),
+        batches: MicroBatches | None = None,
     ) -> None:
         self._chosen, self._data, self._unlike = chosen, data, unlike_phases
-        self._rules = rules
+        self._rules, self._batches = rules, batches
 
     def why(self, pair: Pair) -> str | None:
         """Return why a pair is not compared, None if it is."""
@@ -296,7 +301,15 @@ class PlaceFilter:
         entries = self._data[missing].entries
         if pair.entry.direction != "forward":
             has = any(entry.direction != "forward" for entry in entries)
-            return None if has else _NO_BACKWARD
+            if not has:
+                return _NO_BACKWARD
+            return (
+                None if self._batches is None else self._batches.why_alone(1 - missing, pair.entry)
+            )
+        if self._batches is not None:
+            why = self._batches.why_alone(1 - missing, pair.entry)
+            if why is not None:
+                return why
         names = {pair.entry.cell}
         cells = self._forward_cells[missing]
         if missing == 1:

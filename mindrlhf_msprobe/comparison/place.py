@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.comparison.filters import Filters, PlaceFilter
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
+from mindrlhf_msprobe.comparison.pieces import gap_if_unlike, gap_of
 from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of, why_unreadable
 from mindrlhf_msprobe.comparison.suspicion import suspicions
 from mindrlhf_msprobe.comparison.tally import Counted, Tally, is_folded, tally_of
@@ -32,6 +33,9 @@ from mindrlhf_msprobe.kept import PackedFindings
 from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.micro_batches import MicroBatches
 
 #: Bytes of tensors that one worker compares in one go.
 CHUNK_BYTES = 32 << 20
@@ -71,6 +75,9 @@ class Job:
     _planned: dict[tuple[int, int], StepPlan] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _cut: dict[tuple[int, int], MicroBatches | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
@@ -80,19 +87,31 @@ class Job:
         """Read what both runs recorded in one place; the last one is kept."""
         if (step, rank) not in self._loaded:
             a, b = (side.load(step, rank) for side in self.sides)
+            found = None
+            for shown, own in self.sides[1].phases.items():  # one phase, if any
+                if shown != own:
+                    from mindrlhf_msprobe.comparison.micro_batches import cut
+
+                    found = cut(a, b, self.mapping, (shown, own))
             self._loaded.clear()
-            self._loaded[step, rank] = a, b
+            self._cut.clear()
+            self._loaded[step, rank] = (a, b) if found is None else found.data
+            self._cut[step, rank] = found
         return self._loaded[step, rank]
 
     def filter(self, step: int, rank: int) -> PlaceFilter:
         """Return what of one place is not compared."""
         unlike = any(own != shown for shown, own in self.sides[1].phases.items())
-        return PlaceFilter(self.chosen, self.load(step, rank), unlike, self.mapping)
+        data = self.load(step, rank)
+        return PlaceFilter(self.chosen, data, unlike, self.mapping, self._cut[step, rank])
 
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one place; the last plan is kept."""
         if (step, rank) not in self._planned:
             plan = plan_step(step, rank, *self.load(step, rank), self.mapping)
+            batches = self._cut[step, rank]
+            if batches is not None:
+                plan = replace(plan, notes=(*plan.notes, batches.note))
             self._planned.clear()
             self._planned[step, rank] = plan
         return self._planned[step, rank]
@@ -345,6 +364,8 @@ def judge_pair(job: Job, work: PairWork) -> Judged:
     if status is Status.DIFFERENT and work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
         judged = Judged.of(work, status, metrics, note, words)
         return replace(judged, gap=_AT_OPTIMIZER)
+    if status is Status.DIFFERENT and (gap := gap_if_unlike(work.a, work.b)):
+        return replace(Judged.of(work, status, metrics, note, words), gap=gap)
     if job.noise and status in EXPLAINABLE:
         (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note))
         words = "; ".join(filter(None, [words, by_noise]))
@@ -437,6 +458,8 @@ def _gap(
         return why, side
     if pair.gap is not None:
         return pair.gap, side
+    if why := gap_of((pair.a, pair.b)):
+        return why, side
     if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
         return _WHOLE, side
     if _is_unknown(pair):
