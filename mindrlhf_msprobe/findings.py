@@ -351,6 +351,8 @@ class Inside:
         change: None where nothing holds for all elements that differ.
         elements, size: how many elements differ, and of how many; None from statistics.
         prompts: numbers of the prompts that all samples which differ belong to.
+        axes: what an axis is, as far as it is known: sample, token, head, channel, token_id (of the
+            vocabulary), or row (sample and token in one).
     """
 
     basis: str
@@ -359,6 +361,7 @@ class Inside:
     elements: int | None = None
     size: int | None = None
     prompts: tuple[int, ...] = ()
+    axes: tuple[tuple[int, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
@@ -370,6 +373,7 @@ class Inside:
             "different": self.elements,
             "size": self.size,
             "prompts": list(self.prompts),
+            "axes": {str(axis): name for axis, name in self.axes},
         }
 
 

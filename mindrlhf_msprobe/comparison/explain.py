@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mindrlhf_msprobe.comparison.axes import with_axes
 from mindrlhf_msprobe.comparison.check_first import check_first
 from mindrlhf_msprobe.comparison.culprit_sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.comparison.culprit_words import words_of, words_of_occasion
@@ -112,7 +113,7 @@ def explain(
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
-        inside=inside(step, index),
+        inside=with_axes(inside(step, index), step, index, runs),
         argument=finding.argument,
         source=_source(step, pair, origin),
     )

@@ -32,8 +32,30 @@ def _where(some: Some, inside: Inside) -> str:
     if some.what == "element":
         return f"element{'' if some.count == 1 else 's'} {places}"
     first, last = some.spans[0]
-    suffix = " (from there on)" if len(some.spans) == 1 and first and last == some.size - 1 else ""
-    return f"{places} along axis {some.axis}{suffix}"
+    to_the_end = len(some.spans) == 1 and first and last == some.size - 1
+    name = dict(inside.axes).get(some.axis)
+    if name is None:
+        return f"{places} along axis {some.axis}{' (from there on)' if to_the_end else ''}"
+    noun = NOUNS[name] + ("" if some.count == 1 else "s")
+    return f"{noun} {places} (axis {some.axis}{', from there on' if to_the_end else ''})"
+
+
+#: What axes are called.
+NOUNS = {
+    "sample": "sample",
+    "token": "token",
+    "head": "head",
+    "channel": "channel",
+    "token_id": "token id",
+    "row": "row",
+}
+
+
+def _along(known: dict[str, Any], inside: Inside) -> str:
+    """Return along which axis something holds: over all its tokens, say."""
+    name = dict(inside.axes).get(known["axis"])
+    named = f" ({NOUNS[name]}s)" if name is not None else ""
+    return f"along axis {known['axis']}{named}"
 
 
 def _change(change: Change, inside: Inside) -> str:
@@ -47,7 +69,7 @@ def _change(change: Change, inside: Inside) -> str:
             return f"{which} B = A {sign} {value}{_named(known)}{exact}"
         each = "in every element" if known["every"] else "in each element that differs"
         return f"B = A {sign} {value}{_named(known)} {each}{exact}"
-    return _OTHERS[change.kind](known)
+    return _OTHERS[change.kind](known, inside)
 
 
 def _number(value: float) -> str:
@@ -68,13 +90,13 @@ def _named(known: dict[str, Any]) -> str:
     return root + (ddof if n > 2 else "")
 
 
-def _rounded(known: dict[str, Any]) -> str:
+def _rounded(known: dict[str, Any], inside: Inside) -> str:
     side, other = known["side"], "A" if known["side"] == "B" else "B"
     return f"{side} is {other} rounded to {known['dtype']}, element by element"
 
 
-def _order(known: dict[str, Any]) -> str:
-    along = f"along axis {known['axis']}"
+def _order(known: dict[str, Any], inside: Inside) -> str:
+    along = _along(known, inside)
     if "turned" in known:
         return f"moved, not changed: {along}, B is A turned by {known['turned']} of {known['size']}"
     pairs = [f"B[{i}] = A[{j}]" for i, j in known["from"][:_FEW]]
@@ -82,9 +104,9 @@ def _order(known: dict[str, Any]) -> str:
     return f"moved, not changed: {along}, in another order: {', '.join(pairs)}{more}"
 
 
-def _shifted(known: dict[str, Any]) -> str:
+def _shifted(known: dict[str, Any], inside: Inside) -> str:
     by = known["by"]
-    along = f"along axis {known['axis']}"
+    along = _along(known, inside)
     return f"moved, not changed: {along}, B is A shifted by {by}, B[i] = A[i{-by:+d}]"
 
 
@@ -92,16 +114,16 @@ _OTHERS = {
     "rounded": _rounded,
     "order": _order,
     "shifted": _shifted,
-    "order_inside": lambda known: (
-        f"moved, not changed: along axis {known['axis']}, each row holds the same elements in "
+    "order_inside": lambda known, inside: (
+        f"moved, not changed: {_along(known, inside)}, each row holds the same elements in "
         f"another order"
     ),
-    "moved": lambda known: "moved, not changed: the same elements in other places",
-    "rounding": lambda known: (
+    "moved": lambda known, inside: "moved, not changed: the same elements in other places",
+    "rounding": lambda known, inside: (
         f"rounding: no element is further away than {known['ulps']} "
         f"step{'' if known['ulps'] == 1 else 's'} of its dtype (ulp)"
     ),
-    "same_statistics": lambda known: (
+    "same_statistics": lambda known, inside: (
         "max, min, mean and norm are the same, the bytes are not: so it is where values are moved "
         "rather than changed, which full tensors tell"
     ),

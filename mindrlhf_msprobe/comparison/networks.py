@@ -1,0 +1,51 @@
+"""What a run's manifest says of its networks: their cells, and what these were built with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mindrlhf_msprobe.comparison.names import ROOT
+from mindrlhf_msprobe.phases import phase_table
+from mindrlhf_msprobe.storage.reader import Run
+
+
+def role_of(run: Run, rank: int, phase: str) -> str | None:
+    """Return whose network runs in a phase; None for a phase that is not known."""
+    config = run.config(rank)
+    known = (config.phase_table() if config else phase_table({})).get(phase)
+    return known.role if known else None
+
+
+def cells_of(run: Run, role: str | None) -> list[str]:
+    """Return the names of all cells of a role's network, as far as they were recorded."""
+    return list(dict.fromkeys(name for names, _ in _groups(run, role) for name in names))
+
+
+def attributes_of(run: Run, role: str | None, cell: str) -> list[Mapping[str, Any]]:
+    """Return the attributes of a cell and of those around it, the innermost first."""
+    around = [cell]
+    while "." in around[-1]:
+        around.append(around[-1].rpartition(".")[0])
+    around += [] if cell == ROOT else [ROOT]
+    found: dict[str, Mapping[str, Any]] = {}
+    for names, attributes in _groups(run, role):
+        for name in {*around} & {*names}:
+            found.setdefault(name, attributes)
+    return [found[name] for name in around if name in found]
+
+
+def _groups(run: Run, role: str | None) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+    """Yield cells that were built alike, with their attributes; a manifest may hold anything."""
+    for manifest in run.manifests:
+        networks = manifest.get("networks")
+        for network in networks if isinstance(networks, list) else ():
+            if not isinstance(network, Mapping) or network.get("role") != role:
+                continue
+            groups = network.get("cells")
+            for group in groups if isinstance(groups, list) else ():
+                names = group.get("cells") if isinstance(group, Mapping) else None
+                if isinstance(names, list):
+                    own = group.get("attributes")
+                    known = own if isinstance(own, Mapping) else {}
+                    yield [name for name in names if isinstance(name, str)], known
