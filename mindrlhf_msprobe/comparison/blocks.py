@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.storage.arrays import give_back
 
 #: elements compared at a time: few enough for the cache, so many that calls outlast their overhead
 BLOCK = 1 << 17
+_HELD = 32 << 20  # bytes of a mapped file after which its pages are given back; a power of 2
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,9 @@ def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     whole = a.nbytes - a.nbytes % 8
     words_a, words_b = bytes_a[:whole].view(np.uint64), bytes_b[:whole].view(np.uint64)
     for i in range(0, words_a.size, BLOCK):
+        if i and not i * 8 % _HELD:
+            give_back(a)
+            give_back(b)
         block_a, block_b = words_a[i : i + BLOCK], words_b[i : i + BLOCK]
         if not np.equal(block_a, block_b, out=scratch.mask[: block_a.size]).all():
             return False
@@ -115,7 +120,8 @@ def blocks(
     """Cut two arrays of one shape into (flat index, block of a, block of b), in row-major order.
 
     A block is 1-d and contiguous. One of contiguous arrays is a view; of others, a copy of no more
-    than BLOCK elements.
+    than BLOCK elements. Pages of contiguous arrays that open_npy mapped are given back on the way;
+    those of others, of which every block may touch the whole file, stay until the array is let go.
     """
     contiguous = a.flags.c_contiguous and b.flags.c_contiguous
     if a.size <= BLOCK:
@@ -124,6 +130,9 @@ def blocks(
     elif contiguous:
         flat_a, flat_b = a.reshape(-1), b.reshape(-1)
         for i in range(0, a.size, BLOCK):
+            if i and not i * a.itemsize % _HELD:
+                give_back(a)
+                give_back(b)
             yield start + i, flat_a[i : i + BLOCK], flat_b[i : i + BLOCK]
     else:
         row = a.size // len(a)

@@ -2,7 +2,9 @@
 
 The work is a list of places (one step of one rank each). A place with large tensors comes back
 with pairs that are still to be compared; they are put together into chunks of about equal size, of
-which every worker takes the next. Whoever does the work, the result is the same.
+which every worker takes the next. A pair that is large by itself comes back with what is asked of
+its elements; that is answered span by span, and then the pair is judged. Whoever does the work, the
+result is the same.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ from typing import Protocol
 
 from mindrlhf_msprobe.comparison.folding import Folding
 from mindrlhf_msprobe.comparison.place import (
-    CHUNK_BYTES,
+    Asked,
     Job,
     Judged,
     JudgedPlace,
     PairWork,
-    judge_pair,
+    judge_or_ask,
     judge_place,
 )
+from mindrlhf_msprobe.comparison.spans import Cut, Gathering, Part, answer_span
 from mindrlhf_msprobe.findings import Finding, Side, Status
 from mindrlhf_msprobe.frozen import dataclass
 
@@ -66,8 +69,27 @@ class ChunkTask:
         return work.step, work.rank, work.index
 
 
-Task = PlaceTask | ChunkTask
-Result = JudgedPlace | tuple[Judged, ...]
+@dataclass(frozen=True)
+class SpanTask:
+    """Compare one span of a large pair."""
+
+    work: PairWork
+    cut: Cut
+    number: int
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells the task from all others."""
+        return (*self.question, self.number)
+
+    @property
+    def question(self) -> tuple[int, ...]:
+        """What tells the question from all others: the pair, and how many came before."""
+        return self.work.step, self.work.rank, self.work.index, len(self.work.answers)
+
+
+Task = PlaceTask | ChunkTask | SpanTask
+Result = JudgedPlace | tuple["Judged | Asked", ...] | Part
 
 
 @dataclass(frozen=True)
@@ -87,7 +109,9 @@ def perform(job: Job, task: Task) -> Result | Failure:
                 if task.fold:
                     place.fold()
             return place
-        return tuple(judge_pair(job, work) for work in task.works)
+        if isinstance(task, SpanTask):
+            return answer_span(task.cut, task.number)
+        return tuple(judge_or_ask(job, work) for work in task.works)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
 
@@ -171,7 +195,7 @@ def run(
         at_once: start it whatever there is to do.
         meanwhile: called in a thread once the workers are busy.
     """
-    schedule = _Schedule(places, progress, folding or Folding(None, len(places)))
+    schedule = _Schedule(places, progress, folding or Folding(None, len(places)), job.span_bytes)
     here: Engine = ThisProcess(job)
     workers: Engine | None = None
     began = time.monotonic()
@@ -206,28 +230,32 @@ class _Schedule:
         places: Sequence[tuple[int, int]],
         progress: Progress | None,
         folding: Folding,
+        chunk_bytes: int,
     ) -> None:
         self._places = list(places)
+        self._chunk_bytes = chunk_bytes
         self._folding = folding
         self._tasks: deque[Task] = deque(PlaceTask(*place) for place in places)
         self._waiting: deque[PairWork] = deque()
+        self._begun: deque[ChunkTask | SpanTask] = deque()  # what is left of large pairs
+        self._gatherings: dict[tuple[int, ...], Gathering] = {}
         self._judged: dict[tuple[int, int], JudgedPlace] = {}
         self._open: dict[tuple[int, int], int] = {}
         self._failed_once: dict[tuple[int, ...], str] = {}
         self._progress = progress
-        self._waiting_bytes = self._bytes_done = 0
+        self._waiting_bytes = self._span_bytes = self._bytes_done = 0
         self._records = self._records_done = 0
         self.running = 0
 
     @property
     def ready(self) -> bool:
         """Whether there is a task that can begin now."""
-        return bool(self._tasks or self._waiting)
+        return bool(self._tasks or self._waiting or self._begun)
 
     @property
     def tasks_left(self) -> int:
         """Return into how many tasks everything that is known to be left can be cut."""
-        return len(self._tasks) + len(self._waiting) + self.running
+        return len(self._tasks) + len(self._waiting) + len(self._begun) + self.running
 
     def seconds_left(self, spent: float) -> float:
         """Estimate how long one process would still take, from the time it has taken so far."""
@@ -235,8 +263,9 @@ class _Schedule:
         if not places or spent < _WORTH_SECONDS / 10:
             return 0.0
         done = places * _BYTES_OF_A_PLACE + self._bytes_done
-        left = (len(self._places) - places) * (done + self._waiting_bytes) / places
-        return spent * (left + self._waiting_bytes) / done
+        waiting = self._waiting_bytes + self._span_bytes
+        left = (len(self._places) - places) * (done + waiting) / places
+        return spent * (left + waiting) / done
 
     @property
     def finished(self) -> bool:
@@ -246,6 +275,13 @@ class _Schedule:
     def next_task(self, workers: int) -> Task:
         """Return the next task; pairs that wait come first, so that few of them are held."""
         self.running += 1
+        if self._begun:
+            begun = self._begun.popleft()
+            if isinstance(begun, SpanTask):
+                size = begun.cut.bytes(begun.number)
+                self._span_bytes -= size
+                self._bytes_done += size
+            return begun
         if self._waiting:
             return self._next_chunk(workers)
         task = self._tasks.popleft()
@@ -255,7 +291,7 @@ class _Schedule:
 
     def _next_chunk(self, workers: int) -> ChunkTask:
         """Put pairs together until they make a chunk, a smaller one when little is left."""
-        size = min(CHUNK_BYTES, self._waiting_bytes // workers)
+        size = min(self._chunk_bytes, self._waiting_bytes // workers)
         works = [self._waiting.popleft()]
         total = works[0].bytes
         while self._waiting and total + self._waiting[0].bytes <= size:
@@ -272,9 +308,15 @@ class _Schedule:
             self._failed(task, result)
         elif isinstance(result, JudgedPlace):
             self._place_done(result)
-        else:
+        elif isinstance(result, tuple):
             for judged in result:
-                self._settle(judged)
+                if isinstance(judged, Judged):
+                    self._settle(judged)
+                else:
+                    self._begin(judged)
+        else:
+            assert isinstance(task, SpanTask)
+            self._span_done(task, result)
         if self._progress is not None:
             known = len(self._judged)
             total = self._records * len(self._places) // max(1, known)
@@ -303,17 +345,56 @@ class _Schedule:
             self._judged[at].finish()
             self._folding.finished(self._judged[at])
 
+    def _begin(self, asked: Asked) -> None:
+        """Have a large pair compared span by span."""
+        work, cut = asked.work, asked.cut
+        tasks = [SpanTask(work, cut, number) for number in range(len(cut))]
+        self._gatherings[tasks[0].question] = Gathering(cut)
+        self._begun.extend(tasks)
+        size = sum(map(cut.bytes, range(len(cut))))
+        self._span_bytes += size
+        self._bytes_done = max(0, self._bytes_done - size)
+
+    def _span_done(self, task: SpanTask, part: Part) -> None:
+        gathering = self._gatherings.get(task.question)
+        if gathering is None:  # the answer is known, or given up, already
+            return
+        answer = gathering.add(task.number, part)
+        if answer is not None:
+            known = *task.work.answers, (task.cut.question.key, answer)
+            self._judge_again(task, replace(task.work, answers=known))
+
+    def _judge_again(self, task: SpanTask, work: PairWork) -> None:
+        """Have a pair judged with what is known now; what is left of its spans is not compared."""
+        del self._gatherings[task.question]
+        left: deque[ChunkTask | SpanTask] = deque()
+        for other in self._begun:
+            if isinstance(other, SpanTask) and other.question == task.question:
+                self._span_bytes -= other.cut.bytes(other.number)
+            else:
+                left.append(other)
+        self._begun = left
+        self._begun.appendleft(ChunkTask((work,)))
+
     def _failed(self, task: Task, failure: Failure) -> None:
         """Do a task that failed once more, in smaller parts, before giving it up."""
         if isinstance(task, ChunkTask) and len(task.works) > 1:
             half = len(task.works) // 2
             self._tasks.extendleft((ChunkTask(task.works[half:]), ChunkTask(task.works[:half])))
+        elif isinstance(task, SpanTask) and task.question not in self._gatherings:
+            return  # the answer is known, or given up, already
         elif task.key not in self._failed_once:
             self._failed_once[task.key] = failure.reason
-            self._tasks.appendleft(task)
+            if isinstance(task, SpanTask):
+                self._begun.appendleft(task)
+                self._span_bytes += task.cut.bytes(task.number)
+            else:
+                self._tasks.appendleft(task)
         else:
             note = _note_on_two(self._failed_once[task.key], failure.reason)
-            if isinstance(task, ChunkTask):
+            if isinstance(task, SpanTask):
+                self._judge_again(task, replace(task.work, answers=(), given_up=note))
+            elif isinstance(task, ChunkTask):
                 self._settle(Judged.of(task.works[0], Status.UNREADABLE, None, note, ""))
             else:
                 self._place_done(_given_up(task, note))

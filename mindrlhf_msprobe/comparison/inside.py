@@ -17,7 +17,7 @@ from mindrlhf_msprobe.comparison.judged import JudgedStep
 from mindrlhf_msprobe.comparison.timeline import DATA
 from mindrlhf_msprobe.findings import Change, Finding, Inside, Some, Status
 from mindrlhf_msprobe.frozen import dataclass
-from mindrlhf_msprobe.storage.arrays import ArrayFileError
+from mindrlhf_msprobe.storage.arrays import ArrayFileError, give_back
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -141,9 +141,11 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     seen = _Seen(dtype, [np.zeros(n, bool) for n in sizes])
     if dtype == "Float32":
         seen.rounded = {(kind, side): True for kind in ("BFloat16", "Float16") for side in "AB"}
-    for start, stop in _chunks(sizes):
+    for place in _chunks(sizes):
         with np.errstate(all="ignore"):
-            _add(seen, start, x[start:stop], y[start:stop])
+            _add(seen, place, x[place], y[place])
+        give_back(a)
+        give_back(b)
     if not seen.different:
         return None
     where = tuple(
@@ -159,13 +161,21 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     return Inside("elements", where, change, seen.different, a.size)
 
 
-def _chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    rows = max(1, _CHUNK // max(1, math.prod(sizes[1:])))
-    for start in range(0, sizes[0], rows):
-        yield start, min(sizes[0], start + rows)
+def _chunks(sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Cut a shape into places of no more than _CHUNK elements, in row-major order."""
+    inside = math.prod(sizes[1:])
+    if inside <= _CHUNK:
+        rows = max(1, _CHUNK // max(1, inside))
+        for start in range(0, sizes[0], rows):
+            yield slice(start, min(sizes[0], start + rows)), *map(slice, sizes[1:])
+        return
+    for row in range(sizes[0]):
+        for rest in _chunks(sizes[1:]):
+            yield slice(row, row + 1), *rest
 
 
-def _add(seen: _Seen, start: int, a: np.ndarray, b: np.ndarray) -> None:
+def _add(seen: _Seen, place: tuple[slice, ...], a: np.ndarray, b: np.ndarray) -> None:
+    """Add the elements that stand in a place of the whole."""
     unlike = a != b
     if a.dtype.kind == "f":
         unlike &= ~(np.isnan(a) & np.isnan(b))
@@ -180,13 +190,9 @@ def _add(seen: _Seen, start: int, a: np.ndarray, b: np.ndarray) -> None:
     if not count:
         return
     seen.different += count
-    for axis, found in enumerate(seen.axes):
+    for axis, (found, along) in enumerate(zip(seen.axes, place)):
         others = tuple(i for i in range(unlike.ndim) if i != axis)
-        along = unlike.any(axis=others)
-        if axis == 0:
-            found[start : start + len(along)] |= along
-        else:
-            found |= along
+        found[along] |= unlike.any(axis=others)
     if a.dtype.kind == "b":
         seen.finite = False
         return
@@ -316,7 +322,7 @@ def _moved(a: np.ndarray, b: np.ndarray, numbers: Sequence[int], seen: _Seen) ->
         return shift
     if a.dtype.kind == "f" and (np.isnan(a).any() or np.isnan(b).any()):
         return None
-    if not np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None)):
+    if not np.array_equal(_in_order(a), _in_order(b)):
         return None
     for axis, number in enumerate(numbers):
         if 1 < a.shape[axis] <= _MOST_PLACES and (order := _order(a, b, axis)) is not None:
@@ -329,6 +335,12 @@ def _moved(a: np.ndarray, b: np.ndarray, numbers: Sequence[int], seen: _Seen) ->
     if a.ndim > 1 and np.array_equal(np.sort(a, axis=-1), np.sort(b, axis=-1)):
         return Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
     return Change("moved", {})
+
+
+def _in_order(array: np.ndarray) -> np.ndarray:
+    found = np.sort(array, axis=None)
+    give_back(array)
+    return found
 
 
 def _order(a: np.ndarray, b: np.ndarray, axis: int) -> list[int] | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
 import numpy as np
 
 from mindrlhf_msprobe.comparison.blocks import (
@@ -12,7 +15,7 @@ from mindrlhf_msprobe.comparison.blocks import (
 )
 from mindrlhf_msprobe.comparison.float_sums import add_compiled, add_floats
 from mindrlhf_msprobe.comparison.plain_sums import add_plainly, common_integers, is_exact
-from mindrlhf_msprobe.comparison.sums import FLOAT32, FLOAT64, WIDEST, Sums
+from mindrlhf_msprobe.comparison.sums import FLOAT32, FLOAT64, WIDEST, EachBlock, Sums
 from mindrlhf_msprobe.findings import Metrics
 from mindrlhf_msprobe.frozen import dataclass
 
@@ -52,41 +55,84 @@ def compare_arrays(a: np.ndarray, b: np.ndarray, tolerance: Tolerance) -> ArrayC
         TypeError: the elements are no numbers.
         ValueError: the shapes differ.
     """
+    check_comparable(a, b)
+    transposed = is_transposed(a, b)
+    sums = Sums(tolerance, exact=is_exact(a) and is_exact(b), small=a.size <= SMALL)
+    with np.errstate(all="ignore"):
+        x, y = (a.T, b.T) if transposed else (a, b)
+        add = _adder(x, y)
+        for at, block_a, block_b in blocks(x, y):
+            add(sums, at, block_a, block_b)
+        return in_row_major_order(_finish(sums, a.size), a, b)
+
+
+def check_comparable(a: np.ndarray, b: np.ndarray) -> None:
+    """Make sure that two arrays can be compared.
+
+    Raises:
+        TypeError: the elements are no numbers.
+        ValueError: the shapes differ.
+    """
     if a.shape != b.shape:
         raise ValueError(f"shapes {a.shape} and {b.shape} differ")
     for array in (a, b):
         if array.dtype.kind not in "biufc":
             raise TypeError(f"elements of dtype {array.dtype} cannot be compared")
-    transposed = is_transposed(a, b)
-    sums = Sums(tolerance, exact=is_exact(a) and is_exact(b), small=a.size <= SMALL)
+
+
+def sum_span(a: np.ndarray, b: np.ndarray, start: int, stop: int, tolerance: Tolerance) -> Sums:
+    """Return what the elements from `start` to `stop` add to the sums of two large arrays.
+
+    `summed` of the sums of all spans is what compare_arrays returns, to the last digit.
+
+    Args:
+        a, b: 1-d and contiguous, of more than SMALL elements.
+        start: a multiple of BLOCK; and so is stop, but for the end.
+    """
+    exact = is_exact(a) and is_exact(b)
+    sums = Sums(tolerance, exact, small=False, products=EachBlock())
+    add = _adder(a, b)
     with np.errstate(all="ignore"):
-        x, y = (a.T, b.T) if transposed else (a, b)
-        if _is_compiled(x, y):
-            _add_compiled_blocks(sums, x.reshape(-1), y.reshape(-1))
-        else:
-            _add_blocks(sums, x, y)
-        if transposed and sums.first is not None:
-            sums.first = _first_different(a, b, sums.exact)
-        return _finish(sums, a.size)
+        for at, x, y in blocks(a[start:stop], b[start:stop], start):
+            add(sums, at, x, y)
+    return sums
 
 
-def _is_compiled(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether the compiled library compares two arrays, wherever it can."""
+def summed(spans: Iterable[Sums], size: int, tolerance: Tolerance) -> ArrayComparison:
+    """Put the sums of all spans together.
+
+    Args:
+        spans: in their order.
+        size: of the arrays, in elements; the first mismatch counts as they lie in memory.
+    """
+    whole: Sums | None = None
+    with np.errstate(all="ignore"):
+        for sums in spans:
+            whole = whole or Sums(tolerance, sums.exact, small=False)
+            whole.add_span(sums)
+        return _finish(whole or Sums(tolerance, exact=False), size)
+
+
+def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) -> ArrayComparison:
+    """Say where in row-major order the first mismatch is, which was counted as memory goes."""
+    if compared.metrics.first_mismatch is None or not is_transposed(a, b):
+        return compared
+    with np.errstate(all="ignore"):
+        first = _first_different(a, b, is_exact(a) and is_exact(b))
+    return replace(compared, metrics=replace(compared.metrics, first_mismatch=first))
+
+
+def _adder(a: np.ndarray, b: np.ndarray) -> Callable[[Sums, int, np.ndarray, np.ndarray], None]:
+    """Return what adds a block of these arrays: the compiled library, wherever it can."""
     alike = a.dtype == b.dtype == FLOAT32 and a.dtype.isnative and b.dtype.isnative
     contiguous = a.flags.c_contiguous and b.flags.c_contiguous
-    return alike and contiguous and a.size > SMALL
+    return _add_compiled if alike and contiguous and a.size > SMALL else _add_block
 
 
-def _add_compiled_blocks(sums: Sums, a: np.ndarray, b: np.ndarray) -> None:
-    """Add two contiguous 1-d float32 arrays; numpy adds the blocks the library cannot."""
-    for i, x, y in blocks(a, b):
-        if not add_compiled(sums, i, x, y):
-            _add_block(sums, i, x, y)
-
-
-def _add_blocks(sums: Sums, a: np.ndarray, b: np.ndarray) -> None:
-    for at, x, y in blocks(a, b):
-        _add_block(sums, at, x, y)
+def _add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
+    """Add two contiguous 1-d float32 blocks; numpy adds those that the library cannot."""
+    if not add_compiled(sums, start, a, b):
+        _add_block(sums, start, a, b)
 
 
 def _first_different(a: np.ndarray, b: np.ndarray, exact: bool) -> int | None:

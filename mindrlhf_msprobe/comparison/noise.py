@@ -12,10 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mindrlhf_msprobe.comparison.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.by_statistics import same_fingerprint
-from mindrlhf_msprobe.comparison.metrics import compare_arrays
+from mindrlhf_msprobe.comparison.metrics import ArrayComparison
+from mindrlhf_msprobe.comparison.spans import AT_ONCE, Elements
 from mindrlhf_msprobe.findings import Status, counted
 from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -53,24 +55,28 @@ class Noise:
     note: str
 
 
-def within_noise(a: Record, b: Record, repetitions: Sequence[Record | None]) -> Noise | None:
+def within_noise(
+    a: Record, b: Record, repetitions: Sequence[Record | None], elements: Elements = AT_ONCE
+) -> Noise | None:
     """Hold the difference of `a` and `b` against that of `a` and its repetitions.
 
     Args:
         repetitions: what each repetition recorded in this place, None where it has none.
+        elements: compares tensors.
 
     Returns:
         None if no repetition recorded it.
 
     Raises:
         ArrayFileError, OSError, TypeError, ValueError: a file cannot be read.
+        Unanswered: the tensors are large, and what `elements` does not know yet.
     """
     known = [record for record in repetitions if record is not None and not record.leaf.error]
     if not known:
         return None
     runs = counted(len(known), "repetition")
     members = [a, *known]
-    measure, values = _measure(a, b, members)
+    measure, values = _measure(a, b, members, elements)
     if measure is None:
         return _by_kind(b, members, runs)
     prints = {record.leaf.fingerprint for record in members}
@@ -156,7 +162,7 @@ def _non_finite(record: Record) -> int:
 
 
 def _measure(
-    a: Record, b: Record, members: Sequence[Record]
+    a: Record, b: Record, members: Sequence[Record], elements: Elements
 ) -> tuple[Callable[[Record, Record], _Distance] | None, Sequence[int]]:
     """Return how to measure the distance of two of these records, and of how many values it is."""
     all_records = [*members, b]
@@ -171,8 +177,8 @@ def _measure(
     size = math.prod(leaf.shape or ())
     if all(r.location is not None for r in all_records):
         if _discrete(leaf):
-            return _of_discrete, (size,)
-        return _of_arrays, (size, size)
+            return partial(_of_discrete, elements), (size,)
+        return partial(_of_arrays, elements), (size, size)
     return _of_statistics, (size,)
 
 
@@ -188,16 +194,20 @@ def _of_scalars(a: Record, b: Record) -> _Distance:
     return _Distance((0.0,), unlike=not same)
 
 
-def _of_arrays(a: Record, b: Record) -> _Distance:
-    compared = compare_arrays(a.array(), b.array(), Tolerance())
+def _compared(elements: Elements, a: Record, b: Record) -> ArrayComparison:
+    return elements.compare((a, b), (a.array(), b.array()), Tolerance())
+
+
+def _of_arrays(elements: Elements, a: Record, b: Record) -> _Distance:
+    compared = _compared(elements, a, b)
     unlike = compared.one_sided or compared.unlike
     metrics = compared.metrics
     return _Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)
 
 
-def _of_discrete(a: Record, b: Record) -> _Distance:
+def _of_discrete(elements: Elements, a: Record, b: Record) -> _Distance:
     """Return the share of elements that differ: the distance of two tokens means nothing."""
-    metrics = compare_arrays(a.array(), b.array(), Tolerance()).metrics
+    metrics = _compared(elements, a, b).metrics
     return _Distance((1.0 - metrics.equal_percent / 100,))
 
 

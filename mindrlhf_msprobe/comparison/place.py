@@ -1,7 +1,8 @@
 """The comparison of one step of one rank: what a worker does, and what it hands back.
 
 A place whose tensors are small is compared in one go. Of a place with large ones, the pairs with
-tensors are handed back as work of its own, so that several workers share it.
+tensors are handed back as work of its own, so that several workers share it; and one pair that is
+large by itself is shared by its spans.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.pieces import gap_if_unlike, gap_of
+from mindrlhf_msprobe.comparison.spans import (
+    AT_ONCE,
+    SPAN_BYTES,
+    Answers,
+    Cut,
+    Elements,
+    Unanswered,
+)
 from mindrlhf_msprobe.comparison.status import Judgement, judge, side_of, why_unreadable
 from mindrlhf_msprobe.comparison.suspicion import suspicions
 from mindrlhf_msprobe.comparison.tally import Counted, Tally, is_folded, tally_of
@@ -37,8 +46,6 @@ from mindrlhf_msprobe.storage.records import Record
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.micro_batches import MicroBatches
 
-#: Bytes of tensors that one worker compares in one go.
-CHUNK_BYTES = 32 << 20
 _AT_OPTIMIZER = (
     "gradients of parameters, the one run's as they arose, the other's as they entered the "
     "optimizer: after unscaling and clipping, if the training does that"
@@ -60,6 +67,8 @@ class Job:
         mapping: how cells of A are called in B.
         tokenizer: the file that tells which text a token id stands for.
         chosen: which records the caller wants compared.
+        span_bytes: how many bytes of tensors a worker compares in one go, about. It changes
+            nothing about the result.
     """
 
     sides: tuple[View, View]
@@ -68,6 +77,7 @@ class Job:
     mapping: tuple[NameRule, ...] = ()
     tokenizer: Path | None = None
     chosen: Filters = field(default_factory=Filters)
+    span_bytes: int = SPAN_BYTES
     # What was read and paired last, by its place.
     _loaded: dict[tuple[int, int], tuple[StepData, StepData]] = field(
         default_factory=dict, repr=False, compare=False
@@ -81,7 +91,7 @@ class Job:
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
-        return Job, (*settings, self.chosen)
+        return Job, (*settings, self.chosen, self.span_bytes)
 
     def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
         """Read what both runs recorded in one place; the last one is kept."""
@@ -133,7 +143,12 @@ class Job:
 
 @dataclass(frozen=True)
 class PairWork:
-    """One pair that is still to be compared: the `index`-th of its place."""
+    """One pair that is still to be compared: the `index`-th of its place.
+
+    Attributes:
+        answers: what is known of its elements already, because it was cut into spans.
+        given_up: why no more of its spans are compared.
+    """
 
     step: int
     rank: int
@@ -141,6 +156,8 @@ class PairWork:
     a: Record
     b: Record
     repetitions: tuple[Record | None, ...] = ()
+    answers: Answers = ()
+    given_up: str = ""
 
     @cached_property
     def bytes(self) -> int:
@@ -168,6 +185,14 @@ class Judged:
     ) -> Judged:
         """Return the judgement of `work`."""
         return cls(work.step, work.rank, work.index, status, metrics, note, tolerance)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A large pair, and what has to be known of its elements before it can be judged."""
+
+    work: PairWork
+    cut: Cut
 
 
 @dataclass
@@ -326,7 +351,7 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
                 parted = pair.event
     gaps.update({(gap.reason, gap.only_in): gap.records for gap in place.gaps})
     place.gaps = tuple(CoverageGap(reason, side, n) for (reason, side), n in gaps.items())
-    heavy = sum(work.bytes for work in works) > CHUNK_BYTES
+    heavy = sum(work.bytes for work in works) > job.span_bytes
     waiting = []
     for work in works:
         if heavy and work.bytes:
@@ -352,12 +377,28 @@ def judge_whole(job: Job, step: int, rank: int) -> JudgedPlace:
     return place
 
 
-def judge_pair(job: Job, work: PairWork) -> Judged:
-    """Compare one pair of records; what goes wrong with it costs nothing but its own finding."""
+def judge_or_ask(job: Job, work: PairWork) -> Judged | Asked:
+    """Compare one pair of records, unless it is large: then say what is to be known first."""
+    try:
+        return judge_pair(job, work, Elements(job.span_bytes, work.answers))
+    except Unanswered as unanswered:
+        if work.given_up:
+            return Judged.of(work, Status.UNREADABLE, None, work.given_up, "")
+        return Asked(work, unanswered.cut)
+
+
+def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged:
+    """Compare one pair of records; what goes wrong with it costs nothing but its own finding.
+
+    Raises:
+        Unanswered: it is large, and what `elements` does not know yet.
+    """
     tolerance, words = job.tolerances.of(work.a.name, work.b.name)
     try:
         decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
-        status, metrics, note = judge(work.a, work.b, tolerance, decode)
+        status, metrics, note = judge(work.a, work.b, tolerance, decode, elements)
+    except Unanswered:
+        raise
     except Exception as error:
         reason = f"it could not be compared: {type(error).__name__}: {error}"
         return Judged.of(work, Status.UNREADABLE, None, reason, words)
@@ -367,15 +408,15 @@ def judge_pair(job: Job, work: PairWork) -> Judged:
     if status is Status.DIFFERENT and (gap := gap_if_unlike(work.a, work.b)):
         return replace(Judged.of(work, status, metrics, note, words), gap=gap)
     if job.noise and status in EXPLAINABLE:
-        (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note))
+        (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note), elements)
         words = "; ".join(filter(None, [words, by_noise]))
     return Judged.of(work, status, metrics, note, words)
 
 
-def _by_noise(work: PairWork, judged: Judgement) -> tuple[Judgement, str]:
+def _by_noise(work: PairWork, judged: Judgement, elements: Elements) -> tuple[Judgement, str]:
     status, metrics, note = judged
     try:
-        noise = within_noise(work.a, work.b, work.repetitions)
+        noise = within_noise(work.a, work.b, work.repetitions, elements)
     except (ArrayFileError, OSError, TypeError, ValueError, ArithmeticError) as error:
         return (status, metrics, _joined(note, f"its noise is not known: {error}")), ""
     if noise is None:

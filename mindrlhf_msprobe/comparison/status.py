@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from mindrlhf_msprobe.comparison.blocks import Tolerance, is_finite, is_number, same_bytes
+from mindrlhf_msprobe.comparison.blocks import Tolerance, is_finite, is_number
 from mindrlhf_msprobe.comparison.by_statistics import (
     Judgement,
     judge_statistics,
@@ -17,8 +17,9 @@ from mindrlhf_msprobe.comparison.by_statistics import (
     rounding,
     same_fingerprint,
 )
-from mindrlhf_msprobe.comparison.metrics import ArrayComparison, compare_arrays
+from mindrlhf_msprobe.comparison.metrics import ArrayComparison
 from mindrlhf_msprobe.comparison.non_finite import one_sided_words
+from mindrlhf_msprobe.comparison.spans import AT_ONCE, Elements
 from mindrlhf_msprobe.comparison.texts import Decode, text_difference, token_difference
 from mindrlhf_msprobe.findings import Side, Status
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
@@ -51,11 +52,21 @@ def side_of(record: Record | None) -> Side:
     )
 
 
-def judge(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = None) -> Judgement:
+def judge(
+    a: Record,
+    b: Record,
+    tolerance: Tolerance,
+    decode: Decode | None = None,
+    elements: Elements = AT_ONCE,
+) -> Judgement:
     """Compare two records and return status, metrics (with the tensors at hand) and a note.
 
     Args:
         decode: shows token ids as text.
+        elements: compares tensors.
+
+    Raises:
+        Unanswered: the tensors are large, and what `elements` does not know yet.
     """
     both = a.location is not None and b.location is not None
     alike = _kind(a.leaf) == _kind(b.leaf)
@@ -65,7 +76,7 @@ def judge(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = No
         if reason is not None:
             return Status.UNREADABLE, None, f"{side}: {reason}"
     if a.leaf.type == b.leaf.type == "str" and a.leaf.is_tensor and b.leaf.is_tensor:
-        return _judge_texts(a, b)
+        return _judge_texts(a, b, elements)
     if "str" in (a.leaf.type, b.leaf.type) and a.leaf.is_tensor and b.leaf.is_tensor:
         kinds = ["text" if leaf.type == "str" else leaf.dtype for leaf in (a.leaf, b.leaf)]
         return Status.DTYPE_MISMATCH, None, f"{kinds[0]} against {kinds[1]}"
@@ -82,9 +93,9 @@ def judge(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = No
         note = f"{_shape(a)} against {_shape(b)}"
         return Status.SHAPE_MISMATCH, None, _with_tokens(note, a, b, decode)
     if a.location is not None and b.location is not None:
-        status, metrics, note = _judge_arrays(a, b, tolerance)
-        if status is Status.DIFFERENT:
-            note = _with_tokens(note, a, b, decode)
+        status, metrics, note = _judge_arrays(a, b, tolerance, elements)
+        if status is Status.DIFFERENT and metrics is not None:
+            note = _with_tokens(note, a, b, decode, metrics.first_mismatch)
         return status, metrics, note
     return judge_statistics(a.leaf, b.leaf, tolerance)
 
@@ -108,11 +119,11 @@ def _file_name(record: Record) -> str:
     return record.file.name if record.file else record.name
 
 
-def _judge_texts(a: Record, b: Record) -> Judgement:
+def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement:
     """Compare key data that were saved as text; texts of unlike length are simply different."""
     texts = isinstance(a.leaf.value, str) and isinstance(b.leaf.value, str)
     if a.leaf.shape == b.leaf.shape and a.location is not None and b.location is not None:
-        status, metrics, note = _judge_arrays(a, b, Tolerance())
+        status, metrics, note = _judge_arrays(a, b, Tolerance(), elements)
     elif texts:
         same = a.leaf.value == b.leaf.value and a.leaf.shape == b.leaf.shape
         status, metrics, note = Status.IDENTICAL if same else Status.DIFFERENT, None, ""
@@ -125,12 +136,18 @@ def _judge_texts(a: Record, b: Record) -> Judgement:
     return status, metrics, note
 
 
-def _with_tokens(note: str, a: Record, b: Record, decode: Decode | None) -> str:
-    """Add where two sequences of token ids first differ; other numbers say nothing that way."""
+def _with_tokens(
+    note: str, a: Record, b: Record, decode: Decode | None, first: int | None = None
+) -> str:
+    """Add where two sequences of token ids first differ; other numbers say nothing that way.
+
+    Args:
+        first: the flat index of the first different element, where that is known.
+    """
     if not all((r.leaf.dtype or "").startswith(("Int", "UInt")) and r.location for r in (a, b)):
         return note
     try:
-        where = token_difference(a.array(), b.array(), decode)
+        where = token_difference(a.array(), b.array(), decode, first)
     except (ArrayFileError, OSError, ValueError):
         return note
     return "; ".join(filter(None, [note, where]))
@@ -176,7 +193,7 @@ def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     return Status.DIFFERENT, None, note
 
 
-def _judge_arrays(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
+def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements) -> Judgement:
     arrays = []
     for record, side in ((a, "A"), (b, "B")):
         try:
@@ -185,9 +202,10 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance) -> Judgement:
             return Status.UNREADABLE, None, f"{side}: {_file_name(record)} {error}"
     same_prints = same_fingerprint(a.leaf, b.leaf)
     try:
-        if same_prints and same_bytes(arrays[0], arrays[1]):
+        opened = arrays[0], arrays[1]
+        if same_prints and elements.same_bytes((a, b), opened):
             return Status.IDENTICAL, None, ""
-        compared = compare_arrays(arrays[0], arrays[1], tolerance)
+        compared = elements.compare((a, b), opened, tolerance)
     except (OSError, TypeError, ValueError) as error:
         return Status.UNREADABLE, None, str(error)
     status, metrics, note = _judge_compared(a.leaf, b.leaf, compared, tolerance)

@@ -36,7 +36,14 @@ class Sums:
     The sums of products are float64, or longdouble once a block needed its range. d is a−b.
     """
 
-    def __init__(self, tolerance: Tolerance, exact: bool, *, small: bool = True) -> None:
+    def __init__(
+        self,
+        tolerance: Tolerance,
+        exact: bool,
+        *,
+        small: bool = True,
+        products: Products | None = None,
+    ) -> None:
         self.tolerance = tolerance
         self.exact = exact  # both sides are integers or bool
         self.small = small  # few elements in all, for which float32 has more overhead than it saves
@@ -46,7 +53,7 @@ class Sums:
         self.max_abs: Any = 0
         self.max_rel: Any = 0.0
         self.within = [0, 0, 0]
-        self.products = Products()
+        self.products = Products() if products is None else products
         self.nan_a = self.nan_b = self.inf_a = self.inf_b = 0
         self.one_sided = self.unlike = False
         self.within_tolerance = True
@@ -55,6 +62,30 @@ class Sums:
             min(tolerance.rtol * (1 - 1e-6), FLOAT32_MAX),
             min(tolerance.atol * (1 - 1e-6) - 1e-37, FLOAT32_MAX),
         )
+
+    def add_span(self, other: Sums) -> None:
+        """Add the sums of the span that follows; its products are an EachBlock.
+
+        All but the products are counts, extremes and answers, which come out the same in whatever
+        parts they are had. Products are rounded with every sum, so they are added block by block.
+        """
+        self.equal += other.equal
+        if self.first is None:
+            self.first = other.first
+        self.compared += other.compared
+        self.max_abs = max(self.max_abs, other.max_abs)
+        self.max_rel = max(self.max_rel, other.max_rel)
+        self.within = [x + y for x, y in zip(self.within, other.within)]
+        assert isinstance(other.products, EachBlock)
+        for products in other.products.blocks:
+            self.products.add(Products(*products))
+        self.nan_a += other.nan_a
+        self.nan_b += other.nan_b
+        self.inf_a += other.inf_a
+        self.inf_b += other.inf_b
+        self.one_sided |= other.one_sided
+        self.unlike |= other.unlike
+        self.within_tolerance &= other.within_tolerance
 
     def add_equal(self, start: int, equal: np.ndarray, count: int) -> None:
         """Count the equal elements of the block at `start`."""
@@ -100,6 +131,22 @@ class Products:
         else:
             cosine = self.ab / norms
         return max(-1.0, min(1.0, float(cosine)))
+
+
+class EachBlock(Products):
+    """The products of every block by themselves, to be added up in order later.
+
+    Attributes:
+        blocks: (aa, bb, ab, dd, ad) of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: list[tuple[Any, ...]] = []
+
+    def add(self, other: Products) -> None:
+        """Keep the sums of a further block."""
+        self.blocks.append((other.aa, other.bb, other.ab, other.dd, other.ad))
 
 
 def in_range(square: Any, values: np.ndarray) -> bool:

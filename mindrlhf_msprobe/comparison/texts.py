@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.comparison.blocks import blocks
 from mindrlhf_msprobe.errors import UsageError
 
 _CHARACTERS = 20  # of a text shown before and after the first difference
@@ -44,25 +45,46 @@ def text_difference(a: str, b: str) -> str:
     return f"from token {number} (character {first}) on: {around(a)!r} against {around(b)!r}"
 
 
-def token_difference(a: np.ndarray, b: np.ndarray, decode: Decode | None = None) -> str:
+def token_difference(
+    a: np.ndarray, b: np.ndarray, decode: Decode | None = None, first: int | None = None
+) -> str:
     """Return where two integer arrays, one sequence a row, first differ; "" if they do not say.
 
     Args:
         a, b: of shape (…, length); the lengths may differ, but the rest of the shapes may not.
         decode: shows the ids as text as well.
+        first: of arrays of one shape, the flat index of the first different element, if known.
     """
     if not (a.ndim and b.ndim) or a.shape[:-1] != b.shape[:-1]:
         return ""
     common = min(a.shape[-1], b.shape[-1])
+    if first is not None and a.shape == b.shape:
+        before, at = divmod(first, common)
+        row = tuple(map(int, np.unravel_index(before, a.shape[:-1]))) if a.ndim > 1 else ()
+        return _from_token(at, row, a[row], b[row], decode)
     for row in np.ndindex(a.shape[:-1]):
         x, y = np.asarray(a[row]), np.asarray(b[row])
-        unlike = np.flatnonzero(x[:common] != y[:common])
-        if unlike.size or x.size != y.size:
-            first = int(unlike[0]) if unlike.size else common
-            where = f" of row {', '.join(map(str, row))}" if row else ""
-            sides = [_around(side, first, decode) for side in (x, y)]
-            return f"from token {first}{where} on: {sides[0]} against {sides[1]}"
+        unlike = _first_unlike(x[:common], y[:common])
+        if unlike is not None or x.size != y.size:
+            return _from_token(common if unlike is None else unlike, row, x, y, decode)
     return ""
+
+
+def _from_token(
+    at: int, row: tuple[int, ...], x: np.ndarray, y: np.ndarray, decode: Decode | None
+) -> str:
+    where = f" of row {', '.join(map(str, row))}" if row else ""
+    sides = [_around(side, at, decode) for side in (x, y)]
+    return f"from token {at}{where} on: {sides[0]} against {sides[1]}"
+
+
+def _first_unlike(x: np.ndarray, y: np.ndarray) -> int | None:
+    """Return the index of the first different element of two rows, None if there is none."""
+    for start, block_x, block_y in blocks(x, y):
+        unlike = block_x != block_y
+        if unlike.any():
+            return start + int(unlike.argmax())
+    return None
 
 
 def _around(row: np.ndarray, first: int, decode: Decode | None) -> str:

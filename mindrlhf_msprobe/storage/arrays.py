@@ -6,6 +6,7 @@ float32); the dtype by which it was recorded stands in the leaf beside it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import mmap
@@ -122,11 +123,44 @@ def _open_array(file: int) -> np.ndarray:
         if expected == 0:
             return np.empty(shape, dtype)
         small = offset + expected <= len(head)
-        data = head if small else mmap.mmap(file, offset + expected, access=mmap.ACCESS_READ)
+        data = head if small else _Mapped(file, offset + expected, access=mmap.ACCESS_READ)
         array = np.frombuffer(data, dtype, count, offset)
         return array.reshape(shape, order="F" if fortran else "C")
     except (OSError, ValueError, OverflowError, MemoryError) as error:
         raise ArrayFileError(f"cannot be mapped as shape {list(shape)}: {error}") from None
+
+
+class _Mapped(mmap.mmap):
+    """A file mapped by open_npy: shared and read-only, so that its pages can be had again."""
+
+
+def give_back(array: np.ndarray) -> None:
+    """Take the pages of a file that open_npy mapped out of this process's memory.
+
+    They are mapped again where they are read again, from the page cache as long as they are there.
+    Nothing happens to any other array.
+    """
+    file = _mapping(array)
+    if file is not None and _DONTNEED is not None:
+        with contextlib.suppress(OSError):
+            file.madvise(_DONTNEED)
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Tell whether an array is a file that open_npy mapped, or a part of it, and no copy."""
+    return _mapping(array) is not None
+
+
+def _mapping(array: np.ndarray) -> _Mapped | None:
+    held: Any = array
+    while isinstance(held, np.ndarray):
+        held = held.base
+    if isinstance(held, memoryview):
+        held = held.obj
+    return held if isinstance(held, _Mapped) else None
+
+
+_DONTNEED = getattr(mmap, "MADV_DONTNEED", None) if hasattr(mmap.mmap, "madvise") else None
 
 
 def _header_end(head: bytes) -> int:
