@@ -84,20 +84,21 @@ def within_noise(
         return Noise(False, f"A and its {runs} agree bit for bit here")
     spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
     distances = [measure(member, b) for member in members]
-    if any(distance.unlike for distance in (*spreads, *distances)):
-        varies = any(distance.unlike for distance in spreads)
-        among = _by_non_finite(b, members, varies, runs)
-        if not among.natural:
-            return among
+    # Beside an unlike NaN or infinity a distance is that of the other elements alone: B is held
+    # against those only that have the same ones in the same places.
+    nearest = [distance for distance in distances if not distance.unlike]
+    if not nearest:
+        return Noise(False, f"neither A nor its {runs} have NaN and infinity in the same places")
     strays = [found.by for found in spreads if found.by is not None]
-    aparts = [found.by for found in distances if found.by is not None]
-    if len(strays) < len(spreads) or len(aparts) < len(distances):
+    aparts = [found.by for found in nearest if found.by is not None]
+    if len(strays) < len(spreads) or len(aparts) < len(nearest):
         return Noise(False, "NaN or infinity leaves nothing to hold against the noise")
     spread = [max(column) for column in zip(*strays)]
     distance = [min(column) for column in zip(*aparts)]
     if not all(map(math.isfinite, (*spread, *distance))):
         return Noise(False, "a distance that is too large for a float")
-    return _judge(distance, spread, values, len(known), runs)
+    alike = not any(found.unlike for found in spreads)
+    return _judge(distance, spread, values, len(known), runs, alike)
 
 
 def _judge(
@@ -106,6 +107,7 @@ def _judge(
     values: Sequence[int],
     count: int,
     runs: str,
+    alike: bool,
 ) -> Noise:
     worst, margin, spread = 0.0, LEAST_MARGIN, spreads[0]
     for distance, stray, number in zip(distances, spreads, values):
@@ -116,19 +118,12 @@ def _judge(
         if ratio / limit >= worst / margin:
             worst, margin, spread = ratio, limit, stray
     if math.isinf(worst):
-        return Noise(False, f"A and its {runs} agree bit for bit here")
+        how = "bit for bit here" if alike else "here in all but NaN and infinity"
+        return Noise(False, f"A and its {runs} agree {how}")
     return Noise(
         worst <= margin,
         f"{worst:.3g} times the noise of {runs} ({spread:.2g}; up to {margin:.3g} times passes)",
     )
-
-
-def _by_non_finite(b: Record, members: Sequence[Record], varies: bool, runs: str) -> Noise:
-    """Judge records with NaN or infinite elements where another one has none."""
-    counts = [_non_finite(record) for record in (b, *members)]
-    if varies and counts[0] <= 2 * max(counts[1:]):
-        return Noise(True, f"NaN or infinite elements come and go among A and its {runs}, too")
-    return Noise(False, f"A and its {runs} have no such NaN or infinite elements")
 
 
 def _margin(values: int, repetitions: int) -> float:
@@ -138,8 +133,8 @@ def _margin(values: int, repetitions: int) -> float:
 
 def _by_kind(b: Record, members: Sequence[Record], runs: str) -> Noise:
     """Judge what has no distance: texts, shapes, dtypes. What comes and goes by itself is noise."""
-    if _non_finite(b) and not any(map(_non_finite, members)):
-        return _by_non_finite(b, members, False, runs)
+    if any(count and not any(counts) for count, *counts in zip(*map(_non_finite, (b, *members)))):
+        return Noise(False, f"A and its {runs} have no such NaN or infinite elements")
     own, *kinds = (_kind(record) for record in (b, *members))
     if all(kind == kinds[0] for kind in kinds):
         return Noise(False, f"A and its {runs} agree here")
@@ -157,8 +152,8 @@ def _kind(record: Record) -> tuple[object, ...]:
     return leaf.type, leaf.dtype, value, *(leaf.shape or ())
 
 
-def _non_finite(record: Record) -> int:
-    return (record.leaf.nan_count or 0) + (record.leaf.inf_count or 0)
+def _non_finite(record: Record) -> tuple[int, int]:
+    return record.leaf.nan_count or 0, record.leaf.inf_count or 0
 
 
 def _measure(

@@ -174,6 +174,55 @@ def test_infinities_are_no_noise(compared, task, other):
     assert statuses(result, "k") == [Status.DIFFERENT]
 
 
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_non_finite_elements_pass_where_a_repetition_has_the_same_ones(compared, shape):
+    """Whatever comes and goes: B must have the NaN and infinities of A or of one repetition."""
+    random = np.random.default_rng(11)
+    numbers = [np.nan, np.inf, -np.inf, 1.0, 1.0, 1.0]
+    size = int(np.prod(shape))
+    keys = [
+        {f"k{i}": random.choice(numbers, size).reshape(shape) for i in range(100)} for _ in range(4)
+    ]
+    result = compared(
+        a={"keys": keys[0]}, b={"keys": keys[1]}, repetitions=[{"keys": k} for k in keys[2:]]
+    )
+    findings = {finding.key: finding for finding in result.findings if finding.key}
+    passed = 0
+    for key, value in keys[1].items():
+        like = [np.array_equal(value, run[key], equal_nan=True) for run in (keys[0], *keys[2:])]
+        assert findings[key].status.agrees == any(like), (key, value)
+        passed += findings[key].status.agrees
+    assert 0 < passed < len(keys[1])
+
+
+@pytest.mark.parametrize("places", [1, 5])
+@pytest.mark.parametrize("where", ["a", "repetition"])
+def test_infinity_in_one_run_excuses_no_other_number(compared, where, places):
+    """A run that overflowed is at no distance from a B that did not: it says nothing of it."""
+
+    def of(first):
+        return {"keys": {"loss": np.array([first, 2.0, 3.0, 4.0, 5.0][:places])}}
+
+    runs = {"a": of(1.0), "repetitions": [of(1.0), of(1.0)]}
+    if where == "a":
+        runs["a"] = of(np.inf)
+    else:
+        runs["repetitions"][0] = of(np.inf)
+    result = compared(b=of(500.0), **runs)
+    assert differing(result) == ["loss"]
+    assert "agree here in all but NaN and infinity" in result.verdict.first_divergence.explanation
+    assert differing(compared(b=of(np.inf), where="known", **runs)) == []
+
+
+def test_infinity_where_shapes_vary_excuses_no_nan(compared):
+    """Masks of -inf whose shapes vary are no reason for NaN."""
+    each = [{"keys": {"mask": np.full((2, size), -np.inf)}} for size in (5, 6, 7)]
+    for value, passes in ((-np.inf, True), (np.nan, False)):
+        b = {"keys": {"mask": np.full((2, 8), value)}}
+        result = compared(a=each[0], b=b, repetitions=each[1:], where=str(value))
+        assert differing(result) == ([] if passes else ["mask"])
+
+
 def test_nan_on_all_sides_hides_nothing_from_the_statistics(compared):
     """Where A, B and the repetitions hold NaN, their statistics are all the same: no pass."""
 
