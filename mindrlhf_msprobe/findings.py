@@ -539,8 +539,8 @@ class Difference:
             cells, optimizers, environment, configurations, msprobe_config or initial_weights.
         name: the setting, by its path inside the section, e.g. `actor.model.num_layers`.
         a, b: what each run says, as text; None where it says nothing.
-        role, phase: of modes, cells and optimizers, whose network it is, and the phase if it holds
-            for that one alone.
+        role, phases: of modes, cells and optimizers, whose network it is, and the phases if it does
+            not hold for all of that role.
         step: the step from which on they differ, if not from the first.
         cells: of modes and cells, the cells it holds for.
     """
@@ -550,9 +550,14 @@ class Difference:
     a: str | None
     b: str | None
     role: str | None = None
-    phase: str | None = None
+    phases: tuple[str, ...] = ()
     step: int | None = None
     cells: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def phase(self) -> str | None:
+        """The phase, if it holds for one alone."""
+        return self.phases[0] if len(self.phases) == 1 else None
 
     @property
     def is_place(self) -> bool:
@@ -566,7 +571,8 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        more = {"role": self.role, "phase": self.phase, "step": self.step}
+        several = list(self.phases) if len(self.phases) > 1 else None
+        more = {"role": self.role, "phase": self.phase, "phases": several, "step": self.step}
         return {
             **{"section": self.section, "name": self.name, "a": self.a, "b": self.b},
             **{key: value for key, value in more.items() if value is not None},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -213,6 +213,7 @@ def optimizer_settings(optimizer: nn.Cell) -> dict[str, Any]:
     group; one value where they are all equal.
     """
     found: dict[str, Any] = dict(learning_rates(optimizer))
+    trained = [str(p.name) for p in getattr(optimizer, "parameters", None) or ()]
     for name in ("weight_decay", "global_step"):
         _put(found, name, _grouped(name, getattr(optimizer, name, None)))
     for path, cell in named_cells(optimizer).items():
@@ -221,8 +222,18 @@ def optimizer_settings(optimizer: nn.Cell) -> dict[str, Any]:
             found[path] = type(cell).__name__
         for name, value in [*vars(cell).items(), *cell._params.items()]:
             if is_setting(name) and name not in _DERIVED and not name.startswith("_"):
+                if isinstance(value, Parameter) and _is_of_trained(name, value, trained):
+                    continue
                 _put(found, prefix + name, _setting_value(name, value, in_schedule=bool(prefix)))
     return found
+
+
+def _is_of_trained(name: str, value: Any, trained: Sequence[str]) -> bool:
+    """Tell whether a parameter is one that the optimizer updates, or the state it keeps for one.
+
+    MindSpore names the state after the parameter: `moments.head.bias`.
+    """
+    return value.size == 1 and any(name == p or name.endswith(f".{p}") for p in trained)
 
 
 def learning_rates(optimizer: nn.Cell, most: int = _MAX_GROUPS) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What the watched networks and their optimizers are set to, and when that changed.
 
 Taken when a network is watched and when it first runs. From then on a step looks at the attributes
-when the network first runs in it, and again in an update; at the cells' modes at the first opening
-of each phase; at the root's mode at every opening. A look compares objects and walks through no
+when the network first runs in it, and again in an update; at learning rates then and at every
+opening of an update; at the cells' modes at the first opening of each phase; at the root's mode at
+every opening. A look compares objects and walks through no
 cells. Nothing is hooked, and no network is kept alive.
 """
 
@@ -131,12 +132,12 @@ class NetworkSettings:
             self._changed = True
         self._look_for_optimizer(phase)
         modes = self._modes.setdefault(phase.name, _Modes())
-        first = modes.step != step
-        if first:
-            if network.step != step or phase.name in UPDATE_PHASES:
-                self._changed |= network.note_changes(step, phase.name)
+        first, in_update = modes.step != step, phase.name in UPDATE_PHASES
+        if first or in_update:  # the trainer may set a learning rate for each micro-step
             for optimizer in self._optimizers.get(phase.role, ()):
-                self._changed |= optimizer.note_changes(step)
+                self._changed |= optimizer.note_changes(step, again=in_update)
+        if first and (network.step != step or in_update):
+            self._changed |= network.note_changes(step, phase.name)
         self._changed |= modes.note(step, network, first=first)
 
     def _look_for_optimizer(self, phase: Phase) -> None:
@@ -389,10 +390,14 @@ class _Optimizer:
         changes = {"changes": list(self._changes)} if self._changes else {}
         return {"class": self._class, "settings": self._settings, **changes}
 
-    def note_changes(self, step: int) -> bool:
-        """Note learning rates, and other settings of groups, that are not those of before."""
+    def note_changes(self, step: int, *, again: bool) -> bool:
+        """Note learning rates, and other settings of groups, that are not those of before.
+
+        Args:
+            again: look also where this step has looked already.
+        """
         cell = self.cell()
-        if cell is None or step == self._step:
+        if cell is None or (step == self._step and not again):
             return False
         self._step = step
         now = learning_rates(cell, _MAX_READ)

@@ -7,6 +7,7 @@ update of its role, an attribute of the cell that computed otherwise, the mode o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from mindrlhf_msprobe.comparison.judged import JudgedStep
 from mindrlhf_msprobe.comparison.preflight_networks import CELLS, MODES, OPTIMIZERS
@@ -127,8 +128,8 @@ class _Place:
         return Nearness.ROLE if self._came_of_update(difference) else None
 
     def _of_cells(self, difference: Difference) -> Nearness | None:
-        if difference.phase is not None and self._phase is not None:
-            if difference.phase != self._phase.name:
+        if difference.phases and self._phase is not None:
+            if self._phase.name not in difference.phases:
                 return Nearness.ROLE if self._came_of_update(difference) else None
         elif not self._concerns(difference.role):
             return None
@@ -140,7 +141,7 @@ class _Place:
         """Tell whether it can have changed an update of the role before the finding."""
         role = difference.role
         return (
-            (difference.phase is None or difference.phase in UPDATE_PHASES)
+            (not difference.phases or any(p in UPDATE_PHASES for p in difference.phases))
             and role in self._updated
             and self._concerns(role)
             and self._cause is not Cause.COMPUTATION
@@ -152,12 +153,14 @@ class _Place:
             return False  # it came from outside the cells
         if self._cause is Cause.PARAMETER:
             return (difference.role or "") in self._updated
-        if self._cause is not Cause.COMPUTATION or self._cell in (None, "root"):
+        if self._cause is not Cause.COMPUTATION or self._cell is None or self._cell == "root":
             return True
-        cells = difference.cells or ("root",)
         own = f"{self._cell}."
-        if difference.section == MODES and not difference.cells:
-            return True  # of the network as a whole
+        if difference.section == MODES:  # a mode holds for all cells inside, too
+            around = {"root", *accumulate(self._cell.split("."), "{}.{}".format)}
+            if not difference.cells or around.intersection(difference.cells):
+                return True
+        cells = difference.cells or ("root",)
         return any(cell == self._cell or cell.startswith(own) for cell in cells)
 
     def _concerns(self, role: str | None) -> bool:

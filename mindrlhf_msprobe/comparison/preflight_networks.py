@@ -6,7 +6,6 @@ both runs have to the last; the first step at which it differs is told.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -62,7 +61,7 @@ def compare_networks(
                 reason = f"{section}: {{}} {{was}} withheld in both runs, possibly secret"
                 notes.about(reason, one.name)
                 continue
-            place = {"role": one.role, "phase": one.phase, "step": one.step, "cells": one.cells}
+            place = {"role": one.role, "phases": one.phases, "step": one.step, "cells": one.cells}
             merged.places[section, one.name] = place
             merged.add(section, rank, [(one.name, *values)])
 
@@ -76,7 +75,7 @@ class _Found:
     a: Any
     b: Any
     role: str | None
-    phase: str | None = None
+    phases: tuple[str, ...] = ()
     step: int | None = None
     cells: tuple[str, ...] = ()
 
@@ -193,7 +192,7 @@ def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_F
             continue
         suffix = "" if step is None else f" from step {step} on"
         if left[0] != right[0]:
-            yield _Found(phase + suffix, "", _word(left[0]), _word(right[0]), role, phase, step)
+            yield _Found(phase + suffix, "", _word(left[0]), _word(right[0]), role, (phase,), step)
             continue
         unlike = [
             (cell, mine, other)
@@ -203,7 +202,7 @@ def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_F
         for (mine, other), group in _grouped(unlike, lambda one: one[1:]):
             cells = tuple(cell for cell, *_ in group)
             name = named((f"{phase}: {_some(cells, 'cell')}{suffix}",))
-            yield _Found(name, "", _word(mine), _word(other), role, phase, step, cells)
+            yield _Found(name, "", _word(mine), _word(other), role, (phase,), step, cells)
     phased = {n.role for side in (a, b) for n in side.networks if n.phases}
     for role, of_a, of_b in _by_role(a, b):
         trains = of_a.training, of_b.training
@@ -232,12 +231,17 @@ def _first_apart(a: Timeline, b: Timeline, last: float) -> tuple[int | None, Any
     """
     first = max(a[0][0], b[0][0])
     for step in sorted({first, *(s for s, _ in (*a, *b) if first < s <= last)}):
-        for mine, other in itertools.zip_longest(_values(a, step), _values(b, step)):
-            mine = _values(a, step)[-1] if mine is None else mine
-            other = _values(b, step)[-1] if other is None else other
+        for mine, other in _in_turn(a, b, step):
             if not _alike(mine, other):
                 return None if step == first else step, mine, other
     return None, None, None
+
+
+def _in_turn(a: Timeline, b: Timeline, step: int) -> Iterator[tuple[Any, Any]]:
+    """Yield what both were in turn in a step; the last of one that had fewer values stays."""
+    left, right = _values(a, step), _values(b, step)
+    for i in range(max(len(left), len(right))):
+        yield left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
 
 
 def _values(timeline: Timeline, step: int) -> list[Any]:
@@ -306,9 +310,9 @@ def _cells(a: _Networks, b: _Networks, last: float, notes: Notes, alike: bool) -
     for (role, _), (group, phases) in found.items():
         one = group[0]
         of_role = {phase for network, _, in_ in pairs if network.role == role for phase in in_}
-        only = phases[0] if phases and set(phases) != of_role else None
+        only = tuple(dict.fromkeys(phases)) if set(phases) != of_role else ()
         name = _some([_path(role, u.cell, u.attribute) for u in group], f"{one.kind} cell")
-        name += f" in {only}" if only else ""
+        name += f" in {', '.join(only)}" if only else ""
         name += "" if one.step is None else f" from step {one.step} on"
         cells = tuple(u.cell for u in group)
         yield _Found(named((name,)), one.attribute, one.a, one.b, role, only, one.step, cells)
@@ -355,11 +359,11 @@ def _apart(
     for timeline in changes:
         if len(timeline) >= most:
             last = min(last, timeline[-1][0])
-    timelines = [[(-1, start), *timeline] for start, timeline in zip((a, b), changes)]
+    left_all, right_all = ([(-1, start), *timeline] for start, timeline in zip((a, b), changes))
     for step in sorted({step for timeline in changes for step, _ in timeline if step <= last}):
-        left, right = (_values(timeline, step)[-1] for timeline in timelines)
-        if not _alike(left, right):
-            return step, left, right
+        for left, right in _in_turn(left_all, right_all, step):
+            if not _alike(left, right):
+                return step, left, right
     return None, _SAME, _SAME
 
 
@@ -391,9 +395,8 @@ def _optimizers(
             step, left, right = _apart(mine[setting], other[setting], both, last)
             if left is not _SAME:
                 suffix = "" if step is None else f" from step {step} on"
-                yield _Found(
-                    named((name, setting)) + suffix, setting, left, right, role, None, step
-                )
+                whose = named((name, setting)) + suffix
+                yield _Found(whose, setting, left, right, role, step=step)
 
 
 def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:

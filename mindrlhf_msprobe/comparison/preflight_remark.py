@@ -85,7 +85,9 @@ def _about_settings(differences: Iterable[Difference]) -> str:
     if not rest:
         return ""
     first = f"{rest[0].section} {rest[0].name}: {_against(rest[0])}"
-    return f"{counted(len(rest), 'setting')} differ{'s' * (len(rest) == 1)}, first {first}"
+    if len(rest) == 1:
+        return f"1 setting differs: {first}"
+    return f"{counted(len(rest), 'setting')} differ, the first: {first}"
 
 
 def _against(difference: Difference) -> str:

@@ -155,6 +155,44 @@ def test_what_changes_is_noted_with_its_step(key_data_probe: MakeProbe) -> None:
     ]
 
 
+def test_a_learning_rate_is_noted_in_the_step_it_was_set_in(
+    key_data_probe: MakeProbe,
+) -> None:
+    """Set after another phase of the role, or between two micro-steps: not one step later."""
+    network = PolicyLoss()
+    optimizer = nn.SGD(network.trainable_params(), 0.5)
+    probe = key_data_probe()
+    probe.watch(actor=network, optimizers={"actor": optimizer})
+    rates = {(1, 0): 0.25, (2, 0): 0.125, (2, 1): 0.0625}
+    for step in range(4):
+        with probe.phase("actor_compute_log_prob"):
+            pass
+        for micro_step in range(2):
+            if (step, micro_step) in rates:
+                rate = Tensor(rates[step, micro_step], ms.float32)
+                optimizer.learning_rate.set_data(rate)
+            with probe.phase("actor_update"):
+                pass
+        probe.step()
+    assert sections(probe)["optimizers"]["actor"]["changes"] == [
+        {"step": step, "name": "learning_rate", "value": value}
+        for (step, _), value in rates.items()
+    ]
+
+
+def test_weights_of_one_element_are_no_settings_of_the_optimizer(key_data_probe: MakeProbe) -> None:
+    """Neither the parameter that is trained nor the moments that are kept for it."""
+    network = nn.Dense(3, 1)
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    adam = nn.AdamWeightDecay(network.trainable_params(), 0.1)
+    probe = key_data_probe()
+    probe.watch(actor=network, optimizers={"actor": optimizer, "critic": adam})
+    probe.step()
+    for found in sections(probe)["optimizers"].values():
+        assert found["settings"]["learning_rate"] == 0.1
+        assert not [name for name in found["settings"] if "bias" in name]
+
+
 def test_a_counter_does_not_fill_the_file(key_data_probe: MakeProbe) -> None:
     """What is another value in every step is noted a few times, and what else changes still is."""
     network = PolicyLoss()

@@ -202,3 +202,63 @@ def test_a_configuration_is_checked_before_another_recording(compare: Compare) -
     assert [line.split(":")[1].strip() for line in before] == [
         *("kl_coef", "critic", "msprobe_config")
     ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [(["layers.0"], True), (["layers.0.mlp"], True), (["root"], True), (["layers.1"], False)],
+)
+def test_the_mode_of_a_cell_holds_for_those_inside(
+    tmp_path: Path, cells: list[str], expected: bool
+) -> None:
+    """A mode that is another one in the cell that computed otherwise, or in one around it."""
+    runs = []
+    for name, faults in (("a", ()), ("b", (Fault("layers.0.mlp", "actor_update", step=1),))):
+        root = record_training(tmp_path / name, faults=faults)
+        content = json.loads((root / "run.json").read_text())
+        others = dict.fromkeys(cells, name == "a")
+        modes = {"actor_update": [{"step": 0, "training": False, "others": others}]}
+        content.update(sections(), modes=modes)
+        (root / "run.json").write_text(json.dumps(content))
+        runs.append(root)
+    comparison = compare_runs(*runs, output_path=None)
+    first = comparison.verdict.first_divergence
+    assert first is not None
+    assert first.cause is Cause.COMPUTATION
+    assert checked(comparison) == (
+        [("phase", "modes", f"actor_update: {cells[0]}")] if expected else []
+    )
+
+
+def of_two_networks(beta: float) -> list[dict[str, Any]]:
+    """Return two networks of the actor: one that generates, one with its loss that trains."""
+    generating = {"class": "Policy", "attributes": {}, "cells": ["root"]}
+    training = {"class": "Loss", "attributes": {"beta": beta}, "cells": ["loss"]}
+    phases = (PHASES["actor"][:1], PHASES["actor"][1:])
+    return [
+        {"role": "actor", "phases": of, "class": "X", "training": False, "cells": [cell]}
+        for of, cell in zip(phases, (generating, training))
+    ]
+
+
+def test_a_setting_of_a_network_that_runs_in_several_phases_holds_for_each(tmp_path: Path) -> None:
+    """The cell of the loss belongs to the network that trains: it explains the loss, and stands
+    with all of that network's phases; it does not explain what the other network generated."""
+    loss, responses = Fault("root", "actor_update"), Fault("responses")
+    for fault, expected in ((loss, ["actor.loss.beta"]), (responses, [])):
+        runs = []
+        for name, faults in (("a", ()), ("b", (fault,))):
+            root = tmp_path / fault.place / name
+            record_training(root, faults=faults, **KEY_DATA)
+            content = json.loads((root / "run.json").read_text())
+            content["networks"] = of_two_networks(0.05 if name == "a" else 0.06)
+            (root / "run.json").write_text(json.dumps(content))
+            runs.append(root)
+        comparison = compare_runs(*runs, output_path=None)
+        first = comparison.verdict.first_divergence
+        assert first is not None
+        found = first.to_json()["check_first"]
+        assert [check["name"].partition(" in ")[0] for check in found] == expected
+        (difference,) = (d for d in comparison.preflight.differences if d.section == "cells")
+        assert difference.phases == ("actor_compute_log_prob", "actor_update")
+        assert "in actor_compute_log_prob, actor_update: 0.05 in A" in render(comparison)

@@ -529,12 +529,12 @@ def difference(section: str, name: str, a: str | None = "1", b: str | None = "2"
         (
             Preflight((difference("environment", "X"), difference("configurations", "a.lr"))),
             "actor",
-            "2 settings differ, first configurations a.lr: 1 against 2.",
+            "2 settings differ, the first: configurations a.lr: 1 against 2.",
         ),
         (
             Preflight((difference("versions", "cann"),)),
             None,
-            "1 setting differs, first versions cann: 1 against 2.",
+            "1 setting differs: versions cann: 1 against 2.",
         ),
         (
             Preflight((difference("seeds", "random_state"),), (Weights("actor", 1),)),

@@ -101,15 +101,28 @@ def one_dropout(sections: dict[str, Any]) -> None:
     sections["networks"][0]["cells"].append(group)
 
 
+BOTH = "in actor_generate_sequences, actor_compute_log_prob"
 DROPOUTS = "actor.layers.0.dropout.p and 3 more Dropout cells"
 CASES: list[tuple[Change, tuple[Any, ...]]] = [
     (
         lambda s: policy(s, 0)["attributes"].update(p=0.2),
-        ("cells", f"{DROPOUTS} in actor_generate_sequences", "0.1", "0.2", None),
+        (
+            "cells",
+            f"{DROPOUTS} {BOTH}",
+            "0.1",
+            "0.2",
+            None,
+        ),
     ),
     (
         one_dropout,
-        ("cells", "actor.layers.2.dropout.p in actor_generate_sequences", "0.1", "0.2", None),
+        (
+            "cells",
+            f"actor.layers.2.dropout.p {BOTH}",
+            "0.1",
+            "0.2",
+            None,
+        ),
     ),
     (both_norms, ("cells", "actor.norm.eps", "1e-05", "1e-06", None)),
     (
@@ -122,7 +135,13 @@ CASES: list[tuple[Change, tuple[Any, ...]]] = [
     ),
     (
         lambda s: policy(s, 1).update({"class": "LayerNorm"}),
-        ("cells", "actor.norm in actor_generate_sequences", "Norm", "LayerNorm", None),
+        (
+            "cells",
+            f"actor.norm {BOTH}",
+            "Norm",
+            "LayerNorm",
+            None,
+        ),
     ),
     (
         lambda s: s["networks"][1]["changes"][0].update(value=0.3),
@@ -155,6 +174,12 @@ CASES: list[tuple[Change, tuple[Any, ...]]] = [
     (
         lambda s: s["optimizers"]["actor"].pop("changes"),
         ("optimizers", "actor.learning_rate from step 1 on", "0.002", "0.001", 1),
+    ),
+    (  # set to another one within a step, and back
+        lambda s: s["optimizers"]["actor"]["changes"].insert(
+            0, {"step": 1, "name": "learning_rate", "value": 0.003}
+        ),
+        ("optimizers", "actor.learning_rate from step 1 on", "0.002", "0.003", 1),
     ),
     (
         lambda s: s["optimizers"]["actor"]["settings"].update(weight_decay=0.1),

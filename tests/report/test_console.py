@@ -347,4 +347,5 @@ def test_settings_that_only_say_where_files_lie_come_last():
     mode = Difference("device", "mode", "PyNative", "graph")
     lines = preflight_lines(Preflight(differences=(*paths, mode)))
     assert lines[1] == "  device: mode: PyNative in A, graph in B"
-    assert "first device mode" in remark(Preflight(differences=(*paths, mode)), None)
+    text = remark(Preflight(differences=(*paths, mode)), None)
+    assert "the first: device mode" in text
