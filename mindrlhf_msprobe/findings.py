@@ -403,6 +403,10 @@ class Divergence:
         non_finite_in: of the cause non_finite, the sides that hold NaN or infinity: "A", "B".
         check_first: what differs before any tensor and can explain it, the nearest first.
         next_step_bytes: what that takes on disk, of one rank; None where that is not known.
+        next_step_estimated: whether that is an estimate from the cells of the networks, of which
+            nothing was recorded yet.
+        next_step_whole: what all that may be to blame would take, where the next step is a round of
+            a bisection over layers; else None.
         inside: what differs inside the record, as far as that is certain.
         argument: of a positional input, what `construct` calls the argument; "" if not known.
         source: where A called the origin, `File …, line …, in …` and the line; "" if not known.
@@ -423,6 +427,8 @@ class Divergence:
     last_agreeing: str | None = None
     next_step: dict[str, Any] | None = None
     next_step_bytes: int | None = None
+    next_step_estimated: bool = False
+    next_step_whole: int | None = None
     key: str | None = None
     occasion: Occasion = Occasion()
     culprit: Culprit | None = None
@@ -455,6 +461,8 @@ class Divergence:
             "last_agreeing": self.last_agreeing,
             "next_step": self.next_step,
             "next_step_bytes": self.next_step_bytes,
+            "next_step_estimated": self.next_step_estimated,
+            "next_step_whole_bytes": self.next_step_whole,
             "micro_step": None if self.key is None else self.occasion.number,
             "opening": self.occasion.number if self.key is None else None,
             "times": self.occasion.times,

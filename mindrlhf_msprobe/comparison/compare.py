@@ -30,7 +30,7 @@ from mindrlhf_msprobe.comparison.filters import (
 from mindrlhf_msprobe.comparison.folding import FOLD_ABOVE, Folding
 from mindrlhf_msprobe.comparison.judged import LeftOut, is_filtered
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
-from mindrlhf_msprobe.comparison.next_step import size_of
+from mindrlhf_msprobe.comparison.next_size import size_of
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
 from mindrlhf_msprobe.comparison.place import Job, JudgedPlace, PairWork, judge_pair, judge_whole
 from mindrlhf_msprobe.comparison.preflight import preflight
@@ -310,7 +310,7 @@ def _both_phases(first: Divergence | None, job: Job) -> Divergence | None:
         both["phases"] = {**both.get("phases", {}), **config.phases}
     runs = job.sides[0].run, job.sides[1].run
     size = size_of(both, first, runs) if runs[0] is runs[1] else None
-    return replace(first, next_step=both, next_step_bytes=size)
+    return replace(first, next_step=both, next_step_bytes=size, next_step_estimated=False)
 
 
 def _left_out(job: Job) -> Callable[[StepPlan, int], LeftOut] | None:

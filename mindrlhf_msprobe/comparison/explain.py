@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mindrlhf_msprobe.comparison.axes import with_axes
+from mindrlhf_msprobe.comparison.bisection import bisected
 from mindrlhf_msprobe.comparison.check_first import check_first
 from mindrlhf_msprobe.comparison.culprit_sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.comparison.culprit_words import words_of, words_of_occasion
@@ -12,7 +14,8 @@ from mindrlhf_msprobe.comparison.culprits import culprit_of
 from mindrlhf_msprobe.comparison.history import History
 from mindrlhf_msprobe.comparison.inside import inside
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
-from mindrlhf_msprobe.comparison.next_step import next_step, size_of
+from mindrlhf_msprobe.comparison.next_size import estimated_size, size_of
+from mindrlhf_msprobe.comparison.next_step import next_step
 from mindrlhf_msprobe.comparison.next_update import DECIDED, next_update, with_phases
 from mindrlhf_msprobe.comparison.non_finite import sides
 from mindrlhf_msprobe.comparison.occasion import occasion_of
@@ -91,6 +94,11 @@ def explain(
     before = [f for _, f in step.judged[:index] if f is not None]
     # What was left out of the comparison is on disk: comparing it comes first.
     proposed = None if step.left_out else _next(step, index, origin, runs, culprit)
+    sizes = _Sizes(step, finding, runs)
+    whole = sizes(proposed)
+    if proposed is not None:
+        proposed = bisected(proposed, step, index, runs, sizes)
+    smaller = sizes(proposed)
     metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return Divergence(
         step=finding.step,
@@ -107,7 +115,9 @@ def explain(
         agreed_steps=agreed_steps,
         last_agreeing=before[-1].record if before else None,
         next_step=proposed,
-        next_step_bytes=size_of(proposed, finding, runs),
+        next_step_bytes=smaller,
+        next_step_estimated=sizes.estimated,
+        next_step_whole=whole if smaller != whole else None,
         key=finding.key,
         occasion=occasion,
         culprit=culprit,
@@ -117,6 +127,29 @@ def explain(
         argument=finding.argument,
         source=_source(step, pair, origin),
     )
+
+
+class _Sizes:
+    """What settings take, from what was recorded, else from the cells of the networks.
+
+    Attributes:
+        estimated: whether the last answer is from the cells.
+    """
+
+    def __init__(self, step: JudgedStep, finding: Finding, runs: tuple[Run, Run]) -> None:
+        self._step, self._finding, self._runs = step, finding, runs
+        self.estimated = False
+
+    def __call__(self, settings: Mapping[str, Any] | None) -> int | None:
+        """Return how many bytes one step of one rank takes, None where that is not known."""
+        wanted = None if settings is None else dict(settings)
+        exact = size_of(wanted, self._finding, self._runs)
+        self.estimated = exact is None
+        if exact is not None:
+            return exact
+        about = estimated_size(wanted, self._finding, self._step, self._runs[0])
+        self.estimated = about is not None
+        return about
 
 
 def _next(

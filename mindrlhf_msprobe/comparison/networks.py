@@ -17,9 +17,27 @@ def role_of(run: Run, rank: int, phase: str) -> str | None:
     return known.role if known else None
 
 
-def cells_of(run: Run, role: str | None) -> list[str]:
-    """Return the names of all cells of a role's network, as far as they were recorded."""
-    return list(dict.fromkeys(name for names, _ in _groups(run, role) for name in names))
+def cells_of(run: Run, role: str | None, phase: str | None = None) -> list[str]:
+    """Return the names of all cells of a role's network, as far as they are known.
+
+    Args:
+        phase: only of the network that ran in it; None for any.
+    """
+    groups = _groups(run, role, phase)
+    return list(dict.fromkeys(name for names, _ in groups for name in names))
+
+
+def all_inside_recorded(runs: tuple[Run, Run], rank: int, phase: str, cell: str) -> bool:
+    """Tell whether both runs were to record all cells inside one; False where it is not known."""
+    for run in runs:
+        config = run.config(rank)
+        cells = cells_of(run, role_of(run, rank, phase), phase)
+        if config is None or cell not in cells:
+            return False
+        inside = [c for c in cells if cell == ROOT or c.startswith(f"{cell}.")]
+        if not all(map(config.records_cell, inside)):
+            return False
+    return True
 
 
 def attributes_of(run: Run, role: str | None, cell: str) -> list[Mapping[str, Any]]:
@@ -35,12 +53,17 @@ def attributes_of(run: Run, role: str | None, cell: str) -> list[Mapping[str, An
     return [found[name] for name in around if name in found]
 
 
-def _groups(run: Run, role: str | None) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+def _groups(
+    run: Run, role: str | None, phase: str | None = None
+) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
     """Yield cells that were built alike, with their attributes; a manifest may hold anything."""
     for manifest in run.manifests:
         networks = manifest.get("networks")
         for network in networks if isinstance(networks, list) else ():
             if not isinstance(network, Mapping) or network.get("role") != role:
+                continue
+            phases = network.get("phases")
+            if phase is not None and isinstance(phases, list) and phase not in phases:
                 continue
             groups = network.get("cells")
             for group in groups if isinstance(groups, list) else ():

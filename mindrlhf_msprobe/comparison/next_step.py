@@ -8,13 +8,12 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, is_filtered
 from mindrlhf_msprobe.comparison.names import ROOT
+from mindrlhf_msprobe.comparison.networks import all_inside_recorded
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.timeline import BEGIN, END
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.findings import Divergence, Finding, Status
+from mindrlhf_msprobe.findings import Finding, Status
 from mindrlhf_msprobe.phases import UNNAMED_PHASE, phase_table
-from mindrlhf_msprobe.storage.estimate import size_at
 from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, cell_name
 
@@ -62,7 +61,11 @@ def next_step(
     elements = config is not None and config.task == "tensor"
     if step.earlier is not None and step.earlier.knows(finding, origin):
         return None if elements else section | _elements(step, pair, finding, origin, runs)
-    if is_filtered(runs):
+    # What a cell was given agrees, and all cells inside it were recorded: it is this one.
+    certain = pair.event.kind == END and all_inside_recorded(
+        runs, finding.rank, phase.name, cell_name(origin or pair.entry.name)
+    )
+    if is_filtered(runs) and not certain:
         # The culprit may be a cell that was left out: not where a cell was given the same, nor
         # where no cell is around it that could come before.
         blamed = pair.event.kind == END or origin not in (None, pair.entry.name)
@@ -70,26 +73,6 @@ def next_step(
     if elements:
         return None
     return section | _elements(step, pair, finding, origin, runs)
-
-
-def size_of(
-    settings: dict[str, Any] | None, place: Finding | Divergence, runs: tuple[Run, Run]
-) -> int | None:
-    """Return how many bytes a recording with these settings takes, None where that is not known.
-
-    Of one step, of one rank; from what the first run recorded there, whatever its task.
-    """
-    if settings is None or "msprobe" not in settings or is_filtered(runs):
-        return None
-    try:
-        wanted = ProbeConfig(**settings)
-    except (ConfigError, TypeError):
-        return None
-    phases = [name for name, phase in wanted.phase_table().items() if wanted.records_phase(phase)]
-    try:
-        return size_at(runs[0], wanted, place.step, place.rank, phases)
-    except (OSError, RunError):
-        return None
 
 
 def _elements(

@@ -23,6 +23,7 @@ from mindrlhf_msprobe.report.staging import VERDICT_FILE
 from mindrlhf_msprobe.report.wording import (
     CONFIG_JSON,
     before,
+    bisection_of,
     chosen_of,
     earlier_of,
     factor,
@@ -163,6 +164,8 @@ def _look_closer(first: Divergence, output: str | None) -> list[str]:
         f"{unless}: record both again, each into its own dump_path{size_of_next(first)}, with",
         f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",
     ]
+    if words := bisection_of(first):
+        lines.append(f"  {words}")
     if output is not None and "msprobe" in first.next_step:
         lines.append(f"  and compare them with --after {output}")
     return lines

@@ -176,10 +176,26 @@ def size_of_next(first: Divergence) -> str:
 
     settings = first.next_step or {}
     if first.next_step_bytes is not None:
-        return f" (about {size(first.next_step_bytes)} each, of a rank)"
-    if settings.get("task") == "tensor":
-        return " (how much that takes is not known)"
+        about = f"about {size(first.next_step_bytes)} each, of a rank"
+        return f" ({about}{', estimated from its cells' * first.next_step_estimated})"
+    if "msprobe" in settings:
+        return (
+            " (how much that takes is not known: after one step of it, mindrlhf-msprobe estimate "
+            "says it)"
+        )
     return ""
+
+
+def bisection_of(first: Divergence) -> str:
+    """Return that the next recording is a round of a bisection, "" if it is not."""
+    from mindrlhf_msprobe.report.listing import size
+
+    if first.next_step_whole is None:
+        return ""
+    return (
+        f"All cells that may be to blame would take about {size(first.next_step_whole)}: this is "
+        f"one round of a bisection over the layers; the comparison of it says which to record next."
+    )
 
 
 def weights_of(weights: Weights) -> str:
