@@ -416,7 +416,11 @@ def _absence(
     if all((p.b if in_a else p.a) is None for p, _ in step.judged):
         what = f"{missing} recorded nothing of step {finding.step} here."
     elif pair.entry is None:
+        same = [p for p, _ in step.judged if p.event == pair.event]
+        both = any((p.b if in_a else p.a) is not None for p in same)
         what = "The trainer saved it in one run only."
+        if both:
+            what = f"Both saved {pair.event.name}, with other elements in it."
     elif all((p.b if in_a else p.a) is None for p in same_phase):
         what = f"{missing} recorded nothing of {finding.phase} in this step."
     else:

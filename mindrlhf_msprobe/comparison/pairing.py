@@ -348,9 +348,6 @@ class Planner:
         if any(self._foreign) and {*map(tuple, wanted)} == {_ALONE, _FIRST}:
             # msprobe has written a single tensor as <key>.npy and as <key>0.npy.
             wanted = [{("data", ""): record} for side in wanted for record in side.values()]
-        for side, records in zip(data, wanted):
-            if side is not None and not records and None in data:  # an empty list, say
-                records["data", ""] = Record(event.name, "data", "", Leaf("empty"))
         gaps = [
             why_no_key_data(config, coverage, own.keys.get(event.name, event.name), *place)
             if side is None

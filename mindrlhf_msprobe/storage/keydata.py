@@ -25,7 +25,8 @@ class KeyDatum:
     Attributes:
         seq: its place in the process's time, or None (msprobe's files).
         records: its elements; `record.path` is "" for a single tensor, else the place in the
-            structure (`0`, `1`, `mask`, …).
+            structure (`0`, `1`, `mask`, …). An empty list or dict is an element of its own, so
+            that it is missed where it is not.
         structure: the JSON structure it was saved in.
     """
 
@@ -99,7 +100,7 @@ def read_key_datum(
         content = layout.read_json(root, described, bounds.DATA)
         structure = content["data"]
         seq = content["seq"] if bounds.is_place(content.get("seq")) else None
-        found = dict(bounded(leaves(structure), bounds.KEY_VALUES))
+        found = dict(bounded(leaves(structure, empty=True), bounds.KEY_VALUES))
         ours = ours and "seq" in content  # SingleSave may have continued what msprobe saved
     except FileNotFoundError:
         if ours and not completed:

@@ -236,8 +236,13 @@ def _count(value: Any) -> int | None:
     return value if bounds.is_place(value) else None
 
 
-def leaves(content: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Leaf]]:
+def leaves(
+    content: Any, path: str = "", depth: int = 0, *, empty: bool = False
+) -> Iterator[tuple[str, Leaf]]:
     """Yield (path, leaf) for every leaf below a JSON structure, in order.
+
+    Args:
+        empty: a list or dict without elements is a leaf, too, of type `list` or `dict`.
 
     Raises:
         ValueError: something in it is neither a structure nor a leaf, or it is nested too deeply.
@@ -248,12 +253,14 @@ def leaves(content: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, 
         yield path, Leaf("NoneType")
     elif is_leaf(content):
         yield path, leaf_from_json(content)
+    elif empty and content in ([], {}):
+        yield path, Leaf(type(content).__name__, value="empty")
     elif isinstance(content, list):
         for index, item in enumerate(content):
-            yield from leaves(item, child_path(path, index), depth + 1)
+            yield from leaves(item, child_path(path, index), depth + 1, empty=empty)
     elif isinstance(content, dict):
         for key, item in content.items():
-            yield from leaves(item, child_path(path, key), depth + 1)
+            yield from leaves(item, child_path(path, key), depth + 1, empty=empty)
     else:
         raise ValueError(f"expected a description of a value, found {_shown(content)}")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from runs import Fault, Network, Recording, a_nan, record_training, slightly_more
 
+from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
@@ -358,6 +359,34 @@ def test_an_empty_list_that_only_one_run_saved_is_missing(tmp_path):
         recording.close()
     place = first(compare_runs(tmp_path / "a", tmp_path / "b"))
     assert (place.record, place.cause) == ("texts", Cause.MISSING)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "record"),
+    [
+        ([], {}, "texts"),
+        ([], [[]], "texts"),
+        ([["x"], []], [["x"]], "texts.1"),
+        ([["x"], {}], [["x"], []], "texts.1"),
+        ({"x": ["x"], "y": []}, {"x": ["x"]}, "texts.y"),
+        ([[], ["x"]], [["x"], []], "texts.0"),
+    ],
+)
+def test_an_empty_element_is_an_element(tmp_path, a, b, record):
+    """A response without a token is missed where it is not; equal ones agree."""
+    for name, value in (("a", a), ("b", b), ("c", a)):
+        recording = Recording(tmp_path / name)
+        recording.data("loss", 1.0)
+        recording.data("texts", value)
+        recording.end_step()
+        recording.close()
+    assert open_run(tmp_path / "a").key_data("texts")[0].value == a
+    place = first(compare_runs(tmp_path / "a", tmp_path / "b"))
+    assert place.record == record
+    if place.cause is Cause.MISSING:
+        assert "Both saved texts, with other elements in it." in place.explanation
+    same = compare_runs(tmp_path / "a", tmp_path / "c").verdict
+    assert same.status is Outcome.IDENTICAL
 
 
 def test_more_calls_in_one_run_are_reported(tmp_path):
