@@ -445,7 +445,11 @@ def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[
     elif home in cells:
         why = f"Every recorded cell of {home} agrees{_how(step, index, home)}"
     elif home is not None:
-        why = f"The cells of {home}, which it comes from, were not recorded in both runs."
+        switch = phase_table({})[home].switch
+        why = (
+            f"The cells of {home}, which it comes from, were not recorded in both runs, nor were "
+            f"the weights they ran with: {switch}: true fingerprints these, too."
+        )
     elif cells:
         why = f"Every recorded cell before it agrees{_how(step, index)}"
     else:

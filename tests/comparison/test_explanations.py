@@ -245,3 +245,22 @@ def test_an_output_that_is_put_together_otherwise_has_ended_in_both_runs(tmp_pat
     assert (found.record, found.cause) == ("Cell.net.Net.forward.0.output.1", Cause.MISSING)
     assert "put together otherwise" in found.explanation
     assert "ended in one run" not in found.explanation
+
+
+@pytest.mark.parametrize(
+    ("key", "switch"),
+    [("old_log_prob", "actor_train_dump"), ("values", "critic_train_dump")],
+)
+def test_a_round_of_key_data_says_that_weights_were_not_looked_at(first, key, switch):
+    """Whether a weight or the computation differs is not known, and the answer says what tells."""
+    off = ("actor_infer_dump", "actor_train_dump", "reference_dump", "critic_train_dump")
+    phase = "actor_compute_log_prob" if key == "old_log_prob" else "critic_compute_values"
+    place = first(Fault("head", phase), **dict.fromkeys(off, False))
+    assert place.record == key
+    said = f"nor were the weights they ran with: {switch}: true fingerprints these, too"
+    assert said in place.explanation
+    assert place.next_step[switch] is True
+
+
+def test_what_comes_of_recorded_cells_says_nothing_of_weights(first):
+    assert "weights they ran with" not in first(Fault("rewards")).explanation
