@@ -1,5 +1,7 @@
 """What importing the package loads, and what works where MindSpore cannot be imported."""
 
+import ast
+import os
 from pathlib import Path
 
 import pytest
@@ -188,3 +190,75 @@ print(len(made) > 60, len(events) / len(made))
     many, share = run_python(program, tmp_path).stdout.split()
     assert many == "True"
     assert float(share) < 2
+
+
+#: What a comparison of two runs of key data can do without, in its own process.
+NOT_FOR_COMPARING = [
+    *("openpyxl", "PIL", "rich", "re2", "ray", "tokenizers", "mindspore", "subprocess", "csv"),
+    *("multiprocessing", "concurrent", "asyncio", "difflib", "mindrlhf_msprobe.demo"),
+    *("mindrlhf_msprobe.cli.show", "mindrlhf_msprobe.probe", "mindrlhf_msprobe.capture"),
+]
+
+RECORDED = """
+import os, sys
+import numpy as np
+from mindrlhf_msprobe.cli import main
+for name, value in (("a", 1.0), ("b", 2.0)):
+    place = f"{name}/data/loss/step0/rank0/micro_step0"
+    os.makedirs(place)
+    np.save(f"{place}/loss.npy", np.float32([value]))
+"""
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_loads_next_to_nothing(tmp_path: Path, option: str) -> None:
+    """Neither what computes and writes, nor another command than the one that is asked about."""
+    for arguments in ([option], ["compare", "--help"]):
+        others = ["mindrlhf_msprobe.cli.show"] * (arguments[0] == "compare")
+        program = f"""
+import sys
+from mindrlhf_msprobe.cli import main
+try:
+    main({arguments})
+except SystemExit:
+    wanted = {[*HEAVY, "re2", "logging", *others]}
+    print([m for m in wanted if m in sys.modules], file=sys.stderr)
+"""
+        assert run_python(program, tmp_path).stderr.strip() == "[]"
+
+
+def test_a_comparison_loads_what_it_uses(tmp_path: Path) -> None:
+    """What draws bars, reads YAML and the like stays out; openpyxl is another process's."""
+    program = f"""{RECORDED}
+print(main(["compare", "a", "b", "-o", "out"]), file=sys.stderr)
+print([m for m in {NOT_FOR_COMPARING} if m in sys.modules], file=sys.stderr)
+"""
+    code, loaded = run_python(program, tmp_path).stderr.splitlines()
+    assert code == "1"
+    alone = ["openpyxl", "PIL"] if len(os.sched_getaffinity(0)) == 1 else []
+    assert [m for m in ast.literal_eval(loaded) if m not in alone] == []
+
+
+def test_without_tables_nothing_that_writes_them_is_loaded(tmp_path: Path) -> None:
+    """compare_runs without an output directory, and `show`."""
+    program = f"""{RECORDED}
+from mindrlhf_msprobe import compare_runs
+print(compare_runs("a", "b").verdict.status, file=sys.stderr)
+main(["show", "a"])
+wanted = ["openpyxl", "zipfile", "mindrlhf_msprobe.report.files", "mindrlhf_msprobe.report.xlsx"]
+print([m for m in wanted if m in sys.modules], file=sys.stderr)
+"""
+    assert run_python(program, tmp_path).stderr.splitlines() == ["diverged", "[]"]
+
+
+def test_a_library_call_starts_no_process_for_its_tables(tmp_path: Path) -> None:
+    """A program that compares is not forked for it: only the command is ours to fork."""
+    program = f"""{RECORDED}
+from mindrlhf_msprobe import compare_runs
+def fork():
+    raise AssertionError("forked")
+os.fork = fork
+compare_runs("a", "b", output_path="out", workers=1)
+print("openpyxl" in sys.modules)
+"""
+    assert run_python(program, tmp_path).stdout.strip() == "True"

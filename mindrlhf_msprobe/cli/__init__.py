@@ -6,22 +6,23 @@ Results go to stdout, messages to stderr. Exit codes: 0 the same, 1 diverged, 2 
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli import compare, demo, estimate, merge, run, show
+from mindrlhf_msprobe.cli import run
 from mindrlhf_msprobe.cli.answers import UNDECIDED, close_stdout, complain
 from mindrlhf_msprobe.cli.parsing import Command, Parser, joined
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
-from mindrlhf_msprobe.log import VARIABLE
 from mindrlhf_msprobe.printable import printable_lines
 
+#: The commands, each a module of this package.
+_COMMANDS = ("compare", "show", "merge", "estimate", "run", "demo")
 #: Commands that leave nothing behind but files which are closed.
 _ENDED_AT_ONCE = ("compare", "show", "estimate", "merge")
 
@@ -52,7 +53,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     own, for_script = run.split(sys.argv[1:] if argv is None else argv)
-    arguments = _parser().parse_args(joined(own))
+    asked = [name for name in _COMMANDS if own[:1] == [name]]
+    arguments = _parser(asked or _COMMANDS).parse_args(joined(own))
     if arguments.command == run.NAME:
         arguments.arguments = for_script
     return arguments
@@ -82,6 +84,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _report(command: str, error: Exception) -> None:
     """Say in one line what went wrong inside this package, and how to report it."""
+    import traceback  # slow to import, as logging is; nothing else here needs them
+
+    from mindrlhf_msprobe.log import VARIABLE
+
     traced = os.environ.get(VARIABLE, "").strip() == "0"
     frames = traceback.extract_tb(error.__traceback__)
     where = (
@@ -98,15 +104,16 @@ def _report(command: str, error: Exception) -> None:
         print(printable_lines(lines), file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(commands: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of these commands: where one is given, the others are not looked at."""
     parser = Parser(
         prog="mindrlhf-msprobe",
         description="Find where two trainings on MindSpore first part, and why.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(
+    parsers = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Command
     )
-    for command in (compare, show, merge, estimate, run, demo):
-        command.add_parser(commands)
+    for name in commands:
+        importlib.import_module(f"{__name__}.{name}").add_parser(parsers)
     return parser

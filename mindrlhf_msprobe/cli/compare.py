@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import re
 import time
@@ -129,6 +128,18 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+    import numpy  # noqa: F401  # openpyxl imports it, too: so once for both processes
+
+    from mindrlhf_msprobe.report.blank import made_beside
+
+    with made_beside():
+        from mindrlhf_msprobe.report.workbook import expect_tables
+
+        expect_tables()
+        return _compared(arguments)
+
+
+def _compared(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.findings import Outcome
     from mindrlhf_msprobe.report import OutputError
@@ -155,6 +166,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
     code = UNDECIDED if undecided else SAME if result else DIVERGED
     if arguments.json:
+        import json
+
         return answer(
             json.dumps(result.to_json(), ensure_ascii=False, indent=1), code, as_json=True
         )

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -160,7 +161,8 @@ def compare_runs(
         job = replace(job, tokenizer=Path(tokenizer).absolute())
         load_decoder(Path(tokenizer).absolute())  # raises before anything is compared
     if output_path is not None:
-        from mindrlhf_msprobe.report import check_output
+        from mindrlhf_msprobe.report.files import load
+        from mindrlhf_msprobe.report.staging import check_output
 
         _refuse_among_evidence(Path(output_path), [a, *([b] if b else []), *repetitions])
         check_output(Path(output_path))
@@ -171,11 +173,14 @@ def compare_runs(
     check_names(chosen, (job.load(*place) for place in places))
     start = _engine(engine, job, address, workers)
     at_once = engine == "ray" or workers is not None
-    load = None if output_path is None else _load_report
+    # In a thread, which has no context of its own.
+    meanwhile = None if output_path is None else partial(copy_context().run, load)
     judged: list[JudgedPlace] = []
     folding = Folding(FOLD_ABOVE, len(places), all_rows=all_rows)
     for group in _in_turn(places, first_only):
-        judged += run(job, group, start, progress, at_once=at_once, meanwhile=load, folding=folding)
+        judged += run(
+            job, group, start, progress, at_once=at_once, meanwhile=meanwhile, folding=folding
+        )
         if first_only and any(place.diverged for place in judged):
             break
     if not folding.many:
@@ -195,11 +200,6 @@ def _listed(
     again = [(place.step, place.rank) for place in judged if not place.whole]
     whole = {(place.step, place.rank): place for place in run(job, again, start)} if again else {}
     return [whole.get((place.step, place.rank), place) for place in judged]
-
-
-def _load_report() -> None:
-    """Import what writes the tables; openpyxl takes its time."""
-    import mindrlhf_msprobe.report.workbook  # noqa: F401
 
 
 def _written(comparison: Comparison, output: _PathLike, csv: bool, lang: str | None) -> Comparison:

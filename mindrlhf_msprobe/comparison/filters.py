@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -248,6 +247,8 @@ def check_names(chosen: Filters, places: Iterable[tuple[StepData, StepData]]) ->
             seen |= {name: None for cell in cells for name in (cell, cell.rpartition(".")[2])}
     for option, text in left:
         words = re.sub(r"\\(.)|[\^$?*+()\[\]{}|]", lambda m: m[1] or "", text)
+        import difflib  # slow to import, and only a mistake needs it
+
         near = difflib.get_close_matches(words, list(seen)[:_SEARCHED], n=3, cutoff=0.3)
         hint = f" The nearest names: {', '.join(near or list(seen)[:3])}." if seen else ""
         raise UsageError(

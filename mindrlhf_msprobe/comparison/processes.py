@@ -11,21 +11,20 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from mindrlhf_msprobe.comparison.place import Job
 from mindrlhf_msprobe.comparison.worker import send, work
+from mindrlhf_msprobe.forking import forked, may_fork
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: The exit code of a process for which somebody else has waited; no process ends with it.
 UNKNOWN_CODE = 256
-_WITH_THREADS = ("mindspore", "ray", "torch", "tensorflow")  # that Python does not count
 
 
 class Process(Protocol):
@@ -74,15 +73,6 @@ def is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(b")")[2].split()[:1] == [b"T"]
-
-
-def may_fork() -> bool:
-    """Tell whether this process has no threads but those that numpy looks after itself."""
-    return (
-        hasattr(os, "fork")
-        and threading.active_count() == 1
-        and not any(module in sys.modules for module in _WITH_THREADS)
-    )
 
 
 class _Pipes:
@@ -155,20 +145,13 @@ class _Forked:
     def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
         pipes = _Pipes()
         others = [*pipes_of_others, pipes.tasks.fileno(), pipes.results.fileno()]
-        # A Ctrl-C that reached the copy before it is a worker would end the comparison twice.
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with warnings.catch_warnings():  # Python 3.12 counts numpy's threads
-                warnings.simplefilter("ignore", DeprecationWarning)
-                self.pid = os.fork()
-            if self.pid == 0:
-                _serve(job, pipes.theirs, others)
+            self.pid = forked(partial(_serve, job, pipes.theirs), others)
         except BaseException:
             pipes.close()
             raise
         finally:
             pipes.close_theirs()
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         self.tasks, self.results = pipes.tasks, pipes.results
         self._code: int | None = None
 
@@ -194,18 +177,6 @@ class _Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def _serve(job: Job, pipes: tuple[int, int], others: Iterable[int]) -> NoReturn:
-    """Be a worker; never returns into the code that was forked."""
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the comparison itself ends its workers
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setsid()
-        for end in others:
-            os.close(end)
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(nowhere, stream)
-        with os.fdopen(pipes[0], "rb") as tasks, os.fdopen(pipes[1], "wb") as results:
-            work(job, tasks, results)
-    finally:
-        os._exit(1)
+def _serve(job: Job, pipes: tuple[int, int]) -> None:
+    with os.fdopen(pipes[0], "rb") as tasks, os.fdopen(pipes[1], "wb") as results:
+        work(job, tasks, results)

@@ -1,22 +1,9 @@
-"""The colours of the tables' rows, and what they say."""
+"""The colours of the tables' rows: which record has which."""
 
 from __future__ import annotations
 
 from mindrlhf_msprobe.findings import Finding, Status
-
-PLAIN = ""
-DIFFERS = "differs"
-MISSING = "missing"
-SUSPICIOUS = "suspicious"
-CLOSE = "close"
-
-#: Each colour's name and its fill, as RRGGBB: two reds, orange and yellow.
-FILLS = {
-    DIFFERS: "FFC7CE",
-    MISSING: "FF9999",
-    SUSPICIOUS: "FFCC99",
-    CLOSE: "FFEB9C",
-}
+from mindrlhf_msprobe.report.fills import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
 
 _MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.findings import Cause, Status
-from mindrlhf_msprobe.report.colours import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS, colour_of
+from mindrlhf_msprobe.report.colours import colour_of
+from mindrlhf_msprobe.report.fills import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.sheets import Row, Sheet
 
 _COLUMNS = (("kind", 12), ("name", 30), ("meaning", 80), ("含义", 60))

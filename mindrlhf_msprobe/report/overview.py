@@ -7,14 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindrlhf_msprobe.findings import Agreement, Comparison
-from mindrlhf_msprobe.report.colours import (
-    CLOSE,
-    DIFFERS,
-    MISSING,
-    PLAIN,
-    SUSPICIOUS,
-    colour_of_finding,
-)
+from mindrlhf_msprobe.report.colours import colour_of_finding
+from mindrlhf_msprobe.report.fills import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.sheets import Cell, Row, Sheet
 
 #: What the tables of a comparison are called: ("key", name) or ("phase", name) → a file's name.

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindrlhf_msprobe.findings import Comparison, Divergence, Spread, Status, Weights
-from mindrlhf_msprobe.report.colours import PLAIN, colour_of
+from mindrlhf_msprobe.report.colours import colour_of
 from mindrlhf_msprobe.report.columns import BITWISE
+from mindrlhf_msprobe.report.fills import PLAIN
 from mindrlhf_msprobe.report.inside import inside_words
 from mindrlhf_msprobe.report.language import in_language
 from mindrlhf_msprobe.report.legend import legend_sheet

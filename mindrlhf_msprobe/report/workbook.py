@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.findings import Agreement, Finding, Side, Status, counted
 from mindrlhf_msprobe.kept import KeptFindings, TableName, holds_text, table_of
+from mindrlhf_msprobe.report.blank import expect
 from mindrlhf_msprobe.report.cells import clean
 from mindrlhf_msprobe.report.colours import colour_of_finding
 from mindrlhf_msprobe.report.columns import (
@@ -19,7 +20,7 @@ from mindrlhf_msprobe.report.columns import (
 )
 from mindrlhf_msprobe.report.names import Names
 from mindrlhf_msprobe.report.sheets import Row, Sheet, Table
-from mindrlhf_msprobe.report.xlsx import write_xlsx
+from mindrlhf_msprobe.report.xlsx import outlines_of, write_xlsx
 
 MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
 _NAME_WIDTH = 60
@@ -45,6 +46,12 @@ def tables_of(findings: Iterable[Finding], agreements: Iterable[Agreement] = ())
         _table(kept, name, counts.get(name, 0), folded.get(name, []))
         for name in sorted(names, key=lambda name: not name[1])
     ]
+
+
+def expect_tables() -> None:
+    """Have the blank workbook of the most usual table made, before anything is compared."""
+    usual = _sheet(_KEY_SHEET, KEY_DATA_COLUMNS, lambda: (), 0, frozen=4)
+    expect([outlines_of([usual])], no_others=False)
 
 
 class _Listed:
@@ -139,7 +146,10 @@ def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:
         OSError: one cannot be written.
     """
     names = file_names(tables)
-    for table, own in zip(tables, names):
+    # The blank workbook of many sheets, the summary's, is the last that is made.
+    in_turn = sorted(zip(tables, names), key=lambda item: len(item[0].sheets))
+    expect((outlines_of(table.sheets) for table, _ in in_turn), no_others=True)
+    for table, own in in_turn:
         for part, name in enumerate(own):
             start = part * MAX_ROWS
             sheets = [sheet.part(start, start + MAX_ROWS) for sheet in table.sheets]

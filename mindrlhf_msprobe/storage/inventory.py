@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -127,6 +126,8 @@ def find_records(
             place = at_step, at_rank, phase, micro_step
             found.append(FoundRecord(*place, record, values, unreadable))
     if not found:
+        import difflib  # slow to import, and only a mistake needs it
+
         close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.3)
         hint = f" Nearest: {', '.join(close)}." if close else ""
         where = "".join(

@@ -16,7 +16,14 @@ import pytest
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
-from mindrlhf_msprobe.report import OutputError, check_output, staging, workbook, write_report, xlsx
+from mindrlhf_msprobe.report import (
+    OutputError,
+    blank,
+    check_output,
+    staging,
+    workbook,
+    write_report,
+)
 
 AS_ROOT = os.geteuid() == 0
 
@@ -169,7 +176,7 @@ def test_openpyxls_own_files_do_not_stay(tmp_path, monkeypatch):
         assert glob.glob(f"{tmp_path}/tmp/openpyxl.*")
         raise KeyboardInterrupt
 
-    xlsx._empty_workbook.cache_clear()
+    blank._made_here.cache_clear()
     monkeypatch.setattr("openpyxl.writer.excel.ExcelWriter.write_worksheet", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_report(comparison("loss"), tmp_path / "out")

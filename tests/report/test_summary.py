@@ -29,8 +29,8 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.language import language
 from mindrlhf_msprobe.report import write_report
-from mindrlhf_msprobe.report.colours import FILLS
 from mindrlhf_msprobe.report.columns import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
+from mindrlhf_msprobe.report.fills import FILLS
 from mindrlhf_msprobe.report.legend import _MAIN_COLUMNS
 
 NEXT_STEP = {"msprobe": True, "include": [r"^model\.layers\.1(\.|$)"]}
