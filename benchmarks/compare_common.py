@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 CELL = "Cell.layers.{}.dense.Dense.forward.0"
+BLOCK = 1 << 24  # elements made at a time
 STATISTICS = "max", "min", "mean"
 
 
@@ -52,6 +53,17 @@ def pair(seed: int, size: int, equal: bool) -> tuple[np.ndarray, np.ndarray]:
     return a, a if equal else a + np.float32(1e-4) * random.standard_normal(size, np.float32)
 
 
+def write_pair(paths: Sequence[Path], seed: int, size: int, equal: bool) -> list[np.ndarray]:
+    """Write two such arrays, of any size, and return them as they are mapped."""
+    shape = (size,)
+    maps = [np.lib.format.open_memmap(p, "w+", np.float32, shape) for p in paths]
+    for number, at in enumerate(range(0, size, BLOCK)):
+        part = slice(at, min(size, at + BLOCK))
+        for mapped, array in zip(maps, pair(seed + 1000 * number, part.stop - at, equal)):
+            mapped[part] = array
+    return list(maps)
+
+
 def statistics(array: np.ndarray) -> dict[str, float]:
     """Return the statistics that stand beside a stored tensor."""
     numbers = {name: float(getattr(array, name)()) for name in STATISTICS}
@@ -62,10 +74,11 @@ def write_key_data(root: Path, pairs: int, size: int, equal: bool, keys: int = 8
     """Write A and B as msprobe's SingleSave does: `pairs` tensors, spread over keys and steps."""
     for i in range(pairs):
         place = f"data/key{i % keys}/step{i // keys}/rank0/micro_step0"
-        for side, array in zip("AB", pair(i, size, equal)):
-            directory = root / side / place
+        directories = [root / side / place for side in "AB"]
+        for directory in directories:
             directory.mkdir(parents=True)
-            np.save(directory / f"key{i % keys}.npy", array)
+        files = [directory / f"key{i % keys}.npy" for directory in directories]
+        for directory, array in zip(directories, write_pair(files, i, size, equal)):
             content = {"data": {**statistics(array), "shape": list(array.shape)}}
             (directory / f"key{i % keys}.json").write_text(json.dumps(content))
 

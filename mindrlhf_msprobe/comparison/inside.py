@@ -121,6 +121,13 @@ class _Seen:
     ulps: int | None = 0
     rounded: dict[tuple[str, str], bool] = field(default_factory=dict)
 
+    @property
+    def may_be_one_change(self) -> bool:
+        """Whether the values of further elements can still tell anything."""
+        close = self.ulps is not None and self.ulps <= _MOST_ULPS
+        known = self.ratios.possible or self.distances.possible or any(self.rounded.values())
+        return close or (self.finite and known)
+
 
 def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     """Return what differs between two arrays of one shape; None if nothing does, or too much.
@@ -196,7 +203,8 @@ def _add(seen: _Seen, place: tuple[slice, ...], a: np.ndarray, b: np.ndarray) ->
     if a.dtype.kind == "b":
         seen.finite = False
         return
-    _add_values(seen, a[unlike], b[unlike])
+    if seen.may_be_one_change:
+        _add_values(seen, a[unlike], b[unlike])
 
 
 def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
@@ -375,8 +383,16 @@ def _constant(rows: np.ndarray) -> bool:
 
 def _spans(flags: np.ndarray) -> tuple[tuple[tuple[int, int], ...], int]:
     """Return the spans of true flags, the first of them at least, and how many flags are true."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(np.int8), [0]))))
-    ends = edges[: 2 * _MOST_SPANS].tolist()
+    edges: list[int] = []
+    before = False
+    for start in range(0, flags.size, _CHUNK):
+        part = flags[start : start + _CHUNK]
+        changes = np.flatnonzero(part != np.concatenate(([before], part[:-1])))
+        edges += (changes[: 2 * _MOST_SPANS] + start).tolist()
+        before = bool(part[-1])
+        if len(edges) >= 2 * _MOST_SPANS:
+            break
+    ends = [*edges, flags.size][: 2 * _MOST_SPANS]
     spans = [(i, j - 1) for i, j in zip(ends[::2], ends[1::2])]
     return tuple(spans), int(np.count_nonzero(flags))
 

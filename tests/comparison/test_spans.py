@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -478,6 +479,21 @@ def test_long_rows_are_looked_into_piece_by_piece(monkeypatch):
     for chunk in (1, 64, 700, 1400):
         monkeypatch.setattr("mindrlhf_msprobe.comparison.inside._CHUNK", chunk)
         assert of_elements(a, b, "Float32") == whole
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 64, 1000])
+def test_spans_of_places_are_those_of_the_whole(monkeypatch, chunk):
+    """Where a span crosses what is looked at together, and where it ends, changes nothing."""
+    monkeypatch.setattr("mindrlhf_msprobe.comparison.inside._CHUNK", chunk)
+    numbers = np.random.default_rng(chunk)
+    for share in (0.02, 0.5, 0.98):
+        a = numbers.normal(size=150)
+        b = np.where(numbers.random(a.size) < share, a + numbers.normal(size=a.size), a)
+        text = "".join(map(str, (a != b).astype(int)))
+        expected = [(m.start(), m.end() - 1) for m in re.finditer("1+", text)]
+        (some,) = of_elements(a, b, "Float64").where
+        assert some.spans == tuple(expected[:32])
+        assert some.count == text.count("1")
 
 
 def test_the_first_token_that_differs(tmp_path):
