@@ -6,7 +6,6 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -161,7 +160,7 @@ def compare_runs(
         job = replace(job, tokenizer=Path(tokenizer).absolute())
         load_decoder(Path(tokenizer).absolute())  # raises before anything is compared
     if output_path is not None:
-        from mindrlhf_msprobe.report.files import load
+        from mindrlhf_msprobe.report.files import loading
         from mindrlhf_msprobe.report.staging import check_output
 
         _refuse_among_evidence(Path(output_path), [a, *([b] if b else []), *repetitions])
@@ -173,14 +172,11 @@ def compare_runs(
     check_names(chosen, (job.load(*place) for place in places))
     start = _engine(engine, job, address, workers)
     at_once = engine == "ray" or workers is not None
-    # In a thread, which has no context of its own.
-    meanwhile = None if output_path is None else partial(copy_context().run, load)
+    load = None if output_path is None else loading()
     judged: list[JudgedPlace] = []
     folding = Folding(FOLD_ABOVE, len(places), all_rows=all_rows)
     for group in _in_turn(places, first_only):
-        judged += run(
-            job, group, start, progress, at_once=at_once, meanwhile=meanwhile, folding=folding
-        )
+        judged += run(job, group, start, progress, at_once=at_once, meanwhile=load, folding=folding)
         if first_only and any(place.diverged for place in judged):
             break
     if not folding.many:

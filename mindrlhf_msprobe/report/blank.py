@@ -62,10 +62,9 @@ def made_beside() -> Iterator[None]:
             process.close()
 
 
-def load() -> None:
-    """Import what makes blank workbooks, unless another process does."""
-    if _process.get() is None:
-        import mindrlhf_msprobe.report.blank_openpyxl  # noqa: F401
+def is_made_beside() -> bool:
+    """Tell whether another process makes blank workbooks."""
+    return _process.get() is not None
 
 
 def expect(workbooks: Iterable[tuple[Outline, ...]], *, no_others: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,18 @@ from mindrlhf_msprobe.report.staging import VERDICT_FILE, fingerprint, staged
 from mindrlhf_msprobe.storage.atomic import dump_lines, write_atomic
 
 
-def load() -> None:
-    """Import what writes the tables, which takes its time."""
-    import mindrlhf_msprobe.report.summary
-    import mindrlhf_msprobe.report.workbook  # noqa: F401
+def loading() -> Callable[[], None]:
+    """Return what imports all that writes the tables, which takes its time: also in a thread."""
+    beside = blank.is_made_beside()  # which a thread, with a context of its own, would not know
 
-    blank.load()
+    def load() -> None:
+        import mindrlhf_msprobe.report.summary
+        import mindrlhf_msprobe.report.workbook
+
+        if not beside:
+            import mindrlhf_msprobe.report.blank_openpyxl  # noqa: F401
+
+    return load
 
 
 def write_report(

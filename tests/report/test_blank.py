@@ -134,6 +134,27 @@ print(same(made, blank._made_here(outlines)), len(other.files) > 5)
 
 
 @needs_two_cores
+def test_threads_that_load_what_writes_tables_leave_openpyxl_to_it(tmp_path):
+    """Several at once, as a comparison step by step starts them."""
+    program = """
+import sys, threading
+from mindrlhf_msprobe.report.blank import made_beside
+from mindrlhf_msprobe.report.files import loading
+
+with made_beside():
+    threads = [threading.Thread(target=loading()) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    print("openpyxl" in sys.modules, "mindrlhf_msprobe.report.workbook" in sys.modules)
+loading()()
+print("openpyxl" in sys.modules)
+"""
+    result = run_python(program, tmp_path)
+    assert lines(result) == ["False True", "True"]
+    assert result.stderr == ""
+
+
+@needs_two_cores
 def test_it_ends_with_the_process_that_started_it(tmp_path):
     """Even if that is killed."""
     program = f"""
