@@ -163,8 +163,8 @@ class Rows:
 
     Attributes:
         of_batch: for each smaller batch, its rows; None where they are not known.
-        matched: how many were given the same inputs.
-        assumed: how many were not, and stand in the order of their batches.
+        matched: how many have a row that nothing tells from them.
+        assumed: how many have none, and stand in the order of their batches.
         moved: whether rows stand in another order.
     """
 
@@ -181,20 +181,46 @@ class Rows:
             for number in range(given.kept[1 - small])
             for row, digest in enumerate(_digests(sides[1 - small], number, given, 1 - small))
         ]
+        batches = [
+            _digests(sides[small], number, given, small) if number < given.kept[small] else None
+            for number in range(sides[small].count)
+        ]
         whole = sum(given.rows[1 - small])
+        return cls.brought_together(given.rows[small], batches, large, whole, given_alike=True)
+
+    @classmethod
+    def brought_together(
+        cls,
+        sizes: Sequence[int],
+        batches: Sequence[Sequence[bytes] | None],
+        large: Sequence[tuple[Row, bytes]],
+        whole: int,
+        *,
+        given_alike: bool,
+    ) -> Rows:
+        """Bring rows together by what tells them apart.
+
+        Args:
+            sizes: how many rows each smaller batch has.
+            batches: what tells these apart; None for a batch that is not compared.
+            large: the rows of the larger batches that are compared, in order.
+            whole: how many rows all larger batches have.
+            given_alike: whether equal rows were given the same, so that one without a partner was
+                given something else. Else a row that is compared may differ, and stands in its
+                order only if no other row of its pass has another place.
+        """
         found: list[tuple[Row, ...] | None] = []
         matched = assumed = 0
         moved = False
-        for batches, regular in _passes(given.rows[small], whole):
+        for numbers, regular in _passes(sizes, whole):
             place = 0
             wanted: list[tuple[int, int, bytes]] = []  # batch, place in the pass, digest
-            for number in batches:
-                if number < given.kept[small]:
-                    digests = _digests(sides[small], number, given, small)
-                    wanted += [(number, place + i, digest) for i, digest in enumerate(digests)]
-                place += given.rows[small][number]
-            partners = _partners(wanted, large, regular)
-            for number in batches:
+            for number in numbers:
+                digests = batches[number] or ()
+                wanted += [(number, place + i, digest) for i, digest in enumerate(digests)]
+                place += sizes[number]
+            partners = _partners(wanted, large, regular, given_alike)
+            for number in numbers:
                 own = [p for (n, _, _), p in zip(wanted, partners) if n == number]
                 rows = [row for row, _ in own if row is not None]
                 known = bool(own) and len(rows) == len(own)
@@ -206,12 +232,16 @@ class Rows:
             moved |= any(x > y for x, y in itertools.pairwise(order))
         return cls(tuple(found), matched, assumed, moved)
 
-    def words(self) -> str:
-        """Return how rows were brought together, as the end of a sentence."""
+    def words(self, alike: str = "that were given the same inputs") -> str:
+        """Return how rows were brought together, as the end of a sentence.
+
+        Args:
+            alike: what is said of rows that nothing tells apart.
+        """
         if self.matched + self.assumed == 0:
-            return "none of the rows of either was given to the other"
+            return "which rows stand against which is not known"
         order = ", in another order" if self.moved else ", in the same order"
-        same = f"rows that were given the same inputs stand against each other{order}"
+        same = f"rows {alike} stand against each other{order}"
         if not self.assumed:
             return same
         in_order = (
@@ -219,8 +249,8 @@ class Rows:
             "shuffled them"
         )
         if not self.matched:
-            return f"no row was given the same inputs in both: rows stand {in_order}"
-        return f"{same}; rows with other inputs stand {in_order}"
+            return f"there are no rows {alike}, and rows stand {in_order}"
+        return f"{same}; other rows stand {in_order}"
 
 
 def _passes(sizes: Sequence[int], whole: int) -> Iterator[tuple[list[int], bool]]:
@@ -241,8 +271,9 @@ def _partners(
     wanted: Sequence[tuple[int, int, bytes]],
     large: Sequence[tuple[Row, bytes]],
     regular: bool,
+    given_alike: bool,
 ) -> list[tuple[Row | None, bool]]:
-    """Return the row that stands against each wanted one, and whether its inputs are the same."""
+    """Return the row that stands against each wanted one, and whether they are alike."""
     free = dict.fromkeys(range(len(large)))
     found: list[int | None] = [None] * len(wanted)
     for i, (_, place, digest) in enumerate(wanted):
@@ -257,6 +288,8 @@ def _partners(
             found[i] = places[digest].popleft()
             del free[found[i]]  # type: ignore[arg-type]
     same = [place is not None for place in found]
+    if not given_alike:
+        regular &= all(p in (None, place) for p, (_, place, _) in zip(found, wanted))
     for i, (_, place, _) in enumerate(wanted):
         if found[i] is None and regular and free:
             found[i] = place if place in free else next(iter(free))

@@ -15,6 +15,7 @@ from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import Pattern, PatternError, pattern
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.key_pieces import KeyPieces
     from mindrlhf_msprobe.comparison.micro_batches import MicroBatches
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
@@ -278,7 +279,7 @@ class PlaceFilter:
         data: tuple[StepData, StepData],
         unlike_phases: bool,
         rules: Sequence[NameRule] = (),
-        batches: MicroBatches | None = None,
+        batches: MicroBatches | KeyPieces | None = None,
     ) -> None:
         self._chosen, self._data, self._unlike = chosen, data, unlike_phases
         self._rules, self._batches = rules, batches
@@ -291,6 +292,10 @@ class PlaceFilter:
         if not one_sided or pair.unreadable is not None or pair.record.leaf.error is not None:
             return None
         missing = 0 if pair.a is None else 1
+        if pair.entry is None and self._batches is not None:
+            why = self._batches.why_alone(1 - missing, pair)
+            if why is not None:
+                return why
         if self._unlike and pair.entry is not None and (why := self._unlike_phase(pair, missing)):
             return why
         if self._chosen.common:
@@ -304,11 +309,9 @@ class PlaceFilter:
             has = any(entry.direction != "forward" for entry in entries)
             if not has:
                 return _NO_BACKWARD
-            return (
-                None if self._batches is None else self._batches.why_alone(1 - missing, pair.entry)
-            )
+            return None if self._batches is None else self._batches.why_alone(1 - missing, pair)
         if self._batches is not None:
-            why = self._batches.why_alone(1 - missing, pair.entry)
+            why = self._batches.why_alone(1 - missing, pair)
             if why is not None:
                 return why
         names = {pair.entry.cell}

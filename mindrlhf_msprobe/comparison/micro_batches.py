@@ -16,7 +16,7 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.batch_rows import FORWARD, Given, Row, Rows, Side, unlike_axes
 from mindrlhf_msprobe.comparison.names import NameRule, match_names
-from mindrlhf_msprobe.comparison.pairing import StepData
+from mindrlhf_msprobe.comparison.pairing import Pair, StepData
 from mindrlhf_msprobe.comparison.pieces import Piece
 from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -51,8 +51,11 @@ class MicroBatches:
     note: str
     extra: Mapping[tuple[int, str], str] = field(default_factory=dict)
 
-    def why_alone(self, side: int, entry: Entry) -> str | None:
+    def why_alone(self, side: int, pair: Pair) -> str | None:
         """Return why only one side has an entry; None where that is not for this reason."""
+        entry = pair.entry
+        if entry is None:
+            return None
         if entry.direction != FORWARD:
             return _GRADIENTS
         return self.extra.get((side, entry.name))

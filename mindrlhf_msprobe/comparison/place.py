@@ -44,6 +44,7 @@ from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.key_pieces import KeyPieces
     from mindrlhf_msprobe.comparison.micro_batches import MicroBatches
 
 _AT_OPTIMIZER = (
@@ -85,7 +86,7 @@ class Job:
     _planned: dict[tuple[int, int], StepPlan] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _cut: dict[tuple[int, int], MicroBatches | None] = field(
+    _cut: dict[tuple[int, int], MicroBatches | KeyPieces | None] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -97,12 +98,17 @@ class Job:
         """Read what both runs recorded in one place; the last one is kept."""
         if (step, rank) not in self._loaded:
             a, b = (side.load(step, rank) for side in self.sides)
-            found = None
+            found: MicroBatches | KeyPieces | None = None
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
                     from mindrlhf_msprobe.comparison.micro_batches import cut
 
                     found = cut(a, b, self.mapping, (shown, own))
+            pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
+            if pairs:
+                from mindrlhf_msprobe.comparison.key_pieces import cut_keys
+
+                found = cut_keys(a, b, pairs)
             self._loaded.clear()
             self._cut.clear()
             self._loaded[step, rank] = (a, b) if found is None else found.data

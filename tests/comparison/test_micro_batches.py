@@ -245,3 +245,56 @@ def test_batches_of_one_size_stand_as_they_are(tmp_path):
     assert result.verdict.status is Outcome.IDENTICAL
     assert len(result.notes) == 1
     assert gaps(result) == {}
+
+
+def save_keys(path, parts, change=None, whole=(tuple(range(8)),)):
+    """Save one key for whole batches and another for micro-batches of them."""
+    rows = np.random.default_rng(5).normal(size=(8, 3)).astype(np.float32)
+    recording = Recording(path)
+    for batch in whole:
+        recording.data("old_log_prob", rows[list(batch)])
+    for number, batch in enumerate(parts):
+        own = rows[list(batch)]
+        recording.data("log_prob", own if change is None else change(own, number))
+    recording.end_step()
+    return recording.close()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_key_saved_in_micro_batches_stands_against_the_whole(tmp_path, turned):
+    keys = "log_prob=old_log_prob" if turned else "old_log_prob=log_prob"
+    halves = ((0, 1, 2, 3), (4, 5, 6, 7))
+    for name, parts, order in (
+        ("a", halves, "in the same order"),
+        ("b", ((3, 7, 0, 1), (2, 6, 5, 4)), "in another order"),
+        ("c", ((0, 1, 2, 3, 4), (5, 6, 7)), "in the same order"),
+    ):
+        result = compare_runs(save_keys(tmp_path / name, parts), keys=keys)
+        assert result.verdict.status is Outcome.IDENTICAL, name
+        assert result.verdict.compared == 2
+        assert any(order in note for note in result.notes)
+
+
+def test_a_row_of_a_key_that_differs_is_named(tmp_path):
+    def change(rows, number):
+        rows = rows.copy()
+        rows[2] += number
+        return rows
+
+    run = save_keys(tmp_path / "a", ((0, 1, 2, 3), (4, 5, 6, 7)), change)
+    found = compare_runs(run, keys="old_log_prob=log_prob").verdict.first_divergence
+    assert (found.record, found.occasion.number) == ("old_log_prob", 1)
+    assert found.inside.where[0].spans == ((2, 2),)
+
+
+def test_rows_of_a_key_are_not_guessed(tmp_path):
+    """In another order, a row that changed is not compared; with none the same, that is said."""
+    shuffled = ((6, 1, 3, 0), (2, 7, 5, 4))
+    run = save_keys(tmp_path / "a", shuffled, lambda rows, number: rows + number)
+    result = compare_runs(run, keys="old_log_prob=log_prob")
+    assert result.verdict.status is Outcome.IDENTICAL
+    assert [gap.records for gap in result.verdict.coverage] == [1]
+    run = save_keys(tmp_path / "b", shuffled, lambda rows, number: rows + 1)
+    result = compare_runs(run, keys="old_log_prob=log_prob")
+    assert result.verdict.status is Outcome.DIVERGED
+    assert any("which is assumed" in note for note in result.notes)
