@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.report.wording import spans
+from mindrlhf_msprobe.storage import inventory
 from mindrlhf_msprobe.storage.reader import open_run
 from mindrlhf_msprobe.units import size
 
@@ -112,8 +115,82 @@ def test_an_unknown_name_is_answered_with_the_nearest(run, capsys):
 def test_an_array_that_cannot_be_read_is_said(run, capsys):
     """A cut file is named, and the statistics are still shown."""
     next((run / "data" / "ref_log_prob" / "step0").rglob("*.npy")).write_bytes(b"cut")
-    assert main(["show", str(run), "ref_log_prob", "--step", "0"]) == 0
+    assert main(["show", str(run), "ref_log_prob", "--step", "0"]) == 2
     assert "cannot be read" in capsys.readouterr().out
+    assert main(["show", str(run), "ref_log_prob", "--step", "1"]) == 0
+
+
+PHASE = "reference_compute_log_prob"
+DAMAGE = {
+    "run.json": lambda run: (run / "run.json").write_text("{"),
+    "no run.json": lambda run: (run / "run.json").unlink(),
+    "configurations.json": lambda run: (run / "configurations.json").write_text("["),
+    "a journal's line": lambda run: _append(run / PHASE / "step1/rank0/records.jsonl", b"{}\n"),
+    "no journal": lambda run: (run / PHASE / "step1/rank0/records.jsonl").unlink(),
+    "a phase's directory": lambda run: shutil.rmtree(run / PHASE),
+    "a cut tensor": lambda run: _cut(next((run / PHASE / "step1").rglob("*.npy"))),
+    "a missing tensor": lambda run: next((run / PHASE / "step1").rglob("*.npy")).unlink(),
+    "a cut save": lambda run: _cut(next((run / "data/loss/step1").rglob("*.npy"))),
+    "a missing save": lambda run: next((run / "data/loss/step1").rglob("*.npy")).unlink(),
+    "a save's JSON": lambda run: _cut(next((run / "data/loss/step1").rglob("*.json"))),
+    "no save": lambda run: shutil.rmtree(run / "data/loss/step1/rank0"),
+}
+
+
+def _append(file, text):
+    with open(file, "ab") as out:
+        out.write(text)
+
+
+def _cut(file):
+    os.truncate(file, file.stat().st_size - 1)
+
+
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory):
+    less = {"actor_infer_dump": False, "actor_train_dump": False, "critic_train_dump": False}
+    return record_training(tmp_path_factory.mktemp("run") / "run", task="tensor", **less)
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_what_cannot_be_read_is_exit_code_2_and_the_rest_is_shown(tensors, tmp_path, capsys, what):
+    """Whatever it is: named in the list, on stderr beside JSON; the rest is listed as ever."""
+    run = shutil.copytree(tensors, tmp_path / "run")
+    DAMAGE[what](run)
+    assert main(["show", str(run)]) == 2
+    shown = capsys.readouterr()
+    assert "Incomplete: " in shown.out
+    assert "\nadvantages" in shown.out
+    assert shown.err == ""
+    assert main(["show", str(run), "--json"]) == 2
+    shown = capsys.readouterr()
+    assert "advantages" in [holding["name"] for holding in json.loads(shown.out)]
+    assert shown.err.startswith("mindrlhf-msprobe show: ")
+    assert main(["show", str(run), "advantages"]) == 0
+    capsys.readouterr()
+    if what in ("a journal's line", "no journal"):
+        assert main(["show", str(run), PHASE]) == 2
+        assert "Cell.embed.Dense.forward.0" in capsys.readouterr().out
+    if what in ("a cut tensor", "a missing tensor"):
+        assert main(["show", str(run), PHASE, "--step", "1"]) == 0  # its elements are not shown
+        assert {main(["show", str(run), e.name]) for e in open_run(run).entries(PHASE)} == {0, 2}
+    if what.endswith("save") or what.startswith("a save"):
+        assert main(["show", str(run), "loss"]) == 2
+    assert main(["show", str(run), "advantages", "--step", "0"]) == 0
+
+
+def test_the_list_opens_no_whole_file(tensors, monkeypatch):
+    """Sizes tell that a file is whole, so a run of many tensors is listed as quickly as before."""
+    monkeypatch.setattr(inventory, "_first_values", lambda record: pytest.fail(record.name))
+    assert all(not held.unreadable for held in inventory.inventory(open_run(tensors)))
+
+
+def test_what_was_lost_while_recording_is_said_and_no_fault_of_the_files(run, capsys):
+    """Exit code 0: all that there is was read."""
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**manifest, "lost": {"a tensor: OSError": 3}}))
+    assert main(["show", str(run)]) == 0
+    assert "Incomplete: rank 0 lost 3 record(s)" in capsys.readouterr().out
 
 
 def test_what_is_not_a_run_is_refused(tmp_path, capsys):

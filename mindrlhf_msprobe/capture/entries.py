@@ -22,6 +22,7 @@ from mindrlhf_msprobe.capture.summary import (
     to_host,
 )
 from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import Charge
 
@@ -177,7 +178,11 @@ class DeviceEntries(HostEntries):
         self._first = 0  # the number of the first tensor that waits
         self._found: dict[int, Leaf] = {}
         self._waiting: list[tuple[dict[str, Any], tuple[str, ...]]] = []
-        self.describer = TreeDescriber(is_tensor, self._queue, to_json=lambda leaf: leaf.to_json())
+        self.describer = TreeDescriber(
+            lambda value: isinstance(value, _Difference) or is_tensor(value),
+            self._queue,
+            to_json=lambda leaf: leaf.to_json(),
+        )
 
     def sink(self, values: dict[str, Any], frames: tuple[str, ...]) -> None:
         """Take an entry that ended, until its numbers are known."""
@@ -203,8 +208,11 @@ class DeviceEntries(HostEntries):
         return gradient.copy()
 
     def difference(self, gradient: Any, kept: Any) -> tuple[Any, float | None]:
-        """Return the difference, computed on the device."""
-        return gradient - kept, None
+        """Return the difference, computed on the device; None where the kept one has overflowed.
+
+        Whether it has is known when the numbers are fetched: until then it stands for both.
+        """
+        return _Difference(gradient - kept, self._first + self._device.add(kept)), None
 
     def flush(self) -> None:
         """Fetch all numbers and hand over the entries that waited for them."""
@@ -219,10 +227,13 @@ class DeviceEntries(HostEntries):
                 self._write(whole, frames)
 
     def _queue(self, value: Any, record: str) -> Any:
-        if isinstance(value, HostTensor) or not hasattr(value, "asnumpy"):
+        device = isinstance(value, _Difference) or hasattr(value, "asnumpy")
+        if isinstance(value, HostTensor) or not device:
             return self._describe(value, record)
         with self.charge:
             try:
+                if isinstance(value, _Difference):
+                    return _Pending(self._first + self._device.add(value.tensor), value.kept)
                 return _Pending(self._first + self._device.add(value))
             except Exception as error:
                 self._fault("a tensor", error)
@@ -235,8 +246,11 @@ class DeviceEntries(HostEntries):
             return content
         number = content.get(_PENDING)
         if isinstance(number, int):
-            more = {name: item for name, item in content.items() if name != _PENDING}
-            return {**self._found.pop(number).to_json(), **more}
+            more = {name: item for name, item in content.items() if name not in (_PENDING, _KEPT)}
+            leaf = self._found.pop(number)
+            if (kept := content.get(_KEPT)) is not None and not _is_finite(self._found.pop(kept)):
+                leaf = Leaf("NoneType", opaque=True)
+            return {**leaf.to_json(), **more}
         return {key: self._resolved(item) for key, item in content.items()}
 
     def _leave_out_unchanged(self, values: dict[str, Any]) -> None:
@@ -253,13 +267,31 @@ class DeviceEntries(HostEntries):
 
 
 _PENDING = "msprobe pending"
+_KEPT = "msprobe kept"
 
 
 class _Pending:
-    """Stands for a leaf whose numbers are on the device."""
+    """Stands for a leaf whose numbers are on the device.
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    Args:
+        kept: the number of the tensor that was taken off it, of a difference.
+    """
+
+    def __init__(self, number: int, kept: int | None = None) -> None:
+        self._number, self._kept = number, kept
 
     def to_json(self) -> dict[str, Any]:
-        return {_PENDING: self._number}
+        kept = {} if self._kept is None else {_KEPT: self._kept}
+        return {_PENDING: self._number, **kept}
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """A difference on the device, and the number of the tensor that was taken off."""
+
+    tensor: Any
+    kept: int
+
+
+def _is_finite(leaf: Leaf) -> bool:
+    return not (leaf.nan_count or leaf.inf_count)

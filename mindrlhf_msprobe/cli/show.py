@@ -6,10 +6,16 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.answers import SAME, answer
+from mindrlhf_msprobe.cli.answers import SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.frozen import dataclass
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
+    from mindrlhf_msprobe.storage.problems import Problem
+    from mindrlhf_msprobe.storage.reader import Run
+
+_At = dict[str, "int | None"]  # step and rank: None for all
+_MOST_NAMED = 20  # things that cannot be read
 
 
 def add_parser(commands: Commands) -> None:
@@ -19,7 +25,8 @@ def add_parser(commands: Commands) -> None:
         help="list what a run holds, or show one phase, key, entry or record",
         description="List a run's phases, steps, ranks, keys and sizes. With a phase, list its "
         "entries; with a key, one row a save; with an entry or a record, show the statistics and "
-        "first values, and with --step so of a key.",
+        "first values, and with --step so of a key. Exit codes: 0; 2 if any of it could not be "
+        "read, or there is no such thing: the rest is shown.",
     )
     show.add_argument("path", metavar="RUN", help="the dump_path of a run")
     show.add_argument("name", nargs="?", metavar="NAME", help="a phase, a key, an entry, a record")
@@ -29,11 +36,25 @@ def add_parser(commands: Commands) -> None:
     show.set_defaults(run=_show)
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """What is shown.
+
+    Attributes:
+        content, text: it, for machines and for people.
+        unreadable: what of it could not be read.
+        said: whether the text says that.
+    """
+
+    content: list[dict[str, Any]]
+    text: str
+    unreadable: list[str]
+    said: bool = False
+
+
 def _show(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report import listing
     from mindrlhf_msprobe.report.wording import spans
-    from mindrlhf_msprobe.storage.inventory import find_records, inventory
     from mindrlhf_msprobe.storage.reader import open_run
 
     if not arguments.path:
@@ -43,29 +64,95 @@ def _show(arguments: argparse.Namespace) -> int:
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):
         if number is not None and number not in held:
             raise UsageError(f"{run.path} holds no {what} {number}; it holds {what} {spans(held)}.")
-    content: list[dict[str, Any]]
     if name is None:
-        holdings = inventory(run, **at)
-        content = [holding.to_json() for holding in holdings]
-        problems = [*map(str, run.problems), *run.lost]
-        if run.missing_ranks:
-            problems.append(f"recorded nothing here: rank(s) {spans(run.missing_ranks)} of the job")
-        text = listing.render_holdings(run.path, run.state, holdings, problems, run.cost)
-        text = "\n".join([text, *listing.render_stops(run.stops)])
-    elif entries := run.entries(name, **at) if name in run.phases else []:
-        content = [
-            {
-                **{"step": entry.step, "rank": entry.rank, "phase": entry.phase},
-                **{"entry": entry.name, "token": entry.token, "parent": entry.parent},
-                "records": [record.name for record in entry.records],
-            }
-            for entry in entries
-        ]
-        text = listing.render_entries(entries)
+        shown = _run(run, at)
+    elif name in run.phases:
+        shown = _phase(run, name, at)
     else:
+        shown = _records(run, name, at)
+    if arguments.json or not shown.said:
+        for problem in shown.unreadable:
+            complain("show", problem)
+    code = UNDECIDED if shown.unreadable else SAME
+    text = json.dumps(shown.content, ensure_ascii=False, indent=1) if arguments.json else shown.text
+    return answer(text, code, as_json=arguments.json)
+
+
+def _run(run: Run, at: _At) -> _Shown:
+    from mindrlhf_msprobe.report import listing
+    from mindrlhf_msprobe.report.wording import spans
+    from mindrlhf_msprobe.storage.inventory import inventory
+
+    holdings = inventory(run, **at)
+    run.configurations()
+    unreadable = [*map(str, _problems(run, at))]
+    unreadable += [f"{held.name}: {why}" for held in holdings for why in held.unreadable]
+    problems = [*unreadable, *run.lost]
+    if run.missing_ranks:
+        problems.append(f"recorded nothing here: rank(s) {spans(run.missing_ranks)} of the job")
+    lines = [listing.render_holdings(run.path, run.state, holdings, problems, run.cost)]
+    lines += listing.render_left_out(run.left_out)
+    lines += listing.render_stops(run.stops)
+    content = [holding.to_json() for holding in holdings]
+    return _Shown(content, "\n".join(lines), unreadable, said=True)
+
+
+def _phase(run: Run, name: str, at: _At) -> _Shown:
+    from mindrlhf_msprobe.report import listing
+
+    entries = run.entries(name, **at)
+    content: list[dict[str, Any]] = [
+        {
+            **{"step": entry.step, "rank": entry.rank, "phase": entry.phase},
+            **{"entry": entry.name, "token": entry.token, "parent": entry.parent},
+            "records": [record.name for record in entry.records],
+        }
+        for entry in entries
+    ]
+    unreadable = [str(problem) for problem in _problems(run, at) if problem.phase == name]
+    unreadable += [
+        f"{record.name}: {record.leaf.error}"
+        for entry in entries
+        for record in entry.records
+        if record.leaf.error is not None
+    ][:_MOST_NAMED]
+    return _Shown(content, listing.render_entries(entries), unreadable)
+
+
+def _records(run: Run, name: str, at: _At) -> _Shown:
+    from mindrlhf_msprobe.errors import RunError
+    from mindrlhf_msprobe.report import listing
+    from mindrlhf_msprobe.storage.inventory import find_records
+
+    try:
         records = find_records(run, name, **at)
-        content = [record.to_json() for record in records]
-        saves = run.key_data(name, **at) if arguments.step is None else []
-        text = listing.render_saves(saves, records) if saves else listing.render_records(records)
-    shown = json.dumps(content, ensure_ascii=False, indent=1) if arguments.json else text
-    return answer(shown, SAME, as_json=arguments.json)
+    except RunError:
+        for problem in _problems(run, at)[:_MOST_NAMED]:  # it may be there
+            complain("show", problem)
+        raise
+    saves = run.key_data(name, **at) if at["step"] is None else []
+    text = listing.render_saves(saves, records) if saves else listing.render_records(records)
+    unreadable = [
+        f"{found.record.name}: {found.unreadable}"
+        for found in records
+        if found.unreadable is not None
+    ]
+    of_key = name in run.keys
+    unreadable += [
+        str(problem)
+        for problem in _problems(run, at)
+        if (problem.key_data and problem.key in (None, name))
+        or (not of_key and problem.phase is not None)
+    ]
+    return _Shown([record.to_json() for record in records], text, unreadable[:_MOST_NAMED])
+
+
+def _problems(run: Run, at: _At) -> list[Problem]:
+    """Return what could not be read so far, as far as it concerns a step and a rank."""
+    step, rank = at["step"], at["rank"]
+    return [
+        problem
+        for problem in run.problems
+        if (step is None or problem.step is None or problem.is_at(step, problem.rank or 0))
+        and (rank is None or problem.rank in (None, rank))
+    ]

@@ -237,7 +237,9 @@ def _conclude(
     unread = [
         f"{name}: {problem}"
         for i, (name, view) in enumerate(zip(names, job.sides))
-        for problem in dict.fromkeys([*view.unread(places), *merged_problems(judged, i)])
+        for problem in dict.fromkeys(
+            [*view.unread(places, common=job.chosen.common), *merged_problems(judged, i)]
+        )
     ]
     problems += [f"{name}: {lost}" for name, side in zip(names, sides[:2]) for lost in side.lost]
     whole = partial(judge_whole, job)

@@ -70,6 +70,7 @@ class StepData:
         foreign: whether another tool wrote it, msprobe.
         own: the place in the run itself, where it is another one than in the comparison.
         stop: where the run stopped, in its own numbers, if it did not finish.
+        timeless: whether nothing tells when what happened, but the order phases usually run in.
     """
 
     entries: Sequence[Entry]
@@ -81,6 +82,7 @@ class StepData:
     foreign: bool = False
     unreadable_keys: Mapping[str | None, str] = field(default_factory=dict)
     stop: Stop | None = None
+    timeless: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,11 @@ def plan_step(
         damaged={*a.unreadable, *b.unreadable},
         chosen=(chosen[0], chosen[1]),
     )
-    order = merge(
-        order_of(a.entries, a.key_data, alignment.a), order_of(b.entries, b.key_data, alignment.b)
-    )
+    orders = [
+        order_of(a.entries, a.key_data, alignment.a),
+        order_of(b.entries, b.key_data, alignment.b),
+    ]
+    order = merge(*(reversed(orders) if a.timeless and not b.timeless else orders))
     planner = Planner(step, rank, a, b, alignment)
     pairs = (
         *planner.unreadable_pairs(),

@@ -84,7 +84,7 @@ class View:
                 for entry in self.run.entries(phase, step=at[0], rank=at[1])
             ]
         known = {*shown} if self.phases else {*self.run.phases, *(phase.name for phase in PHASES)}
-        problems = [problem for problem in self.run.problems if problem.concerns(*at)]
+        problems = [p for p in self.run.problems if p.concerns(*at) and not p.partial]
         unreadable = {
             shown.get(problem.phase, problem.phase): str(problem)
             for problem in problems
@@ -106,16 +106,22 @@ class View:
             own=own,
             foreign=self.run.foreign,
             stop=self.run.stop_of(at[1]),
+            timeless=self.run.times_are_lost(*at),
         )
 
-    def unread(self, places: Iterable[tuple[int, int]]) -> list[str]:
+    def unread(self, places: Iterable[tuple[int, int]], *, common: bool = False) -> list[str]:
         """Return what could not be read so far, as far as it concerns what is compared.
 
         Args:
             places: the comparison's (step, rank) that are compared.
+            common: whether only what both runs have is: then nothing that is not there does.
         """
         own = [(self.steps.get(step, step), self.ranks.get(rank, rank)) for step, rank in places]
-        return [str(problem) for problem in self.run.problems if self._matters(problem, own)]
+        return [
+            str(problem)
+            for problem in self.run.problems
+            if self._matters(problem, own) and not (common and problem.absent)
+        ]
 
     def _matters(self, problem: Problem, places: Sequence[tuple[int, int]]) -> bool:
         if problem.phase is not None:
@@ -125,7 +131,7 @@ class View:
         elif problem.key_data and (self.phases or not self._shown_keys(problem.key)):
             return False
         return (problem.step is None and problem.rank is None) or any(
-            problem.step in (None, step) and problem.rank in (None, rank) for step, rank in places
+            problem.is_at(step, rank) for step, rank in places
         )
 
     def _key_data(self, step: int, rank: int) -> list[KeyDatum]:
@@ -184,6 +190,11 @@ def views(
                 f"in the directory of run {name}; those of other nodes are put together with "
                 f"mindrlhf-msprobe merge"
             )
+        if run.left_out:
+            notes.append(
+                f"dumps that stood in the directory of run {name} before it, and are none of it, "
+                f"are left out: {_some(run.left_out)}"
+            )
     notes += [note for name, run in (("A", a), ("B", b)) for note in _on_patterns(name, run)]
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
@@ -203,9 +214,9 @@ def _on_patterns(name: str, run: Run) -> Iterator[str]:
             )
 
 
-def _some(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_SHOWN]))
-    return shown if len(ranks) <= _SHOWN else f"{shown}, …"
+def _some(things: Sequence[object]) -> str:
+    shown = ", ".join(map(str, things[:_SHOWN]))
+    return shown if len(things) <= _SHOWN else f"{shown}, …"
 
 
 def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:

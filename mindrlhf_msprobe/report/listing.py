@@ -15,6 +15,7 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Entry
 from mindrlhf_msprobe.units import size
 
+_MOST_LEFT_OUT = 20  # directories that are named
 _LONGEST_VALUE = 40  # characters of a text that stand in a row
 
 
@@ -43,6 +44,12 @@ def render_holdings(
     lines += render_cost(cost or {})
     lines += [f"Incomplete: {problem}" for problem in problems]
     return "\n".join(map(printable, lines))
+
+
+def render_left_out(directories: Sequence[Path]) -> list[str]:
+    """Return a line for each directory of dumps that stood there before the run."""
+    left_out = [f"Left out: {path}: it stood there before this run" for path in directories]
+    return [printable(line) for line in left_out[:_MOST_LEFT_OUT]]
 
 
 def render_stops(stops: Sequence[Stop]) -> list[str]:
@@ -99,6 +106,8 @@ def render_entries(entries: Sequence[Entry]) -> str:
         ]
         hint = "With --step N (and --rank N): in the order of time, with what each entry returned."
         return "\n".join(map(printable, [*in_columns(rows), hint]))
+    if not entries:
+        return "no entry that could be read"
     where = f"step {entries[0].step}, rank {entries[0].rank}, in the order of time:"
     table = [("entry", "token", "records", "output", "norm", "NaN", "Inf")]
     for entry in entries:

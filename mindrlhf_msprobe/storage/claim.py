@@ -13,7 +13,7 @@ from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import is_temporary_of_ours, reserve_of
-from mindrlhf_msprobe.storage.removal import Removal
+from mindrlhf_msprobe.storage.removal import Removal, is_journal
 from mindrlhf_msprobe.storage.world import RankLock, process_started
 
 _SHOWN = 3  # files that are named
@@ -78,12 +78,27 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
         raise RunError(f"dump_path {root} already holds a run, started {started}. {_ADVICE}")
     if refuse_other_job(root, rank, world, "refuse"):
         return
-    if layout.has_dumps(root):
+    if not layout.has_dumps(root):
+        return
+    if _has_journal(root):
         raise RunError(
-            f"dump_path {root} already holds dumps of another tool or of a run without its "
-            f"{layout.RUN_FILE}. Give another dump_path, or set existing: overwrite to replace "
-            f"them."
+            f"dump_path {root} already holds a run without its {layout.RUN_FILE}. Give another "
+            f"dump_path, or set existing: overwrite to replace what a journal of it names."
         )
+    raise RunError(
+        f"dump_path {root} already holds dumps of another tool, or key data without their "
+        f"{layout.RUN_FILE}, and existing: overwrite removes nothing of another tool. Give another "
+        f"dump_path, or move them away."
+    )
+
+
+def _has_journal(root: Path) -> bool:
+    """Tell whether any of the dumps in `root` is this package's."""
+    return any(
+        is_journal(path / layout.JOURNAL_FILE)
+        for step_dir in layout.step_directories(root)
+        for path in layout.rank_directories(step_dir).values()
+    )
 
 
 def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str) -> bool:
@@ -175,8 +190,11 @@ def refuse_links(root: Path, phases: Collection[str]) -> None:
             )
 
 
-def remove_rank(root: Path, rank: int, world_size: int) -> None:
+def remove_rank(root: Path, rank: int, world_size: int) -> list[str]:
     """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world.
+
+    Returns:
+        as `remove_dumps`.
 
     Raises:
         RunError: what stands in the manifest's place is not a manifest of this package.
@@ -192,12 +210,13 @@ def remove_rank(root: Path, rank: int, world_size: int) -> None:
             f"away, or give another dump_path."
         )
     had_run = any(map(_is_ours, layout.manifests(root)))
-    remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
+    left = remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
     for path in ours:
         path.unlink(missing_ok=True)
     configurations = root / layout.CONFIGURATIONS_FILE
     if rank == 0 and had_run and configurations.is_file() and not configurations.is_symlink():
         configurations.unlink(missing_ok=True)
+    return left
 
 
 def _is_ours(path: Path) -> bool:
@@ -209,12 +228,16 @@ def _is_ours(path: Path) -> bool:
     return not path.is_symlink() and {"schema", "attempts", "world"} <= content.keys()
 
 
-def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
+def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
     """Remove what was recorded of the (step, rank) that are wanted, and what is empty then.
 
     Files that no journal of this package names stay, and are mentioned.
+
+    Returns:
+        the directories, below `root`, of those (step, rank) in which something stays.
     """
     removal = Removal()
+    left: list[str] = []
     for step_dir in layout.step_directories(root):
         step = layout.step_number(step_dir.name)
         top = root / step_dir.relative_to(root).parts[0]
@@ -222,8 +245,12 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
             continue
         with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
             for rank, path in layout.rank_directories(step_dir).items():
-                if step is not None and wanted(step, rank) and path.name == f"rank{rank}":
+                if step is None or not wanted(step, rank):
+                    continue
+                if path.name == f"rank{rank}":
                     removal.remove(root, path)
+                if path.exists():
+                    left.append(str(path.relative_to(root)))
         for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
             with suppress(FileNotFoundError):
                 if parent != root and parent.is_dir() and not any(parent.iterdir()):
@@ -237,6 +264,7 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> None:
             shown,
             more,
         )
+    return left
 
 
 def sweep(root: Path, rank: int) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import bounds, layout
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
+_AFTER_SPACE = tuple("-+=%@")
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
 
 
@@ -70,6 +73,35 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
         for name, values in data.items()
     ]
     return Dump(lines, unreadable)
+
+
+def in_usual_order(entry: Entry) -> Entry:
+    """Return an entry with a place in time among those of phases of which none is known."""
+    base = phase_order(entry.phase) * _PHASE_SPAN
+    end = None if entry.end is None else base + entry.end
+    return replace(entry, seq=base + entry.seq, end=end)
+
+
+def with_changed_texts(line: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of a dump.json of ours whose texts may be other ones marked as unreadable.
+
+    Before some texts stands a space there, which msprobe's tools need.
+    """
+    return {name: _marked(value) for name, value in line.items()}
+
+
+def _marked(content: Any) -> Any:
+    if isinstance(content, list):
+        return [*map(_marked, content)]
+    if not isinstance(content, dict):
+        return content
+    value = content.get("value")
+    if isinstance(value, str) and value[:1] == " " and value[1:2] in _AFTER_SPACE:
+        return {
+            **content,
+            "error": f"{layout.DUMP_FILE} does not say whether it begins with a space",
+        }
+    return {name: _marked(item) for name, item in content.items()}
 
 
 def _numbered(data: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,12 @@ from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.atomic import number_to_json
 from mindrlhf_msprobe.storage.keydata import KeyDatum
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _FIRST_VALUES = 8
+_MOST_NAMED = 20  # records of one phase or key that cannot be read
 _MOST_NEAR = 10_000  # names among which the nearest are looked for
 
 
@@ -29,6 +34,7 @@ class Holding:
         kind: phase or key.
         count: entries of a phase, saves of a key.
         size: bytes on disk; a file that is linked under several names counts once.
+        unreadable: what of it cannot be read, beside what `Run.problems` says.
     """
 
     kind: str
@@ -38,10 +44,12 @@ class Holding:
     count: int
     records: int
     size: int
+    unreadable: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the holding as plain JSON values."""
-        return {**vars(self), "steps": list(self.steps), "ranks": list(self.ranks)}
+        lists = {name: list(getattr(self, name)) for name in ("steps", "ranks", "unreadable")}
+        return {**vars(self), **lists}
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,9 @@ def inventory(run: Run, step: int | None = None, rank: int | None = None) -> lis
 def _holding(
     kind: str, name: str, held: Sequence[Entry] | Sequence[KeyDatum], directories: Sequence[Path]
 ) -> Holding:
+    files = _Files()
+    for directory in directories:
+        files.add(directory)
     return Holding(
         kind,
         name,
@@ -101,8 +112,15 @@ def _holding(
         ranks=tuple(sorted({item.rank for item in held})),
         count=len(held),
         records=sum(len(item.records) for item in held),
-        size=sum(map(_size, directories)),
+        size=files.size,
+        unreadable=tuple(_shortened(files.unreadable(r for item in held for r in item.records))),
     )
+
+
+def _shortened(found: Iterator[str]) -> Iterator[str]:
+    yield from itertools.islice(found, _MOST_NAMED)
+    if more := sum(1 for _ in found):
+        yield f"{more} more records that cannot be read"
 
 
 def find_records(
@@ -170,13 +188,51 @@ def _plain(value: Any) -> Any:
     return number_to_json(value)
 
 
-def _size(directory: Path) -> int:
-    seen: set[tuple[int, int]] = set()
-    total = 0
-    for folder, _, files in os.walk(directory):
-        for file in files:
-            status = os.lstat(os.path.join(folder, file))
-            if (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                total += status.st_size
-    return total
+class _Files:
+    """The files below some directories.
+
+    Attributes:
+        size: their bytes; a file that is linked under several names counts once.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self.size = 0
+
+    def add(self, directory: Path) -> None:
+        """Look at what lies below a directory."""
+        for folder, _, files in os.walk(directory):
+            for file in files:
+                path = os.path.join(folder, file)
+                status = os.lstat(path)
+                self._sizes[path] = status.st_size
+                if (status.st_dev, status.st_ino) not in self._seen:
+                    self._seen.add((status.st_dev, status.st_ino))
+                    self.size += status.st_size
+
+    def unreadable(self, records: Iterable[Record]) -> Iterator[str]:
+        """Yield which records cannot be read, by their files' sizes; only odd ones are opened."""
+        usual: dict[tuple[str | None, tuple[int, ...] | None], int | None] = {}
+        for record in records:
+            leaf, why = record.leaf, record.leaf.error
+            if why is None and record.location is not None:
+                kind = leaf.dtype, leaf.shape
+                if kind not in usual:
+                    usual[kind] = _file_size(leaf)
+                if self._sizes.get(record.location, -1) != usual[kind]:
+                    why = _first_values(record)[1]
+            if why is not None:
+                yield f"{record.name}: {why}"
+
+
+def _file_size(leaf: Leaf) -> int | None:
+    """Return how large the file of a tensor is as we write it; None if that is not known."""
+    try:
+        dtype = np.dtype((leaf.dtype or "").lower())
+    except TypeError:  # stored as another one
+        return None
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+    written = io.BytesIO()
+    np.lib.format.write_array_header_1_0(written, {**header, "shape": leaf.shape or ()})
+    return len(written.getvalue()) + math.prod(leaf.shape or ()) * dtype.itemsize

@@ -6,13 +6,13 @@ import datetime
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage import layout, recorded
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.claim import (
     being_written,
@@ -40,6 +40,8 @@ CASTS = "to_float casts them"
 #: When the settings of a manifest were taken.
 AT_START = "start"
 AT_FIRST_PHASE = "first_phase"
+
+_MOST_OTHERS = 1000  # directories that are named
 
 #: What the watched networks and their optimizers are set to.
 NETWORK_SECTIONS = ("networks", "modes", "optimizers")
@@ -163,6 +165,8 @@ class Manifest:
                 encoded = self._encoded_weights(value)
             elif name == "networks":
                 encoded = self._encoded_networks(value, break_)
+            elif name == "recorded":
+                encoded = dump_json(value)
             else:
                 encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
             members.append(break_ + b" " + dump_json(name) + b": " + encoded)
@@ -229,8 +233,38 @@ class Manifest:
         self.content["config"]["initial_step"] = min(steps)
         if len(self.content["attempts"]) > 1:
             own = self.content["world"]["rank"]
-            remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)
+            left = remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)
+            self._note_others(left)
+            listed = recorded.without_steps_from(self.content.get("recorded"), step)
+            self.content["recorded"] = listed
             self.save()
+
+    def _note_others(self, left: Iterable[str]) -> None:
+        """Note directories of steps and ranks in which something stays that no run recorded."""
+        known = self.content.get("others")
+        others = dict.fromkeys([*(known if isinstance(known, list) else []), *left])
+        if others:
+            self.content["others"] = list(others)[:_MOST_OTHERS]
+
+    def note_recorded(
+        self, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
+    ) -> None:
+        """Note how many entries of phases, and saves of keys, a step has; `save` writes it."""
+        listed = recorded.checked(self.content.get("recorded"))
+        for kind, counts in ((recorded.PHASES, phases), (recorded.KEY_DATA, key_data)):
+            names = {**listed.get(kind, {})}
+            for name, count in counts.items():
+                if count:
+                    names[name] = recorded.with_step(names.get(name, ()), step, count)
+            listed[kind] = names
+        self.content["recorded"] = listed
+
+    def note_configurations(self) -> None:
+        """Note that configurations.json was written; `save` writes it."""
+        self.content["recorded"] = {
+            **recorded.checked(self.content.get("recorded")),
+            recorded.CONFIGURATIONS: True,
+        }
 
     def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
         """Note the initial weights of a role's network; `save` writes them."""
@@ -340,11 +374,12 @@ class Manifest:
     ) -> Manifest:
         world = world_of()
         earlier = None
+        left: list[str] = []
         refuse_links(root, phase_table(config.get("phases") or {}))
         if existing != "refuse":
             refuse_other_job(root, rank, world, existing)
         if existing == "overwrite":
-            remove_rank(root, rank, world["size"])
+            left = remove_rank(root, rank, world["size"])
         elif existing == "resume":
             earlier = own_manifest(root, rank)
         else:
@@ -352,7 +387,9 @@ class Manifest:
         sweep(root, rank)
         content = _new_content(rank, world, config, earlier)
         further = earlier is not None and _left_something(earlier)
-        return cls(root, rank, content, hold, further=further)
+        manifest = cls(root, rank, content, hold, further=further)
+        manifest._note_others(left)
+        return manifest
 
     def _yield_to_other_job(self) -> None:
         """Give the directory up if another job claimed it at the same moment.
@@ -393,6 +430,8 @@ def _new_content(
         "config": config,
         "coverage": {},
         "lost": {},
+        "recorded": recorded.checked((earlier or {}).get("recorded")),
+        **({"others": earlier["others"]} if earlier and "others" in earlier else {}),
     }
 
 

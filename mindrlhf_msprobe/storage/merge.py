@@ -13,7 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.frozen import dataclass
-from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage import layout, recorded
 from mindrlhf_msprobe.storage.atomic import write_json
 from mindrlhf_msprobe.storage.claim import read_manifest
 from mindrlhf_msprobe.storage.manifest import NETWORK_SECTIONS
@@ -338,6 +338,7 @@ def _one_manifest(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
         merged["attempts"] += [{**begun, **own}, *rest]
         merged["state"] = manifest.get("state")
         merged["recording"] = manifest.get("recording", {})
+        merged["recorded"] = recorded.both(merged.get("recorded"), manifest.get("recorded"))
         merged["lost"] = dict(Counter(_counts(merged)) + Counter(_counts(manifest)))
         merged["coverage"] = {**_section(merged, "coverage"), **_section(manifest, "coverage")}
     return merged

@@ -73,7 +73,7 @@ class PhaseFiles:
         self._dump = _Dump(directory / layout.DUMP_FILE, task)
         self._list: int | None = None  # names the tensors before they are written
         self._of_others: set[str] = set()  # what stood here, and in the tensors' directory, before
-        self._made = self._has_tensors = False
+        self._made = self._has_tensors = self._gone = False
         self._lost_files: dict[str, str] = {}
         self._stacks: dict[tuple[str, ...], int] = {}
         self._entries: list[tuple[int, str, str | None, tuple[str, ...]]] = []
@@ -135,6 +135,7 @@ class PhaseFiles:
         if self._journal.close():
             gone = FileNotFoundError(f"{self._directory} was removed while it was written")
             self._report("an entry", gone, len(self._entries))
+            self._gone = True
             self._dump.drop()
             return 0
         if self._has_tensors:  # from now on the journal names them all
@@ -159,6 +160,11 @@ class PhaseFiles:
         size = self._dump.finish(data_dir)
         size += write_atomic(self._directory / layout.STACK_FILE, _lines_of(numbered))
         return size + write_atomic(self._directory / layout.CONSTRUCT_FILE, _lines_of(parents))
+
+    @property
+    def entries(self) -> int:
+        """How many entries stand in the journal; 0 where it was removed when it was closed."""
+        return 0 if self._gone else len(self._entries)
 
     def give_up(self) -> int:
         """Leave what is on disk to whoever has it now; return how many entries were written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,7 +74,7 @@ def _ranks_of(
 ) -> Iterator[tuple[tuple[str, int, int], Path]]:
     ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
     for rank, path in ranks.items():
-        if _holds_entries(path):
+        if _holds_entries(path) or _held_entries(path):
             yield (phase, step, rank), path
 
 
@@ -82,6 +83,23 @@ def _holds_entries(directory: Path) -> bool:
         return any((directory / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
     except OSError:  # reading it will say why
         return True
+
+
+def _held_entries(directory: Path) -> bool:
+    """Tell whether a directory holds what stands beside entries, and no entries any more.
+
+    Tensors of which a list is kept are those of a process that was killed before the first entry.
+    """
+    try:
+        beside = (layout.STACK_FILE, layout.CONSTRUCT_FILE)
+        if any((directory / name).is_file() for name in beside):
+            return True
+        if (directory / layout.TENSOR_LIST).exists():
+            return False
+        with os.scandir(directory / layout.TENSOR_DIR) as found:
+            return any(item.name.endswith(".npy") for item in found)
+    except OSError:
+        return False
 
 
 def key_data_directories(

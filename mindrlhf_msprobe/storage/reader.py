@@ -7,9 +7,8 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +16,14 @@ from typing import Any
 
 from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import phase_order
-from mindrlhf_msprobe.storage import bounds, foreign, layout
+from mindrlhf_msprobe.storage import bounds, foreign, layout, recorded
 from mindrlhf_msprobe.storage.claim import load_manifest
 from mindrlhf_msprobe.storage.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, is_ours, read_key_datum
+from mindrlhf_msprobe.storage.missing import missing, rank_of
 from mindrlhf_msprobe.storage.places import (
     is_wanted,
     key_data_directories,
@@ -33,6 +32,7 @@ from mindrlhf_msprobe.storage.places import (
     places_at,
     step_and_rank,
 )
+from mindrlhf_msprobe.storage.problems import Problem
 from mindrlhf_msprobe.storage.records import (
     Entry,
     Locator,
@@ -52,41 +52,13 @@ _OF_A_MANIFEST = {
     "coverage": dict,
     "lost": dict,
 }
+_NO_JOURNAL = (
+    f"is missing: read from the {layout.DUMP_FILE} beside it, which does not say when, or for "
+    f"which token, entries ran"
+)
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
 _MOST_ATTEMPTS = 10_000  # at one run
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something of a run that could not be read.
-
-    Attributes:
-        path, message: the file or directory, and what is wrong with it.
-        phase: the phase whose layer data it concerns, or None.
-        key_data: whether it concerns key data: those under `key`, or all of them if that is None.
-        step, rank: where; None where it concerns every step or every rank. What is neither of a
-            phase nor of key data (a manifest, say) concerns the run and no place.
-    """
-
-    path: Path
-    message: str
-    phase: str | None = None
-    step: int | None = None
-    rank: int | None = None
-    key_data: bool = False
-    key: str | None = None
-
-    def concerns(self, step: int, rank: int) -> bool:
-        """Tell whether layer data or key data of this step and rank are concerned."""
-        return (
-            (self.phase is not None or self.key_data)
-            and self.step in (None, step)
-            and self.rank in (None, rank)
-        )
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
 
 
 def open_run(path: str | Path) -> Run:
@@ -108,11 +80,13 @@ class Run:
         path: its directory.
         manifests: the content of run.json and of the other ranks' manifests; empty for msprobe's.
         problems: what could not be read so far; reading entries or key data may add to it.
+        left_out: directories of dumps that stood here before the run, and are none of it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: list[Problem] = []
+        self.left_out: list[Path] = []
         self._known_problems: set[Problem] = set()
         if not path.is_dir():
             what = "is not a directory" if path.exists() else "does not exist"
@@ -123,20 +97,36 @@ class Run:
             raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
         self.manifests = list(self._read_manifests())
         self._of_rank: dict[int, list[dict[str, Any]]] | None = None
+        others = set(_others(path, self.manifests))
         self._layer_dirs: dict[tuple[str, int, int], Path] = {}
         for place, directory in layer_directories(path, self._unlisted):
+            if directory in others and not (directory / layout.JOURNAL_FILE).exists():
+                self.left_out.append(directory)
+                continue
             if place in self._layer_dirs:
                 message = "another directory is the same step and rank"
                 self._problem(Problem(directory, message, *place))
             self._layer_dirs.setdefault(place, directory)
         self._key_dirs: dict[tuple[str, int, int, int], Path] = {}
         for datum, directory in key_data_directories(path, self._unlisted):
+            if others & {directory, directory.parent} and not is_ours(path, directory, datum[0]):
+                self.left_out.append(directory)
+                continue
             if datum in self._key_dirs:
                 message = "another directory is the same step, rank and micro-step"
                 key, step, rank, _ = datum
                 self._problem(Problem(directory, message, None, step, rank, True, key))
             self._key_dirs.setdefault(datum, directory)
-        self._note_missing_manifests()
+        self._listed = {
+            rank: recorded.checked(manifest["recorded"])
+            for manifest in self.manifests
+            if isinstance(rank := rank_of(manifest), int) and "recorded" in manifest
+        }
+        unlisted = [*self.problems]
+        for problem in missing(path, self.manifests, self._layer_dirs, self._key_dirs):
+            if not any(known.covers(problem) for known in unlisted):
+                self._problem(problem)
+        self._lost_times: dict[tuple[int, int], set[str]] = {}
         # What lies at each (step, rank): a run of many ranks is read place by place.
         self._layers_at: dict[tuple[int, int], list[tuple[str, int, int]]] = {}
         for place in self._layer_dirs:
@@ -204,7 +194,7 @@ class Run:
     def _noted_stops(self) -> list[Stop]:
         stops = []
         for manifest in self.manifests:
-            rank = _rank_of(manifest)
+            rank = rank_of(manifest)
             held = isinstance(rank, int) and RankLock(self.path, rank).is_held()
             stop = stop_of(manifest, held=held)
             if stop is not None:
@@ -240,7 +230,7 @@ class Run:
 
         They recorded into another directory, or never began; [] for msprobe's runs.
         """
-        here = {rank for manifest in self.manifests if isinstance(rank := _rank_of(manifest), int)}
+        here = {rank for manifest in self.manifests if isinstance(rank := rank_of(manifest), int)}
         return sorted(expected_ranks(self.manifests) - here)
 
     @property
@@ -255,7 +245,7 @@ class Run:
         found |= {(step, rank) for _, step, rank, _ in self._key_dirs}
         ranks = {rank for _, rank in found} or {0}
         for problem in self.problems:
-            if problem.phase is None and not problem.key_data:
+            if problem.partial or (problem.phase is None and not problem.key_data):
                 continue
             if problem.step is not None:
                 at = ranks if problem.rank is None else {problem.rank}
@@ -328,7 +318,7 @@ class Run:
         """What the run says it could not record, by rank and kind."""
         said = []
         for manifest in self.manifests:
-            lost, rank = manifest.get("lost"), _rank_of(manifest)
+            lost, rank = manifest.get("lost"), rank_of(manifest)
             if isinstance(lost, dict):
                 said += [f"rank {rank} lost {n} record(s): {what}" for what, n in lost.items()]
         return said
@@ -338,7 +328,7 @@ class Run:
         """What recording cost each rank, as its manifest says; see `storage.ledger.Ledger`."""
         said = {}
         for manifest in self.manifests:
-            rank, recording = _rank_of(manifest), manifest.get("recording")
+            rank, recording = rank_of(manifest), manifest.get("recording")
             if isinstance(rank, int) and isinstance(recording, dict):
                 said[rank] = recording
         return said
@@ -409,8 +399,48 @@ class Run:
         found: list[Entry] = []
         places = [p for p in places_at(self._layers_at, step, rank) if is_wanted(p[0], phase)]
         for place in sorted(places, key=lambda p: (p[1], p[2], phase_order(p[0]), p[0])):
-            found += self._read_entries(*place)
+            entries = self._read_entries(*place)
+            timeless = self._without_times(*place[1:])
+            if timeless and place[0] not in timeless:
+                entries = [*map(foreign.in_usual_order, entries)]
+            found += entries
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
+
+    def times_are_lost(self, step: int, rank: int) -> bool:
+        """Tell whether a journal of one place is missing, and its dump.json is read instead.
+
+        Then nothing tells when what happened in the step, but the order in which phases usually
+        run.
+        """
+        return bool(self._without_times(step, rank))
+
+    def _without_times(self, step: int, rank: int) -> set[str]:
+        """Return the phases of one place that this tool recorded and of which the journal lacks."""
+        known = self._lost_times.get((step, rank))
+        if known is None:
+            known = set()
+            for phase, *_ in self._layers_at.get((step, rank), ()):
+                journal = self._layer_dirs[phase, step, rank] / layout.JOURNAL_FILE
+                try:
+                    journal.lstat()
+                except FileNotFoundError:
+                    if not self.foreign and self._is_ours(phase, step, rank):
+                        known.add(phase)
+                except OSError:  # reading it says why
+                    pass
+            self._lost_times[step, rank] = known
+        return known
+
+    def _is_ours(self, phase: str, step: int, rank: int) -> bool:
+        """Tell whether this tool recorded a phase: others may have added to the run's directory."""
+        if rank in self._listed:
+            spans = self._listed[rank].get(recorded.PHASES, {}).get(phase, ())
+            return any(first <= step <= last for first, last, _ in spans)
+        config = self.config(rank)
+        table = {} if config is None else config.phase_table()
+        if config is None or phase not in table:
+            return not self.manifests
+        return config.records_phase(table[phase])
 
     def phases_at(self, step: int, rank: int) -> list[str]:
         """Return the phases of which layer data were recorded in one place."""
@@ -430,7 +460,14 @@ class Run:
             *lines, rest = layout.read_inside(self.path, journal).split(b"\n")
         except (OSError, ValueError):
             return None
-        return None if rest else lines
+        if rest or len(lines) < self._entries_listed(phase, step, rank):
+            return None
+        return lines
+
+    def _entries_listed(self, phase: str, step: int, rank: int) -> int:
+        """Return how many entries a manifest lists of a phase; 0 where that is not known."""
+        listed = self._listed.get(rank, {})
+        return recorded.count_at(listed, recorded.PHASES, phase, step) or 0
 
     def entries_of(
         self, lines: list[dict[str, Any]], phase: str, step: int, rank: int
@@ -462,6 +499,8 @@ class Run:
                     ours=bool(self.manifests),
                     completed=self.completed(at_step, at_rank),
                 )
+                if datum is not None and self.times_are_lost(at_step, at_rank):
+                    datum = replace(datum, seq=None)
                 if datum is not None:
                     found.append(datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
@@ -473,7 +512,7 @@ class Run:
         if self._of_rank is None:
             self._of_rank = {}
             for manifest in self.manifests:
-                if isinstance(number := _rank_of(manifest), int):
+                if isinstance(number := rank_of(manifest), int):
                     self._of_rank.setdefault(number, []).append(manifest)
         return self._of_rank.get(rank, [])
 
@@ -494,27 +533,6 @@ class Run:
                 self._problem(Problem(path, what + ", ".join(unlike)))
             yield manifest
 
-    def _note_missing_manifests(self) -> None:
-        """Note the ranks that this tool recorded, and of which no manifest says what and how.
-
-        Where one phase's or one step's directory was opened, none is there to be missed.
-        """
-        there = {layout.manifest_rank(path) for path in layout.manifests(self.path)}
-        recorded: dict[int, list[Path]] = {}
-        for (_, _, rank), directory in self._layer_dirs.items():
-            if rank not in there and directory.parent.parent.parent == self.path:
-                recorded.setdefault(rank, []).append(directory / layout.JOURNAL_FILE)
-        ranks = {rank for rank, journals in recorded.items() if any(map(os.path.exists, journals))}
-        if len(there) == 1:  # which stands for every rank, unless it knows of others
-            ranks &= expected_ranks(self.manifests)
-        if not there and not ranks:
-            for (key, _, rank, _), directory in itertools.islice(self._key_dirs.items(), 1):
-                if is_ours(self.path, directory, key):
-                    ranks.add(rank)
-        for rank in sorted(ranks):
-            path = self.path / layout.manifest_name(rank)
-            self._problem(Problem(path, "is missing: it says what was recorded, and what was lost"))
-
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         directory = self._layer_dirs[phase, step, rank]
         journal = directory / layout.JOURNAL_FILE
@@ -532,11 +550,20 @@ class Run:
                 if lost:
                     message = f"{lost} damaged line(s) in the journal"
                     self._problem(Problem(journal, message, phase, step, rank))
+                listed = self._entries_listed(phase, step, rank)
+                if not lost and len(lines) < listed:
+                    message = f"holds {len(lines)} of the {listed} entries that the run's " + (
+                        f"{layout.manifest_name(rank)} lists"
+                    )
+                    self._problem(Problem(journal, message, phase, step, rank, partial=True))
             else:
                 dump = foreign.read_dump(self.path, directory, phase_order(phase))
                 lines = dump.lines
                 for beside, message in dump.unreadable:
-                    self._problem(Problem(beside, message, None, step, rank))
+                    self._problem(Problem(beside, message, phase, step, rank, partial=True))
+                if phase in self._without_times(step, rank):
+                    lines = [*map(foreign.with_changed_texts, lines)]
+                    self._problem(Problem(journal, _NO_JOURNAL, phase, step, rank, partial=True))
         except Exception as error:  # a file that is of no known form costs no other
             self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
             return []
@@ -618,6 +645,10 @@ def _unusable_patterns(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _rank_of(manifest: dict[str, Any]) -> Any:
-    world = manifest.get("world")
-    return world.get("rank") if isinstance(world, dict) else None
+def _others(root: Path, manifests: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
+    """Yield the directories that manifests name as none of the run's."""
+    for manifest in manifests:
+        named = manifest.get("others")
+        for name in named if isinstance(named, list) else ():
+            if isinstance(name, str):
+                yield root / name

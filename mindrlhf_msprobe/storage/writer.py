@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -36,6 +37,10 @@ _LEAF_BYTES = 1024  # what one described value occupies, about, until its line i
 
 def _raise(what: str, error: BaseException, count: int) -> None:
     raise error
+
+
+def _named(key: str) -> str:
+    return f"key data {key}"
 
 
 class StepEndedError(Exception):
@@ -208,7 +213,7 @@ class RunWriter:
         Raises:
             StepEndedError: the step has ended.
         """
-        what = f"key data {key}"
+        what = _named(key)
         step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
         directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
         temporary = temporary_of(directory)
@@ -236,7 +241,7 @@ class RunWriter:
                 drop()
                 raise
             self._ledger.wrote(KEY_DATA, sizes[0] + size, count_leaves(described.get("data")))
-            self._key_data.append((step, what, directory))
+            self._key_data.append((step, key, directory))
 
         def drop() -> None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -264,6 +269,8 @@ class RunWriter:
 
         def write() -> None:
             self._ledger.wrote(CONFIGURATIONS, write_json(path, dict(content()), indent=4))
+            self._manifest.note_configurations()
+            self._manifest.save()
 
         self._finish("configurations", write)
 
@@ -348,6 +355,7 @@ class RunWriter:
                     return
                 self._end_phases({phase: ended[phase].files for phase in ended})
                 self._end_key_data(step)
+                self._forget_key_data(step)
                 self._note_step(step, complete=complete, has_data=has_data)
                 self._manifest.content["lost"] = dict(lost)
                 self._manifest.content["recording"] = self._ledger.to_json(step)
@@ -367,13 +375,20 @@ class RunWriter:
                 self._ledger.wrote(phase, files.finish())
             except OSError as error:
                 self._background.report("what msprobe's tools read", error)
+        for step in {step for _, step in ended}:
+            counts = {name: files.entries for (name, at), files in ended.items() if at == step}
+            self._manifest.note_recorded(step, counts, {})
 
     def _end_key_data(self, step: int) -> None:
-        for of_step, what, directory in self._key_data:
-            if of_step <= step and not directory.exists():
+        saves: dict[int, Counter[str]] = {}
+        for of_step, key, directory in self._key_data:
+            if of_step <= step and directory.exists():
+                saves.setdefault(of_step, Counter())[key] += 1
+            elif of_step <= step:
                 gone = FileNotFoundError(f"{directory} was removed before the step ended")
-                self._background.report(what, gone)
-        self._forget_key_data(step)
+                self._background.report(_named(key), gone)
+        for of_step, counts in saves.items():
+            self._manifest.note_recorded(of_step, {}, counts)
 
     def _forget_key_data(self, step: int) -> None:
         self._key_data = [saved for saved in self._key_data if saved[0] > step]
@@ -396,9 +411,9 @@ class RunWriter:
         for files in ended:
             if count := files.give_up():
                 self._background.report("an entry", error, count)
-        for of_step, what, _ in self._key_data:
+        for of_step, key, _ in self._key_data:
             if of_step <= step:
-                self._background.report(what, error)
+                self._background.report(_named(key), error)
         self._forget_key_data(step)
 
     def close(self, stop: Stop | None = None, lost: Mapping[str, int] | None = None) -> None:

@@ -8,12 +8,13 @@ import pytest
 ms = pytest.importorskip("mindspore")
 
 from mindspore import Tensor, nn  # noqa: E402
-from small_networks import Mixed, Twice, tensor  # noqa: E402
+from small_networks import Mixed, Scale, Twice, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run  # noqa: E402
 from mindrlhf_msprobe.capture import device, recorder  # noqa: E402
 from mindrlhf_msprobe.capture.device import DeviceSummaries, can_fingerprint  # noqa: E402
 from mindrlhf_msprobe.capture.summary import summarise, to_host  # noqa: E402
+from mindrlhf_msprobe.findings import Outcome  # noqa: E402
 from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
 
 RNG = np.random.default_rng(7)
@@ -211,3 +212,39 @@ def test_parameters_that_did_not_change_are_recorded_once(
         "Cell.first.Scale.forward.0.parameters.factor",
         "Cell.second.Scale.forward.0.parameters.factor",
     ]
+
+
+def test_a_gradient_beside_an_overflow_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """inf - inf is no gradient of the cell, and no NaN of its own; the next call's is known."""
+    monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: True)
+    settings = {"msprobe": True, "actor_train_dump": True, "fingerprint": False, "strict": True}
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.scale = Scale(2.0), Scale(1.0)
+
+        def construct(self, x: Tensor, beside: float) -> Tensor:
+            x = self.scale(x)
+            return self.inner(x) + x * beside * beside
+
+    for name in "ab":
+        network = Net()
+        probe = Probe.from_config({**settings, "dump_path": str(tmp_path / name)})
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            for beside in (3e38, 1.0):
+                ms.grad(lambda x: network(x, beside).sum())(tensor(3, start=1.0))  # noqa: B023
+        probe.close()
+    left = [
+        (record.leaf.type, record.leaf.opaque, record.leaf.max)
+        for entry in open_run(tmp_path / "a").entries()
+        for record in entry.records
+        if entry.cell == "inner" and entry.direction == "backward" and record.io == "output"
+    ]
+    assert left == [("NoneType", True, None), ("mindspore.Tensor", False, 2.0)]
+    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    assert result.verdict.status is Outcome.WITHIN_TOLERANCE
+    assert any("cannot be known" in gap.reason for gap in result.verdict.coverage)

@@ -1,0 +1,140 @@
+"""What a rank's manifest lists under `recorded`: how much of what it wrote, in which steps.
+
+So that what is missing from the directory later is seen to be missing. A span `[first, last, n]`
+says that there are n entries of a phase, or n saves of a key, in each of the steps from `first` to
+`last`; n is null where that is not known any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mindrlhf_msprobe.storage import bounds
+
+PHASES = "phases"
+KEY_DATA = "key_data"
+CONFIGURATIONS = "configurations"
+
+#: Spans that are kept of one phase or key: run.json is written anew at every step.
+MOST_SPANS = 64
+
+Span = list[Any]
+
+
+def with_step(spans: Sequence[Span], step: int, count: int) -> list[Span]:
+    """Return spans with one step more; what they say of that step otherwise goes."""
+    kept = [[*span] for span in before(spans, step)]
+    later = [[*span] for span in spans if span[0] > step]
+    if kept and kept[-1][1] == step - 1 and kept[-1][2] == count:
+        kept[-1][1] = step
+    else:
+        kept.append([step, step, count])
+    return _joined([*kept, *later])
+
+
+def before(spans: Sequence[Span], step: int) -> list[Span]:
+    """Return what spans say of the steps before one."""
+    return [[first, min(last, step - 1), n] for first, last, n in spans if first < step]
+
+
+def without_steps_from(recorded: object, step: int) -> dict[str, Any]:
+    """Return what a manifest lists of the steps before one."""
+    found = checked(recorded)
+    for kind in (PHASES, KEY_DATA):
+        clipped = {name: before(spans, step) for name, spans in found.get(kind, {}).items()}
+        found[kind] = {name: spans for name, spans in clipped.items() if spans}
+    return found
+
+
+def both(a: object, b: object) -> dict[str, Any]:
+    """Return what two manifests of one rank list together."""
+    one, other = checked(a), checked(b)
+    merged: dict[str, Any] = {**one, **{k: v for k, v in other.items() if k == CONFIGURATIONS}}
+    for kind in (PHASES, KEY_DATA):
+        names = {**one.get(kind, {}), **other.get(kind, {})}
+        merged[kind] = {
+            name: _united(one.get(kind, {}).get(name, []), other.get(kind, {}).get(name, []))
+            for name in names
+        }
+    return merged
+
+
+def _united(a: Sequence[Span], b: Sequence[Span]) -> list[Span]:
+    """Return spans of both; where they overlap, how many there are is not known."""
+    united: list[Span] = []
+    for first, last, n in sorted([*a, *b], key=lambda span: (span[0], span[1])):
+        if united and first <= united[-1][1]:
+            same = [first, last, n] == united[-1]
+            united[-1] = [united[-1][0], max(last, united[-1][1]), n if same else None]
+        else:
+            united.append([first, last, n])
+    return united
+
+
+def _joined(spans: list[Span]) -> list[Span]:
+    """Return at most `MOST_SPANS`: of the oldest, how many there are in each step is forgotten."""
+    while len(spans) > MOST_SPANS:
+        first, second = spans[0], spans[1]
+        apart = first[1] + 1 < second[0]  # nothing says that there is anything between
+        spans = spans[1:] if apart else [[first[0], second[1], None], *spans[2:]]
+    return spans
+
+
+def checked(recorded: object) -> dict[str, Any]:
+    """Return what a manifest lists, as far as it is what this package writes."""
+    found: dict[str, Any] = {}
+    if not isinstance(recorded, dict):
+        return found
+    for kind in (PHASES, KEY_DATA):
+        listed = recorded.get(kind)
+        names = listed.items() if isinstance(listed, dict) else ()
+        found[kind] = {
+            name: [list(span) for span in spans[:MOST_SPANS] if _is_span(span)]
+            for name, spans in names
+            if isinstance(spans, list)
+        }
+    if recorded.get(CONFIGURATIONS) is True:
+        found[CONFIGURATIONS] = True
+    return found
+
+
+def _is_span(span: object) -> bool:
+    if not (isinstance(span, list) and len(span) == 3):
+        return False
+    first, last, n = span
+    return (
+        bounds.is_place(first)
+        and bounds.is_place(last)
+        and 0 <= first <= last
+        and (n is None or bounds.is_place(n))
+    )
+
+
+def gaps(spans: Sequence[Span], there: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of the steps that spans list and that are not there.
+
+    Args:
+        there: steps, sorted.
+    """
+    for first, last, _ in spans:
+        begin = first
+        for step in there[bisect_left(there, first) : bisect_right(there, last)]:
+            if begin < step:
+                yield begin, step - 1
+            begin = step + 1
+        if begin <= last:
+            yield begin, last
+
+
+def count_at(recorded: Mapping[str, Any], kind: str, name: str, step: int) -> int | None:
+    """Return how many entries or saves are listed of one step; None where that is not known.
+
+    Args:
+        recorded: as `checked` returns it.
+    """
+    for first, last, n in recorded.get(kind, {}).get(name, ()):
+        if first <= step <= last:
+            return n if isinstance(n, int) else None
+    return None
