@@ -42,13 +42,15 @@ class _Shown:
 
     Attributes:
         content, text: it, for machines and for people.
-        unreadable: what of it could not be read.
-        said: whether the text says that.
+        unreadable: what of it could not be read, and the content does not say so.
+        damaged: whether anything could not be read.
+        said: whether the text says all of that.
     """
 
     content: list[dict[str, Any]]
     text: str
     unreadable: list[str]
+    damaged: bool
     said: bool = False
 
 
@@ -73,7 +75,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json or not shown.said:
         for problem in shown.unreadable:
             complain("show", problem)
-    code = UNDECIDED if shown.unreadable else SAME
+    code = UNDECIDED if shown.damaged else SAME
     text = json.dumps(shown.content, ensure_ascii=False, indent=1) if arguments.json else shown.text
     return answer(text, code, as_json=arguments.json)
 
@@ -94,7 +96,7 @@ def _run(run: Run, at: _At) -> _Shown:
     lines += listing.render_left_out(run.left_out)
     lines += listing.render_stops(run.stops)
     content = [holding.to_json() for holding in holdings]
-    return _Shown(content, "\n".join(lines), unreadable, said=True)
+    return _Shown(content, "\n".join(lines), unreadable, bool(unreadable), said=True)
 
 
 def _phase(run: Run, name: str, at: _At) -> _Shown:
@@ -116,7 +118,7 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
         for record in entry.records
         if record.leaf.error is not None
     ][:_MOST_NAMED]
-    return _Shown(content, listing.render_entries(entries), unreadable)
+    return _Shown(content, listing.render_entries(entries), unreadable, bool(unreadable))
 
 
 def _records(run: Run, name: str, at: _At) -> _Shown:
@@ -132,19 +134,16 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
         raise
     saves = run.key_data(name, **at) if at["step"] is None else []
     text = listing.render_saves(saves, records) if saves else listing.render_records(records)
-    unreadable = [
-        f"{found.record.name}: {found.unreadable}"
-        for found in records
-        if found.unreadable is not None
-    ]
     of_key = name in run.keys
-    unreadable += [
+    problems = [
         str(problem)
         for problem in _problems(run, at)
         if (problem.key_data and problem.key in (None, name))
         or (not of_key and problem.phase is not None)
     ]
-    return _Shown([record.to_json() for record in records], text, unreadable[:_MOST_NAMED])
+    damaged = bool(problems) or any(found.unreadable is not None for found in records)
+    content = [record.to_json() for record in records]
+    return _Shown(content, text, problems[:_MOST_NAMED], damaged)
 
 
 def _problems(run: Run, at: _At) -> list[Problem]:
