@@ -289,3 +289,16 @@ def test_samples_of_one_prompt(tmp_path):
     assert inside.prompts == (1,)
     both = compare_runs(tmp_path / "a", tmp_path / "c").verdict.first_divergence.inside
     assert both.prompts == ()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble", "int8", "uint64"])
+def test_elements_of_every_dtype_are_seen_to_have_moved(dtype):
+    """The same elements in other places, zeros of either sign among them; and not with another."""
+    a = np.arange(60).reshape(6, 10).astype(dtype)
+    if a.dtype.kind == "f":
+        a[0, 0] = -0.0
+    b = np.abs(a.reshape(-1)[np.random.default_rng(1).permutation(a.size)].reshape(a.shape))
+    assert of_elements(a, b, "").change.kind == "moved"
+    b[3, 3] += 1
+    found = of_elements(a, b, "")
+    assert found is None or found.change is None
