@@ -76,7 +76,7 @@ def _of_responses(
         return None
     before = step.judged[:index]
     entries = [p.entry for p, _ in before if p.entry is not None and p.entry.phase == home.phase]
-    if not entries or not all_tokens(step, home.phase, runs):
+    if not entries or not all_tokens(step, home.phase, runs, pair):
         return None
     opening = max(entry.opening for entry in entries)
     of_it = [entry for entry in entries if entry.opening == opening]
@@ -87,14 +87,44 @@ def _of_responses(
     return Culprit(code, {"phase": home.phase, "token": last, "last": True, "prompt": False})
 
 
-def all_tokens(step: JudgedStep, phase: str | None, runs: tuple[Run, Run]) -> bool:
-    """Tell whether both runs' token ranges are wider than what was generated in a phase."""
+def all_tokens(
+    step: JudgedStep, phase: str | None, runs: tuple[Run, Run], of: Pair | None = None
+) -> bool:
+    """Tell whether all passes of a phase that matter were recorded, in both runs.
+
+    Either both token ranges are wider than what was generated, or the responses `of` have no more
+    tokens than there are recorded passes: each pass makes one.
+    """
     entries = [p.entry for p, _ in step.judged if p.entry and p.entry.phase == phase]
     last = max((entry.token or 0 for entry in entries), default=0)
-    return all(
-        config is not None and config.token_range_start == 0 and last < config.token_range_end
-        for config in configs(runs)
-    )
+    ranges = [(c.token_range_start, c.token_range_end) for c in configs(runs) if c is not None]
+    if len(ranges) < len(configs(runs)) or any(start for start, _ in ranges):
+        return False
+    if all(last < end for _, end in ranges):
+        return True
+    return of is not None and phase is not None and 0 < _tokens_of(step, phase, of) <= last + 1
+
+
+def _tokens_of(step: JudgedStep, phase: str, responses: Pair) -> int:
+    """Return how many tokens responses have a row; 0 where that is not certain.
+
+    They are a table of whole numbers with a row for each row of the network's outputs.
+    """
+    leaves = [record.leaf for record in (responses.a, responses.b) if record is not None]
+    shapes = [leaf.shape or () for leaf in leaves]
+    whole = all((leaf.dtype or "").startswith(("Int", "UInt")) for leaf in leaves)
+    if not whole or any(len(shape) != 2 for shape in shapes):
+        return 0
+    rows = {
+        (pair.record.leaf.shape or (0,))[0]
+        for pair, _ in step.judged
+        if pair.entry is not None
+        and (pair.entry.phase, pair.entry.direction) == (phase, "forward")
+        and pair.event.kind == END
+        and pair.record.io == "output"
+        and step.plan.parents.get((phase, pair.event.name)) is None
+    }
+    return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
 
 
 def counts_tokens(phase: str | None) -> bool:

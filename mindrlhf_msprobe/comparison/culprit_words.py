@@ -193,6 +193,12 @@ def _not_moved(details: _Details, finding: Finding, why: str) -> str:
         f"{_PARAMETER}. In {still} none of {counted(details['of'], 'parameter')} has changed since "
         f"step {details['step']}{_by(details)}, in {moved} {details['parameters']} of them"
     )
+    if details["trained"] is None:
+        return (
+            f"{fact}. No phase trains this network: look at what changed it in {moved} (loading, "
+            f"weight synchronisation, a value that was written into a parameter), or at why "
+            f"{still} left that out."
+        )
     if details["trained_agrees"]:
         return (
             f"{fact}, while the weights of {details['trained']} agree: {still} was not "

@@ -14,6 +14,7 @@ from mindrlhf_msprobe.comparison.culprits import culprit_of
 from mindrlhf_msprobe.comparison.history import History
 from mindrlhf_msprobe.comparison.inside import inside
 from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep, configs, is_filtered
+from mindrlhf_msprobe.comparison.names import ROOT
 from mindrlhf_msprobe.comparison.next_size import estimated_size, size_of
 from mindrlhf_msprobe.comparison.next_step import next_step
 from mindrlhf_msprobe.comparison.next_update import DECIDED, next_update, with_phases
@@ -384,15 +385,24 @@ def _explain_begin(
             f"All {len(earlier)} records of {phase} before it agree; what entered this cell was "
             f"made outside the recorded cells."
         )
-    elif is_filtered(runs):
+    elif is_filtered(runs) and not _known(step, finding, name):
         why = f"It is the first recorded cell of {phase}."
+    elif is_filtered(runs) and what == "gradient":
+        why = "The gradient that arrives differs: look at what follows this cell, e.g. the loss."
+    elif is_filtered(runs) and pair.entry.cell != ROOT:
+        why = "What entered this cell was made outside the recorded cells."
+    elif pair.entry.token and is_filtered(runs):
+        why = (
+            f"What entered the pass of token {pair.entry.token} differs; the earlier comparison "
+            f"says what came before it."
+        )
     elif pair.entry.token:
         why = (
             f"Token {pair.entry.token} is the first one recorded: an earlier one may have differed."
         )
     else:
         why = f"What entered {phase} differs already: look at what the trainer handed to it."
-    return Cause.INPUT, name, why + _doubt(runs)
+    return Cause.INPUT, name, why + _doubt(runs, step, finding, name)
 
 
 def _missing_as_a_whole(step: JudgedStep, index: int) -> bool:
@@ -440,7 +450,7 @@ def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[
     if key in INPUT_KEYS and (before_it or home not in cells):
         made = "" if before_it else f", and the cells of {home} were not recorded"
         return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
-    if home in cells and counts_tokens(home) and not all_tokens(step, home, runs):
+    if home in cells and counts_tokens(home) and not all_tokens(step, home, runs, pair):
         why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."
     elif home in cells:
         why = f"Every recorded cell of {home} agrees{_how(step, index, home)}"
@@ -482,10 +492,14 @@ def _doubt(
     """Say that a cell which was left out may be to blame instead, unless that is known."""
     if not is_filtered(runs):
         return ""
-    earlier = None if step is None else step.earlier
-    if earlier is not None and finding is not None and earlier.knows(finding, origin):
-        return ""  # all cells were looked at then, and this one was blamed
+    if step is not None and finding is not None and _known(step, finding, origin):
+        return ""
     return " But cells were left out by include/exclude, and one of those may be to blame."
+
+
+def _known(step: JudgedStep, finding: Finding, origin: str | None) -> bool:
+    """Tell whether an earlier comparison looked at all cells, and blamed this one."""
+    return step.earlier is not None and step.earlier.knows(finding, origin)
 
 
 def _doubt_about_agreement(step: JudgedStep, pair: Pair) -> str:

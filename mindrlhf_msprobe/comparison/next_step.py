@@ -90,7 +90,7 @@ def _elements(
         wanted["token_range_start"] = pair.entry.token
     if len(runs[0].ranks) > 1 and set(runs[0].ranks) == set(runs[1].ranks):
         wanted["ranks"] = [finding.rank]
-    wanted["include"] = [_pattern(cell, entries) for cell in cells]
+    wanted["include"] = _patterns(step, pair.entry.phase, cells, entries)
     # A switch may turn on several phases, which all hold the cell.
     table = phase_table({})
     switch = table[pair.entry.phase].switch if pair.entry.phase in table else None
@@ -110,10 +110,28 @@ def _elements(
     return wanted
 
 
-def _pattern(cell: str, entries: Sequence[Entry]) -> str:
+def _patterns(
+    step: JudgedStep, phase: str, cells: Sequence[str], entries: Sequence[Entry]
+) -> list[str]:
+    """Return patterns for cells of A, and for what B calls them where that is otherwise."""
+    found: dict[str, None] = {}
+    for cell in cells:
+        container = any(e.cell.startswith(f"{cell}.") for e in entries)
+        found[_pattern(cell, container)] = None
+        for pair, _ in step.judged:
+            entry = pair.entry
+            if entry is None or pair.b is None or (entry.phase, entry.cell) != (phase, cell):
+                continue
+            name = pair.b.name.rpartition(f".{pair.b.io}.")[0]
+            if (other := cell_name(name)) != name:  # it is the name of an entry
+                found[_pattern(other, container)] = None
+    return list(found)
+
+
+def _pattern(cell: str, container: bool) -> str:
     """Return a pattern for a cell; not for what lies inside it, where that is known to agree."""
-    container = cell == ROOT or any(e.cell.startswith(f"{cell}.") for e in entries)
-    return f"^{re.escape(cell)}$" if container else f"^{re.escape(cell)}(\\.|$)"
+    alone = container or cell == ROOT
+    return f"^{re.escape(cell)}$" if alone else f"^{re.escape(cell)}(\\.|$)"
 
 
 def _calls(pair: Pair, origin: str | None, entries: Sequence[Entry]) -> list[str]:

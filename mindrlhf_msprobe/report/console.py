@@ -54,7 +54,8 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
         lines += _check_first(verdict.first_divergence)
         lines += _spread(verdict)
         lines += _parted(verdict, more)
-        lines += _look_closer(verdict.first_divergence, comparison.output_path)
+        one = comparison.run_a == comparison.run_b
+        lines += _look_closer(verdict.first_divergence, comparison.output_path, one)
         if verdict.non_finite.records:
             lines.append(f"Records that agree{_non_finite(verdict)}.")
     if comparison.earlier is not None:
@@ -145,7 +146,7 @@ def _in(lines: Sequence[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _look_closer(first: Divergence, output: str | None) -> list[str]:
+def _look_closer(first: Divergence, output: str | None, one_run: bool) -> list[str]:
     if first.next_step is None:
         return []
     if first.is_explained and first.key is not None and output is not None:
@@ -160,8 +161,9 @@ def _look_closer(first: Divergence, output: str | None) -> list[str]:
             "If that is meant to differ" if first.is_explained else "If that does not explain it"
         )
         unless += ", look closer"
+    again = "it again, into another" if one_run else "both again, each into its own"
     lines = [
-        f"{unless}: record both again, each into its own dump_path{size_of_next(first)}, with",
+        f"{unless}: record {again} dump_path{size_of_next(first)}, with",
         f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",
     ]
     if words := bisection_of(first):

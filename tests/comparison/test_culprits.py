@@ -31,8 +31,8 @@ class Job:
 
     Attributes:
         fault: lr, decay, gradient, unsynchronised, half_synchronised, broken_copy, temperature,
-            sampled, post, logits, prompts, reference, elsewhere, initial
-            or reference_initial.
+            sampled, post, logits, prompts, reference, written (into a parameter of the
+            reference), elsewhere, initial or reference_initial.
         at: the step, and the micro-step or the token.
         prefix: what the trained network's cells are called below.
         grown: generate on the whole sequence, not on the last token alone.
@@ -105,6 +105,8 @@ class Job:
                 generating[cell] = trained[cell] * np.float32(1.01)
         if self.hit("reference", step):
             reference.update(trained)
+        if self.hit("written", step):
+            reference["head"] = reference["head"] * np.float32(1.5)
 
     def _generate(self, recording, step, weights, draw):
         ids = draw.integers(0, VOCABULARY, size=(2, 2)).astype(np.int64)
@@ -486,6 +488,17 @@ def test_weights_alone_of_the_generating_network_leave_open_which_run_is_right(c
     )
 
 
+@pytest.mark.parametrize("in_a", [False, True])
+def test_a_frozen_network_has_no_update_to_miss(compared, in_a):
+    """It changed in one run, where nothing trains it: no missing recording is named."""
+    found = first(compared("written", (1, 0), in_a=in_a))
+    assert (found.phase, found.culprit.code) == (REFERENCE, CulpritCode.NOT_MOVED)
+    moved, still = ("A", "B") if in_a else ("B", "A")
+    assert f"In {still} none of 3 parameters has changed" in found.explanation
+    assert f"look at what changed it in {moved}" in found.explanation
+    assert "update" not in found.explanation
+
+
 def test_initial_weights_that_differ_are_no_update(compared):
     """Nothing came before them, so nothing is said but that they differ."""
     comparison = compared("initial")
@@ -511,6 +524,15 @@ def test_tokens_that_were_not_recorded_leave_the_choice_open(compared):
     comparison = compared("sampled", (1, 1), settings={"token_range_end": 0})
     assert first(comparison).record == "responses"
     assert code(comparison) is None
+
+
+@pytest.mark.parametrize(("last", "known"), [(2, True), (3, True), (1, False)])
+def test_as_many_passes_as_tokens_are_all_of_them(compared, last, known):
+    """Responses of three tokens come of three passes: no wider range is needed to say so."""
+    comparison = compared("sampled", (1, 2), settings={"token_range_end": last})
+    assert first(comparison).record == "responses"
+    assert code(comparison) is (CulpritCode.SAMPLING if known else None)
+    assert ("only some of its tokens" in first(comparison).explanation) is not known
 
 
 def test_logits_that_agree_by_statistics_only_leave_the_choice_open(compared):

@@ -87,6 +87,11 @@ def test_wrappers_around_both_networks(tmp_path):
     place = compare_runs(a, b).verdict.first_divergence
     assert place.entry == "Cell.grpo.actor.layers.1.mlp.Dense.forward.0"
     assert place.cause is Cause.COMPUTATION
+    # One section records the cell in both, whatever each of them calls it.
+    assert place.next_step["include"] == [
+        r"^grpo\.actor\.layers\.1\.mlp(\.|$)",
+        r"^policy\.layers\.1\.mlp(\.|$)",
+    ]
 
 
 def test_a_wrapper_in_one_phase_only(plain, tmp_path):

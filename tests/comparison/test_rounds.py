@@ -140,16 +140,22 @@ def test_what_entered_the_phase_takes_its_inputs_alone(tmp_path):
     assert place.next_step["parts"] == ["input"]
     found = search.round(fresh(place.next_step), after=search.last[0])
     assert found.verdict.compared == 1
-    assert found.verdict.first_divergence.next_step is None
+    known = found.verdict.first_divergence
+    assert known.next_step is None
+    # What the round before knew is not in doubt again.
+    assert "What entered reference_compute_log_prob differs already" in known.explanation
+    assert "include/exclude" not in known.explanation
 
 
 def test_two_unlike_phases_are_both_recorded_again(tmp_path):
     """Whichever switch each of them has."""
     fault = Fault("layers.0.mlp", REFERENCE)
     run = record_training(tmp_path / "a", steps=1, faults=[fault])
-    place = compare_runs(run, phases=("actor_compute_log_prob", REFERENCE)).verdict.first_divergence
+    found = compare_runs(run, phases=("actor_compute_log_prob", REFERENCE))
+    place = found.verdict.first_divergence
     assert place.next_step["actor_train_dump"] is True
     assert place.next_step["reference_dump"] is True
+    assert "Look closer: record it again, into another dump_path" in render(found)
 
 
 @pytest.fixture(scope="module")
