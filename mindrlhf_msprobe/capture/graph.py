@@ -456,10 +456,8 @@ class PhaseCapture:
 
     def _replaced(self) -> dict[str, str]:
         """Return the cells that were put in the place of compiled ones, which still ran."""
-        replaced = [s for number, s in self._slots.items() if number not in self._names]
-        if not replaced:
-            return {}
-        ran = {slot.name for slot in replaced if slot.call_name("forward") in self._counters.calls}
+        unnamed = [number for number in self._graph.ran if number not in self._names]
+        ran = {self._slots[number].name for number in unnamed}
         return {
             name: "it was replaced after it was compiled, and what ran is what was compiled; the "
             "cell in its place is recorded once it is compiled itself"

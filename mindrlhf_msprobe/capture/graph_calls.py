@@ -98,6 +98,7 @@ class GraphCalls:
         # Held for moments only, never while a tensor is summarised.
         self._lock = threading.RLock()
         self.cells_seen = 0
+        self.ran: set[int] = set()  # numbers of the cells that ran in a graph
         self.has_gradients = False
 
     # What a Receiver does.
@@ -124,6 +125,7 @@ class GraphCalls:
             if site.cell not in self._slots:
                 return 0
             call = self._open_call(number, site)
+            self.ran.add(site.cell)
             self._calls[number] = call
             self._running.append(call)
             return number

@@ -124,7 +124,7 @@ _OTHERS = {
         f"step{'' if known['ulps'] == 1 else 's'} of its dtype (ulp)"
     ),
     "same_statistics": lambda known, inside: (
-        "max, min, mean and norm are the same, the bytes are not: so it is where values are moved "
-        "rather than changed, which full tensors tell"
+        "max, min, mean and norm are the same, the bytes are not, as where values were moved "
+        "rather than changed; full tensors tell"
     ),
 }

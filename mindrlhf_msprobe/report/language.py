@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.report.sheets import Row, Sheet
 
 #: Names of sheets, headers and labels. What is not in here stands as it is.
@@ -57,6 +58,10 @@ _CHINESE = {
     "last_agreeing": "最后一条一致的记录",
     "opening (of the phase in this step)": "阶段在本 step 中第几次打开",
     "next step": "进一步定位",
+    "next step: bytes of one rank": "进一步定位：单个 rank 的字节数",
+    "check first": "先检查",
+    "argument": "参数名",
+    "earlier": "此前的比对",
     "of those that agree, suspicious": "一致但可疑",
     "steps": "step 数",
     "phases": "阶段数",
@@ -67,6 +72,7 @@ _CHINESE = {
     "phase or key": "阶段或关键数据",
 }
 _LABELLED = ("verdict", "counts")  # sections whose items are labels, not names of the user's
+_KEYWORDS = frozenset(status.value for status in Status)  # no labels; `different` is a header, too
 
 
 def in_language(sheet: Sheet, lang: str) -> Sheet:
@@ -77,7 +83,7 @@ def in_language(sheet: Sheet, lang: str) -> Sheet:
 
     def labelled() -> Iterator[Row]:
         for colour, (first, *others) in rows():
-            if first in _LABELLED and others:
+            if first in _LABELLED and others and others[0] not in _KEYWORDS:
                 others[0] = _CHINESE.get(others[0], others[0])
             yield colour, (_CHINESE.get(first, first), *others)
 

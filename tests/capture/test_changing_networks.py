@@ -199,6 +199,26 @@ def lambda_of(network: nn.Cell) -> Callable[[Tensor], Tensor]:
     return loss
 
 
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE], indirect=True)
+def test_a_child_replaced_where_python_runs_is_recorded(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], mode: int
+) -> None:
+    """Also of a network that a graph held before: what ran is the new one, and it is recorded."""
+    network, x = Policy(), tensor(2, start=1.0)
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+    jitted = ms.jit(lambda_of(network))
+    with probe.phase(PHASE):
+        jitted(x)
+    network.backbone.second = Scale(7.0)
+    with probe.phase(PHASE):
+        network(x)
+    run = recorded(probe)
+    new = [e for e in run.entries() if e.cell == "backbone.second" and e.direction == "forward"][-1]
+    assert {r.path: r.leaf.max for r in new.records if r.io == "parameters"} == {"factor": 7.0}
+    assert not run.manifests[0]["coverage"].get("graph_mode", {}).get("actor", {})
+
+
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE], indirect=True)
 def test_a_child_replaced_after_it_was_compiled_is_said(
     layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], mode: int

@@ -361,7 +361,13 @@ def test_our_own_sheets_speak_the_language_that_is_asked_for(tmp_path):
     assert names["en"] == names["zh"]
     book = load_workbook(tmp_path / "zh" / "summary.xlsx")
     assert book.sheetnames == ["结论", "总览", "比对前检查", "未比对范围", "容差", "说明"]
-    assert rows(book["结论"])[0][:3] == ("结论", "状态", "diverged")
+    sheet = rows(book["结论"])
+    assert sheet[0][:3] == ("结论", "状态", "diverged")
+    # A status is a keyword, also where its word heads a column; every other label is translated.
+    statuses = [status.value for status in Status]
+    assert [item for _, item, *_ in sheet if item in statuses] == statuses
+    labels = {item for section, item, *_ in sheet if section in ("结论", "计数")} - {*statuses}
+    assert {label for label in labels if label.isascii()} == {"A", "B", "micro_step"}
     for table in ("loss", "compare_result_actor_update"):
         both = [(tmp_path / lang / f"{table}.csv").read_bytes() for lang in ("en", "zh")]
         assert both[0] == both[1]
