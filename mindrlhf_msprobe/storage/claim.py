@@ -13,7 +13,7 @@ from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import is_temporary_of_ours, reserve_of
-from mindrlhf_msprobe.storage.removal import Removal, is_journal
+from mindrlhf_msprobe.storage.removal import Removal, is_journal, was_recorded
 from mindrlhf_msprobe.storage.world import RankLock, process_started
 
 _SHOWN = 3  # files that are named
@@ -51,6 +51,41 @@ def own_manifest(root: Path, rank: int) -> dict[str, Any] | None:
     """Return what an earlier attempt at this rank noted, or None."""
     path = root / layout.manifest_name(rank)
     return read_manifest(path) if path.is_file() else None
+
+
+def resumed_manifest(root: Path, rank: int, first_step: int) -> dict[str, Any] | None:
+    """Return what an earlier attempt at this rank noted; None where there was none.
+
+    Args:
+        first_step: the step from which on a run without a manifest would be recorded.
+
+    Raises:
+        RunError: what stands in the manifest's place is not one of this package, or there is none
+            and dumps of this rank stand where this run would record.
+    """
+    path = root / layout.manifest_name(rank)
+    if os.path.lexists(path):
+        found = read_manifest(path)
+        if not _is_ours(path):
+            raise RunError(
+                f"{path} is not a manifest of this package, so there is no run to resume. Move it "
+                f"away, or give another dump_path."
+            )
+        return found
+    steps = [
+        number
+        for step_dir in layout.step_directories(root)
+        if (number := layout.step_number(step_dir.name)) is not None
+        and (directory := layout.rank_directories(step_dir).get(rank)) is not None
+        and was_recorded(root, directory)
+    ]
+    if steps and max(steps) >= first_step:
+        raise RunError(
+            f"dump_path {root} holds dumps of rank {rank} up to step {max(steps)}, but not their "
+            f"{path.name}, so there is no run to resume. Bring {path.name} back, give another "
+            f"dump_path, or set existing: overwrite to replace what was recorded."
+        )
+    return None
 
 
 def being_written(root: Path, lock: RankLock) -> str:

@@ -16,12 +16,12 @@ from mindrlhf_msprobe.storage import layout, recorded
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.claim import (
     being_written,
-    own_manifest,
     refuse_links,
     refuse_other_job,
     refuse_other_run,
     remove_dumps,
     remove_rank,
+    resumed_manifest,
     sweep,
 )
 from mindrlhf_msprobe.storage.ending import FAILED, FINISHED, RUNNING, Stop
@@ -381,7 +381,7 @@ class Manifest:
         if existing == "overwrite":
             left = remove_rank(root, rank, world["size"])
         elif existing == "resume":
-            earlier = own_manifest(root, rank)
+            earlier = resumed_manifest(root, rank, config.get("initial_step") or 0)
         else:
             refuse_other_run(root, rank, world)
         sweep(root, rank)

@@ -6,6 +6,7 @@ remembered, so that it can be mentioned.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -91,6 +92,15 @@ class Removal:
         self.left += [directory / name for name in rest if name not in known | below]
 
 
+def was_recorded(root: Path, directory: Path) -> bool:
+    """Tell whether one rank's directory of a step, of a phase or a key, holds what was recorded."""
+    key = _key_of(root, directory)
+    if key is None:
+        return is_journal(directory / layout.JOURNAL_FILE) or _is_file(directory / layout.DUMP_FILE)
+    description = layout.file_name(key, ".json")
+    return any(_arrays_of(directory / name / description) is not None for name in _names(directory))
+
+
 def is_journal(path: Path) -> bool:
     """Tell whether a file is a journal of this package, as far as it was written."""
     if not _is_file(path):
@@ -171,5 +181,9 @@ def _mode_is(path: Path, kind: Any) -> bool:
     """Tell what stands at a path itself: a symbolic link is neither a file nor a directory."""
     try:
         return bool(kind(os.lstat(path).st_mode))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a null character
         return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # nothing can stand there
+            return False
+        raise

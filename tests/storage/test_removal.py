@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -210,3 +211,49 @@ def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path: Path) -> Non
     assert lost == {"a tensor": 1, "what msprobe's tools read": 1}
     assert {(rank / n).read_text() for n in ("dump.json", "dump_tensor_data/a.npy")} == {"mine"}
     assert [entry.cell for entry in open_run(path).entries()] == ["b"]
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "pipe", None])
+def test_resume_without_a_manifest_mixes_nothing(tmp_path: Path, content: str | None) -> None:
+    """Data whose run.json is gone, or is a user's own, are no run to resume; nothing is changed."""
+    path = tmp_path / "run"
+    killed(path)
+    (path / "run.json").unlink()
+    if content == "pipe":
+        os.mkfifo(path / "run.json")
+    elif content is not None:
+        (path / "run.json").write_text(content)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with pytest.raises(RunError, match=r"run\.json"):
+        begin(path, "resume")
+    assert {file: file.read_bytes() for file in before} == before
+    assert (path / "run.json").exists() == (content is not None)
+    if content is None:  # behind what is there, nothing can be mixed up
+        probe = begin(path, "resume", initial_step=3)
+        assert probe.current_step == 3
+        probe.close()
+
+
+def test_resume_beside_a_users_own_files_is_a_new_run(tmp_path: Path) -> None:
+    """Directories that are only called like a step's and a rank's are no run without run.json."""
+    path = tmp_path / "run"
+    for name in ("step5/rank0/model.ckpt", "data/images/step3/rank0/cat.jpg"):
+        put(path, name)
+    probe = begin(path, "resume")
+    assert probe.current_step == 0
+    probe.close()
+    assert (path / "data/images/step3/rank0/cat.jpg").exists()
+
+
+def test_names_that_no_file_can_have_stop_nothing(tmp_path: Path) -> None:
+    """A journal and a save may name what they like: the run is replaced all the same."""
+    path = tmp_path / "run"
+    killed(path)
+    names = ["x" * 5000, "a\0b", ""]
+    with open(path / "actor_update/step2/rank0/records.jsonl", "a") as journal:
+        for name in names:
+            journal.write(json.dumps({"entry": "x", "seq": 1, "data_name": name}) + "\n")
+    saved = path / "data/loss/step0/rank0/micro_step0/loss.json"
+    saved.write_text(json.dumps({"seq": 1, "data": [{"data_name": name} for name in names]}))
+    begin(path, "overwrite").close()
+    assert [file.name for file in path.rglob("*.json*")] == ["run.json"]
