@@ -31,6 +31,7 @@ _NORM_ERROR = 2.5e-6  # relative, of two norms that were summed in float32 over 
 _MOST_ELEMENTS = 1 << 26  # of a tensor that is looked into
 _MOST_SORTED = 1 << 24
 _CHUNK = 1 << 18  # elements looked at together
+_FEW = 1 << 12  # of them, which refute most of what may have been done to all
 _MOST_PLACES = 4096  # along an axis, of which the order is looked at
 _MOST_SPANS = 32
 _MOST_ULPS = 16
@@ -192,9 +193,10 @@ def _add(seen: _Seen, place: tuple[slice, ...], a: np.ndarray, b: np.ndarray) ->
         seen.all_differ = False
         equal = ~unlike
         seen.all_nonzero_differ &= not bool((equal & (a != 0)).any())
-    for name, (kind, side) in ((key, key) for key, holds in seen.rounded.items() if holds):
-        wide, narrow = (a, b) if side == "B" else (b, a)
-        seen.rounded[name] = bool(np.array_equal(_cast(wide, kind), narrow))
+    few = np.flatnonzero(unlike)[:_FEW] if count > 2 * _FEW else np.empty(0, int)
+    if few.size:
+        _check_rounded(seen, np.take(a, few), np.take(b, few))
+    _check_rounded(seen, a, b)
     if not count:
         return
     seen.different += count
@@ -204,8 +206,17 @@ def _add(seen: _Seen, place: tuple[slice, ...], a: np.ndarray, b: np.ndarray) ->
     if a.dtype.kind == "b":
         seen.finite = False
         return
+    if few.size and seen.may_be_one_change:
+        _add_values(seen, np.take(a, few), np.take(b, few))
     if seen.may_be_one_change:
         _add_values(seen, a[unlike], b[unlike])
+
+
+def _check_rounded(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
+    """Note which roundings of one side to the other these elements refute."""
+    for name, (kind, side) in ((key, key) for key, holds in seen.rounded.items() if holds):
+        wide, narrow = (a, b) if side == "B" else (b, a)
+        seen.rounded[name] = bool(np.array_equal(_cast(wide, kind), narrow))
 
 
 def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:

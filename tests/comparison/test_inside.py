@@ -12,6 +12,7 @@ from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.capture.summary import summarise, to_host
 from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison import inside as inside_module
 from mindrlhf_msprobe.comparison.inside import named, of_elements, of_statistics
 from mindrlhf_msprobe.report.console import render
 
@@ -302,3 +303,41 @@ def test_elements_of_every_dtype_are_seen_to_have_moved(dtype):
     b[3, 3] += 1
     found = of_elements(a, b, "")
     assert found is None or found.change is None
+
+
+def test_what_few_elements_refute_is_not_sought_in_all(monkeypatch):
+    """Of noise no more elements are rounded than refute that it was a rounding."""
+    cast, rounded = inside_module._cast, []
+    monkeypatch.setattr(
+        inside_module, "_cast", lambda v, kind: rounded.append(v.size) or cast(v, kind)
+    )
+    a = values(1, (1 << 17,))
+    assert look(a, a + values(2, a.shape)) is None
+    assert sum(rounded) <= 4 * inside_module._FEW
+
+
+CHANGES = {
+    "factor": lambda a, seed: a * a.dtype.type(1.5),
+    "offset": lambda a, seed: a + a.dtype.type(3),
+    "rounded": lambda a, seed: a.astype(np.float16).astype(a.dtype),
+    "next numbers": lambda a, seed: np.nextafter(a, a.dtype.type(np.inf)),
+    "half of it": lambda a, seed: np.concatenate((a[: len(a) // 2], a[len(a) // 2 :] * 2)),
+    "noise": lambda a, seed: a + values(seed, a.shape, a.dtype.type),
+    "turned": lambda a, seed: np.roll(a, 1, axis=0),
+    "one infinite": lambda a, seed: np.where(a == a.max(), np.inf, a * 2).astype(a.dtype),
+}
+
+
+@quick
+@given(SEEDS, DTYPES, st.sampled_from(list(CHANGES)), st.sampled_from([(900,), (30, 40), (9, 8)]))
+def test_few_elements_first_change_no_answer(seed, dtype, change, shape):
+    """As if all had been looked at at once."""
+    a = values(seed, shape, dtype)
+    b = CHANGES[change](a, seed + 1)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        for few, chunk in ((8, 1 << 8), (1 << 30, 1 << 30)):
+            patch.setattr(inside_module, "_FEW", few)
+            patch.setattr(inside_module, "_CHUNK", chunk)
+            found.append(repr(look(a, b)))
+    assert found[0] == found[1]
