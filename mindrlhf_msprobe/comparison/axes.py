@@ -96,6 +96,15 @@ _LAYOUTS: tuple[tuple[str, ...], ...] = (
     (TOKEN, SAMPLE, HEAD, _ANY),
     (SAMPLE, _ANY, TOKEN, TOKEN),
 )
+#: Where the token ids are not known: what the cells' own sizes say.
+_WITHOUT_IDS: tuple[tuple[str, ...], ...] = (
+    (_ANY, CHANNEL),
+    (_ANY, TOKEN_ID),
+    (_ANY, _ANY, CHANNEL),
+    (_ANY, _ANY, TOKEN_ID),
+    (_ANY, _ANY, HEAD, _HEAD_SIZE),
+    (_ANY, HEAD, _ANY, _HEAD_SIZE),
+)
 _OF_PARAMETERS: tuple[tuple[str, ...], ...] = (
     (CHANNEL,),
     (TOKEN_ID, CHANNEL),
@@ -157,6 +166,7 @@ def _of_entry(
         _HEAD_SIZE: _values(attributes, _HEAD_SIZES),
         TOKEN_ID: _values(attributes, _VOCABULARY),
     }
+    sizes[_HEAD_SIZE] |= {c // h for c in sizes[CHANNEL] for h in sizes[HEAD] if c % h == 0}
     if record.io not in ("input", "output"):
         return _named(shape, _OF_PARAMETERS, sizes)
     # In a backward pass, what arrives has the shape of the output.
@@ -166,7 +176,8 @@ def _of_entry(
     channel = {last: CHANNEL} if shape and shape[last] in own else {}
     ids = _token_ids(step, entry)
     if len(ids) != 1:
-        return channel
+        alone = shape.count(shape[last]) == 1 if shape else False
+        return (_named(shape, _WITHOUT_IDS, sizes, strict=True) if alone else {}) | channel
     samples, tokens = ids.pop()
     sizes |= {SAMPLE: {samples}, TOKEN: {tokens}}
     if tokens > 1:
@@ -213,9 +224,17 @@ def _is_integer(pair: Pair) -> bool:
 
 
 def _named(
-    shape: Sequence[int], layouts: Sequence[tuple[str, ...]], sizes: Mapping[str, set[int]]
+    shape: Sequence[int],
+    layouts: Sequence[tuple[str, ...]],
+    sizes: Mapping[str, set[int]],
+    *,
+    strict: bool = False,
 ) -> dict[int, str]:
-    """Return the names of those axes on which all layouts that fit agree."""
+    """Return the names of those axes on which all layouts that fit agree.
+
+    Args:
+        strict: a layout that does not name an axis does not agree with one that does.
+    """
     fitting = [
         layout
         for layout in layouts
@@ -224,7 +243,8 @@ def _named(
     ]
     names: dict[int, str] = {}
     for axis, possible in enumerate(zip(*fitting)):
-        known = {CHANNEL if name == _HEAD_SIZE else name for name in possible} - {_ANY}
-        if len(known) == 1:
+        known = {CHANNEL if name == _HEAD_SIZE else name for name in possible}
+        known -= set() if strict else {_ANY}
+        if len(known) == 1 and known != {_ANY}:
             names[axis] = known.pop()
     return names

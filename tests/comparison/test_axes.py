@@ -99,6 +99,22 @@ def test_what_is_not_known_keeps_its_number(tmp_path):
     assert inside.axes == ((2, "channel"),)  # as many samples as tokens
 
 
+@pytest.mark.parametrize(
+    ("layout", "axis", "names"),
+    [
+        (("?", "token", "channel"), 2, {2: "channel"}),
+        (("sample", "head", "token", "head size"), 1, {1: "head", 3: "channel"}),
+        (("sample", "token", "head", "head size"), 2, {2: "head", 3: "channel"}),
+        (("sample", "head", "head", "head size"), 1, {3: "channel"}),
+        (("sample", "channel", "channel"), 1, {}),  # a mask of as many tokens as channels
+        (("sample", "head", "token", "token"), 1, {}),
+    ],
+)
+def test_heads_and_channels_are_known_without_token_ids(tmp_path, layout, axis, names):
+    inside, _ = found(tmp_path, layout, axis, [0], argument="x")
+    assert dict(inside.axes) == names
+
+
 def test_no_axis_has_a_wrong_name():
     """Random sizes, many of them equal: a name is the true one, or there is none."""
     draw = random.Random(15)
