@@ -2,8 +2,9 @@
 
 `Tensor.asnumpy` of MindSpore 2.7 copies the elements into memory of its own, new for each tensor;
 where the device is the host, they can be read where they are. Whether that gives the same numbers
-is tried once, and what cannot be read this way is left to `asnumpy`. Only what an operator computed
-is tried: MindSpore logs an error when a tensor that was made from numpy is asked for its address.
+is tried once, and what cannot be read this way is left to `asnumpy`. MindSpore logs an error when a
+tensor that was made from numpy, and that no operator has taken, is asked for its address: only what
+an operator is known to have computed is asked at once, and of all else what is large.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 _BITS_OF_BFLOAT16 = "<u2"
+_LARGE = 1 << 16  # bytes; below, a copy takes no longer than to find out whether there is an address
 _TYPES = {
     **{"Float16": "<f2", "Float32": "<f4", "Float64": "<f8", "BFloat16": _BITS_OF_BFLOAT16},
     **{"Int8": "|i1", "Int16": "<i2", "Int32": "<i4", "Int64": "<i8", "Bool": "|b1"},
@@ -23,17 +25,52 @@ _TYPES = {
 }
 
 
-def elements_in_place(tensor: Any, dtype: str) -> np.ndarray | None:
-    """Return an operator's output where it lies, or None where that is not possible or no gain.
+def elements_in_place(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None:
+    """Return a tensor's elements where they lie, or None where that is not possible or no gain.
 
     Waits until they have been computed. The array keeps the tensor alive, and shows what is written
     into it later; bfloat16 comes as its uint16 bits.
 
     Args:
-        tensor: a mindspore.Tensor that an operator computed.
+        tensor: a mindspore.Tensor.
         dtype: MindSpore's name of its dtype.
+        computed: whether it is known to be an operator's output.
     """
-    return _read(tensor, dtype) if _is_possible() else None
+    if not _is_possible():
+        return None
+    if not computed and (tensor.nbytes < _LARGE or not _has_address(tensor)):
+        return None
+    return _read(tensor, dtype)
+
+
+def _has_address(tensor: Any) -> bool:
+    """Tell whether a tensor lies where operators compute, without an error in the log.
+
+    MindSpore refuses to give out a tensor's storage, and says of one without an address something
+    else than of one that has it.
+    """
+    answers = _storage_answers()
+    return answers is not None and _storage_answer(tensor) == answers
+
+
+@functools.cache
+def _storage_answers() -> str | None:
+    """Return the answer for an operator's output; None where it is the same for all tensors."""
+    mindspore = sys.modules["mindspore"]
+    given = mindspore.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    before, result = _storage_answer(given), _storage_answer(given * 2)
+    return None if before == result or result is None else result
+
+
+def _storage_answer(tensor: Any) -> str | None:
+    try:
+        tensor.wait_pipeline()  # until then it has no address
+        tensor.untyped_storage()
+    except RuntimeError as error:
+        return str(error)
+    except Exception:  # another version has no such methods
+        return None
+    return ""
 
 
 class _Memory:

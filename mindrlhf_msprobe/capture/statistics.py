@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,7 +75,7 @@ def statistics_of(array: np.ndarray, *, bfloat16: bool = False) -> Statistics:
         sums = _Sums()
         compiled(array.ctypes.data, array.size, ctypes.byref(sums))
         if not sums.non_finite:
-            norm = float(np.sqrt(sums.squares))
+            norm = math.sqrt(sums.squares)
             return Statistics(sums.max, sums.min, sums.sum / array.size, norm)
     values = array.reshape(-1)  # numpy 1 computes with 0-d arrays in other dtypes than with others
     if bfloat16:

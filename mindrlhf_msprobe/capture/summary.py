@@ -50,16 +50,19 @@ class HostTensor:
         return bfloat16_bits_to_float32(self.array.reshape(-1)).reshape(self.array.shape)
 
 
+_name_of = lru_cache(maxsize=256)(str)  # MindSpore makes a dtype's name anew each time
+
+
 def is_tensor(value: Any) -> bool:
     """Tell whether `value` is a MindSpore tensor or a numpy array or scalar of numbers.
 
     A masked array is two of them: see `TreeDescriber`.
     """
-    if isinstance(value, HostTensor):
+    if isinstance(value, HostTensor) or _is_mindspore_tensor(value):
         return True
     if isinstance(value, (np.ndarray, np.generic)):
         return _holds_numbers(value.dtype) and not isinstance(value, np.ma.MaskedArray)
-    return _is_mindspore_tensor(value)
+    return False
 
 
 @lru_cache(maxsize=256)  # numpy makes a dtype's name anew each time
@@ -72,10 +75,16 @@ def _is_bfloat16(dtype: np.dtype) -> bool:
     return dtype.name == "bfloat16"
 
 
+_TENSOR_CLASS: list[type] = []  # MindSpore's, once it is imported
+
+
 def _is_mindspore_tensor(value: Any) -> bool:
-    mindspore = sys.modules.get("mindspore")
-    tensor_class = getattr(mindspore, "Tensor", None)
-    return tensor_class is not None and isinstance(value, tensor_class)
+    if not _TENSOR_CLASS:
+        tensor_class = getattr(sys.modules.get("mindspore"), "Tensor", None)
+        if tensor_class is None:
+            return False
+        _TENSOR_CLASS.append(tensor_class)
+    return isinstance(value, _TENSOR_CLASS[0])
 
 
 def to_host(value: Any, *, computed: bool = False) -> HostTensor:
@@ -90,11 +99,11 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     if isinstance(value, HostTensor):
         return value
     if _is_mindspore_tensor(value):
-        kind, name = "mindspore.Tensor", str(value.dtype)
-        if computed or value._has_auto_grad():  # in the graph of gradients are outputs only
-            elements = elements_in_place(value, name)
-            if elements is not None:
-                return HostTensor(kind, name, elements)
+        kind, name = "mindspore.Tensor", _name_of(value.dtype)
+        computed = computed or value._has_auto_grad()  # in the graph of gradients are outputs only
+        elements = elements_in_place(value, name, computed=computed)
+        if elements is not None:
+            return HostTensor(kind, name, elements)
         array = value.asnumpy()
     else:
         kind, name, array = "numpy.ndarray", "", np.asarray(value)
@@ -192,7 +201,13 @@ class Summaries:
 
 def fingerprint_of(tensor: HostTensor) -> str:
     """Return `xxh3_128:<hex>` over dtype, shape and bytes, in order."""
-    digest = xxhash.xxh3_128(f"{tensor.dtype}{list(tensor.array.shape)}".encode())
-    if tensor.array.size:
-        digest.update(tensor.array.reshape(-1).view(np.uint8).data)
+    array = tensor.array
+    digest = xxhash.xxh3_128(_kind(tensor.dtype, array.shape))
+    if array.size:
+        digest.update(array)  # C-contiguous: its buffer is its bytes
     return f"{FINGERPRINT_ALGORITHM}:{digest.hexdigest()}"
+
+
+@lru_cache(maxsize=1024)
+def _kind(dtype: str, shape: tuple[int, ...]) -> bytes:
+    return f"{dtype}{list(shape)}".encode()

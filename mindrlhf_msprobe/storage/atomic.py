@@ -190,11 +190,11 @@ def _dump_items(value: Any) -> bytes:
 
 def number_to_json(value: float | int | bool | complex | None) -> Any:
     """Return a number as JSON takes it: NaN and infinities become the strings msprobe uses."""
-    if isinstance(value, complex):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return str(value) if isinstance(value, complex) else value
 
 
 def number_from_json(value: Any) -> Any:

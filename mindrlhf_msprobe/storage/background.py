@@ -8,7 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import field
 from time import perf_counter
+from typing import Any
 
 from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.log import logger
@@ -19,6 +21,10 @@ from mindrlhf_msprobe.storage.ledger import Ledger
 FaultSink = Callable[[str, BaseException, int], None]
 
 _MEGABYTE = 1 << 20
+# A thread that wakes up takes the interpreter from the training, which costs both more than a line
+# takes to write: it lets some gather, unless somebody waits.
+_GATHERING = 0.02  # seconds
+_GATHERED = 1 << 20  # bytes
 _NICENESS = 10  # of the writing thread; 19 would starve it on a host that others keep busy
 
 
@@ -35,12 +41,29 @@ def _give_way() -> None:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Something to do; `size` bytes are held until it is done."""
+    """Something to do; `size` bytes are held until it is done.
+
+    Attributes:
+        begun: whether it has been taken up: then nothing can join it any more.
+    """
 
     what: str
     work: Callable[[], object]
     size: int
+    begun: bool = False
     done: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """What is handed over bit by bit and done at once: the fewer jobs, the fewer wake-ups.
+
+    Attributes:
+        items: what the job finds when it begins.
+    """
+
+    items: list[Any] = field(default_factory=list)
+    job: Job | None = None
 
 
 class Background:
@@ -64,6 +87,7 @@ class Background:
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._progress = threading.Condition(self._lock)
+        self._hurry = threading.Condition(self._lock)  # that the thread does not wait for more
         self._jobs: deque[Job] = deque()
         self._busy = False
         self._held = 0  # bytes of the jobs that are not done
@@ -85,6 +109,36 @@ class Background:
         self.make_room(size)
         self._add(Job(what, work, size))
         self._raise_fault()
+
+    def join(self, batch: Batch, item: Any, size: int) -> bool:
+        """Add an item of `size` bytes to a batch whose job waits; False if it cannot be added."""
+        with self._lock:
+            job = batch.job
+            if job is None or job.begun or self._held + size > self._budget:
+                return False
+            batch.items.append(item)
+            job.size += size
+            self._held += size
+            self._hurry_if_full()
+        self._raise_fault()
+        return True
+
+    def hand_over_batch(
+        self, what: str, work: Callable[[list[Any]], object], item: Any, size: int
+    ) -> Batch:
+        """Hand over a job that does `work` with all items that joined until it began."""
+        batch = Batch([item])
+
+        def do() -> None:
+            items, batch.items = batch.items, []
+            work(items)
+
+        self.make_room(size)
+        batch.job = Job(what, do, size)
+        if not self._abandoned:
+            self._add(batch.job)
+        self._raise_fault()
+        return batch
 
     def finish(self, what: str, work: Callable[[], object], size: int = 0) -> None:
         """Do `work` after everything handed over before, and return when it is done.
@@ -148,6 +202,7 @@ class Background:
         with self._lock:
             self._stopping = True
             self._arrived.notify()
+            self._hurry.notify()
         self._wait_for(lambda: self._thread is None)
 
     def abandon(self) -> None:
@@ -174,6 +229,7 @@ class Background:
     def _wait_for(self, true: Callable[[], bool]) -> None:
         with self._lock:
             self._waiting += 1
+            self._hurry.notify()
             try:
                 self._progress.wait_for(true)
             finally:
@@ -188,9 +244,14 @@ class Background:
                 self._thread = self._started()
             if self._thread is not None:
                 self._arrived.notify()
+                self._hurry_if_full()
                 return
         while (next_job := self._next()) is not None:
             self._do(next_job)
+
+    def _hurry_if_full(self) -> None:
+        if self._held >= _GATHERED:
+            self._hurry.notify()
 
     def _started(self) -> threading.Thread | None:
         thread = threading.Thread(target=self._run, name="msprobe-writer", daemon=True)
@@ -215,6 +276,8 @@ class Background:
                         self._progress.notify_all()
                         return
                     self._arrived.wait()
+                    if not self._waiting and self._held < _GATHERED:
+                        self._hurry.wait(_GATHERING)
             job = self._next()
             if job is not None:
                 self._do(job)
@@ -224,7 +287,9 @@ class Background:
             if not self._jobs:
                 return None
             self._busy = True
-            return self._jobs.popleft()
+            job = self._jobs.popleft()
+            job.begun = True
+            return job
 
     def _do(self, job: Job) -> None:
         began = perf_counter()

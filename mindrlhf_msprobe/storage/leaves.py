@@ -12,6 +12,7 @@ import re
 import reprlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from mindrlhf_msprobe.frozen import dataclass
@@ -24,8 +25,13 @@ _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
 def child_path(path: str, key: object) -> str:
     """Return the path of an element below `path`; a key's own dots and slashes are escaped."""
-    name = _ESCAPED.sub(lambda m: f"%{ord(m.group()):02X}", str(key)) or "%"
-    return f"{path}.{name}" if path else name
+    name = key if type(key) is int else _escaped(str(key))
+    return f"{path}.{name}" if path else str(name)
+
+
+@lru_cache(maxsize=4096)
+def _escaped(name: str) -> str:
+    return _ESCAPED.sub(lambda m: f"%{ord(m.group()):02X}", name) or "%"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +112,34 @@ class Leaf:
                 content["error"] = self.error
             return content
         assert self.shape is not None
-        content = {"type": self.type, "dtype": self.dtype, "shape": list(self.shape)}
-        values = (self.max, self.min, self.mean, self.norm)
-        content.update(zip(statistics, map(number_to_json, values)))
-        extra = {
-            "nan_count": self.nan_count,
-            "inf_count": self.inf_count,
-            "fingerprint": self.fingerprint,
-            "md5": self.md5,
-            "text": self.value,
-            "data_name": self.data_name,
-            "error": self.error,
-            "whole": self.whole or None,
-            "rounding": self.rounding,
-            "at_optimizer": self.at_optimizer or None,
+        largest, smallest, mean, norm = statistics
+        content = {
+            "type": self.type,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            largest: number_to_json(self.max),
+            smallest: number_to_json(self.min),
+            mean: number_to_json(self.mean),
+            norm: number_to_json(self.norm),
         }
-        content.update({name: value for name, value in extra.items() if value is not None})
+        if self.nan_count is not None:
+            content["nan_count"] = self.nan_count
+        if self.inf_count is not None:
+            content["inf_count"] = self.inf_count
+        if self.fingerprint is not None:
+            content["fingerprint"] = self.fingerprint
+        # These few have; what every tensor has stands above.
+        for name, value in (("md5", self.md5), ("text", self.value), ("data_name", self.data_name)):
+            if value is not None:
+                content[name] = value
+        if self.error is not None:
+            content["error"] = self.error
+        if self.whole:
+            content["whole"] = True
+        if self.rounding is not None:
+            content["rounding"] = self.rounding
+        if self.at_optimizer:
+            content["at_optimizer"] = True
         return content
 
 
@@ -267,10 +285,16 @@ def leaves(
 
 def count_leaves(content: Any) -> int:
     """Return how many values a JSON structure describes."""
-    if isinstance(content, dict):
-        if isinstance(content.get("type"), str):
-            return 1
-        content = content.values()
-    elif not isinstance(content, list):
-        return 0
-    return sum(map(count_leaves, content))
+    count = 0
+    inside = [content]
+    while inside:
+        content = inside.pop()
+        if isinstance(content, dict):
+            if isinstance(content.get("type"), str):
+                count += 1
+                continue
+            content = content.values()
+        elif not isinstance(content, list):
+            continue
+        inside += [item for item in content if isinstance(item, (dict, list))]
+    return count

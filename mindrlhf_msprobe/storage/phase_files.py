@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,28 +78,38 @@ class PhaseFiles:
         self._stacks: dict[tuple[str, ...], int] = {}
         self._entries: list[tuple[int, str, str | None, tuple[str, ...]]] = []
 
-    def append(self, entry: dict[str, Any], frames: tuple[str, ...]) -> int:
-        """Append one entry; a record whose file could not be written says so instead."""
+    def append(self, entries: Sequence[tuple[dict[str, Any], tuple[str, ...]]]) -> int:
+        """Append entries, each with its call stack, all of them or none.
+
+        A record whose file could not be written says so instead.
+        """
         journal = self._opened_journal()
-        if self._lost_files:
-            entry = with_lost_files(entry, self._lost_files)
-        head = {name: value for name, value in entry.items() if name in JOURNAL_FIELDS}
-        if frames:
-            head["stack"] = self._stacks.get(frames, len(self._stacks))
-            if frames not in self._stacks:
-                head["frames"] = list(frames)
-        values = dump_json(values_of(entry))
-        if isinstance(
-            entry.get(PARAMETERS_GRAD), dict
-        ):  # its names must not meet those of the head
-            values_of_line = b'{"%s": %s}' % (PARAMETERS_GRAD.encode(), values)
-        else:
-            values_of_line = values
-        size = journal.append(_joined(dump_json(head), values_of_line))
-        if frames:
-            self._stacks.setdefault(frames, len(self._stacks))
-        self._entries.append((entry["seq"], entry["entry"], entry.get("parent"), frames))
-        self._dump.add(entry["entry"], values)
+        stacks: dict[tuple[str, ...], int] = {}  # those that come for the first time
+        lines, noted = [], []
+        for entry, frames in entries:
+            if self._lost_files:
+                entry = with_lost_files(entry, self._lost_files)
+            head = {name: value for name, value in entry.items() if name in JOURNAL_FIELDS}
+            if frames:
+                number = self._stacks.get(frames, stacks.get(frames))
+                if number is None:
+                    head["stack"] = stacks[frames] = len(self._stacks) + len(stacks)
+                    head["frames"] = list(frames)
+                else:
+                    head["stack"] = number
+            values = dump_json(values_of(entry))
+            if isinstance(entry.get(PARAMETERS_GRAD), dict):
+                # Its names must not meet those of the head.
+                values_of_line = b'{"%s": %s}' % (PARAMETERS_GRAD.encode(), values)
+            else:
+                values_of_line = values
+            lines.append(_joined(dump_json(head), values_of_line))
+            noted.append((entry, frames, values))
+        size = journal.append(b"".join(lines))
+        self._stacks.update(stacks)
+        for entry, frames, values in noted:
+            self._entries.append((entry["seq"], entry["entry"], entry.get("parent"), frames))
+            self._dump.add(entry["entry"], values)
         return size
 
     def save(self, name: str, array: np.ndarray) -> int:
@@ -216,10 +226,10 @@ class _Journal:
         self._file = os.open(path, flags, 0o666)
         self._size = 0
 
-    def append(self, line: bytes) -> int:
-        """Write one line; of a line that cannot be written whole nothing stays."""
+    def append(self, lines: bytes) -> int:
+        """Write whole lines; of what cannot be written whole nothing stays."""
         try:
-            size = write_all(self._file, line)
+            size = write_all(self._file, lines)
         except OSError:
             os.ftruncate(self._file, self._size)
             raise

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage import layout, manifest
 from mindrlhf_msprobe.storage.arrays import save_npy
 from mindrlhf_msprobe.storage.atomic import put_in_place, temporary_of, write_json
-from mindrlhf_msprobe.storage.background import Background, FaultSink
+from mindrlhf_msprobe.storage.background import Background, Batch, FaultSink
 from mindrlhf_msprobe.storage.buffers import BufferPool, Copy
 from mindrlhf_msprobe.storage.ending import Stop
 from mindrlhf_msprobe.storage.hold import HoldLostError, Loss
@@ -33,6 +33,10 @@ from mindrlhf_msprobe.storage.phase_files import PhaseFiles, start_afresh
 #: Bytes that may wait to be written unless the configuration says otherwise.
 DEFAULT_BUFFER = 512 << 20
 _LEAF_BYTES = 1024  # what one described value occupies, about, until its line is written
+
+
+#: An entry, its call stack, and how many values it describes.
+_Item = tuple[dict[str, Any], tuple[str, ...], int]
 
 
 def _raise(what: str, error: BaseException, count: int) -> None:
@@ -52,10 +56,16 @@ class StepEndedError(Exception):
 
 @dataclass(eq=False, slots=True)
 class _Phase:
-    """One phase of one step; `stored` has the file of every fingerprint handed over."""
+    """One phase of one step.
+
+    Attributes:
+        stored: the file of every fingerprint handed over.
+        batch: entries that were handed over last, with no tensor after them.
+    """
 
     files: PhaseFiles
     stored: dict[str, str] = field(default_factory=dict)
+    batch: Batch | None = None
 
 
 class RunWriter:
@@ -149,13 +159,33 @@ class RunWriter:
             StepEndedError: the step has ended.
         """
         records = count_leaves(entry)
-
-        def write() -> None:
-            self._ledger.wrote(phase, files.append(entry, frames), records)
-
+        item, size = (entry, frames, records), records * _LEAF_BYTES
         with self._lock:
-            files = self._phase(phase, step).files
-            self._hand_over("an entry", write, records * _LEAF_BYTES)
+            known = self._phase(phase, step)
+            if known.batch is None or not self._background.join(known.batch, item, size):
+                files = known.files
+                known.batch = self._background.hand_over_batch(
+                    "an entry", lambda items: self._append(phase, files, items), item, size
+                )
+
+    def _append(self, phase: str, files: PhaseFiles, items: Sequence[_Item]) -> None:
+        """Append entries; each that cannot be appended is reported by itself."""
+        try:
+            self._manifest.check()
+        except HoldLostError as error:
+            self._background.report("an entry", error, len(items))
+            return
+        entries = [(entry, frames) for entry, frames, _ in items]
+        try:
+            size = files.append(entries)
+        except Exception as error:
+            if len(items) == 1:
+                self._background.report("an entry", error)
+                return
+            for item in items:
+                self._append(phase, files, [item])
+            return
+        self._ledger.wrote(phase, size, sum(records for _, _, records in items))
 
     def save_tensor(
         self, phase: str, step: int, record: str, array: np.ndarray, fingerprint: str | None
@@ -170,8 +200,9 @@ class RunWriter:
         """
         name = layout.record_file_name(record)
         with self._lock:
-            files = self._phase(phase, step).files
-            stored = self._phase(phase, step).stored
+            known = self._phase(phase, step)
+            known.batch = None  # the next entry comes after this tensor
+            files, stored = known.files, known.stored
             source = stored.get(fingerprint) if fingerprint else None
             if source is not None:
                 original = source
