@@ -36,10 +36,14 @@ class CallStacks:
         """
         frames = []
         marked = None
+        known = self._shown.get
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            if self._is_shown(code.co_filename):
+            shown = known(code.co_filename)
+            if shown is None:
+                shown = self._is_shown(code.co_filename)
+            if shown:
                 place = (code.co_filename, frame.f_lineno, code.co_name)
                 frames.append(self._texts.get(place) or self._format(place))
             elif marked is None and id(code) in self._marks:
@@ -48,9 +52,7 @@ class CallStacks:
         return tuple(frames), marked
 
     def _is_shown(self, file: str) -> bool:
-        shown = self._shown.get(file)
-        if shown is None:
-            shown = self._shown[file] = not self._is_internal(file)
+        shown = self._shown[file] = not self._is_internal(file)
         return shown
 
     def _is_internal(self, file: str) -> bool:

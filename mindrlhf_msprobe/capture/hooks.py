@@ -52,10 +52,15 @@ class _UncastOperators:
     """
 
     def __enter__(self) -> None:
-        EXECUTOR.set_mixed_precision_type(MixedPrecisionType.NOTSET)
+        _SET_CAST(MixedPrecisionType.NOTSET, True)
 
     def __exit__(self, *_: object) -> None:
-        EXECUTOR.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
+        _SET_CAST(MixedPrecisionType.NOTSET, False)
+
+
+# Without MindSpore's wrapper around it, which is called four times an entry.
+_EXECUTOR = getattr(EXECUTOR, "_executor", EXECUTOR)
+_SET_CAST: Callable[[Any, bool], None] = _EXECUTOR.set_mixed_precision_type
 
 
 _UNCAST = _UncastOperators()

@@ -1,10 +1,13 @@
-"""MindSpore's tensors on CPU as numpy arrays, without a copy.
+"""MindSpore's tensors on CPU as numpy arrays: large ones without a copy, small ones without delay.
 
 `Tensor.asnumpy` of MindSpore 2.7 copies the elements into memory of its own, new for each tensor;
 where the device is the host, they can be read where they are. Whether that gives the same numbers
 is tried once, and what cannot be read this way is left to `asnumpy`. MindSpore logs an error when a
 tensor that was made from numpy, and that no operator has taken, is asked for its address: only what
 an operator is known to have computed is asked at once, and of all else what is large.
+
+Of a small tensor the bytes are copied: `asnumpy` takes several times as long, to find out the
+dtype.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from typing import Any
 import numpy as np
 
 _BITS_OF_BFLOAT16 = "<u2"
-_LARGE = 1 << 16  # bytes; below, a copy takes no longer than to find out whether there is an address
-_TYPES = {
+_LARGE = 1 << 16  # bytes; below, a copy takes no longer than to find out where the elements are
+_TYPES = {  # by MindSpore's name of a dtype
     **{"Float16": "<f2", "Float32": "<f4", "Float64": "<f8", "BFloat16": _BITS_OF_BFLOAT16},
     **{"Int8": "|i1", "Int16": "<i2", "Int32": "<i4", "Int64": "<i8", "Bool": "|b1"},
     **{"UInt8": "|u1", "UInt16": "<u2", "UInt32": "<u4", "UInt64": "<u8"},
@@ -25,22 +28,32 @@ _TYPES = {
 }
 
 
-def elements_in_place(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None:
-    """Return a tensor's elements where they lie, or None where that is not possible or no gain.
+_DTYPES = {name: np.dtype(kind) for name, kind in _TYPES.items()}
 
-    Waits until they have been computed. The array keeps the tensor alive, and shows what is written
-    into it later; bfloat16 comes as its uint16 bits.
+
+def elements_of(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None:
+    """Return a tensor's elements, or None where `asnumpy` has to be asked.
+
+    Waits until they have been computed. The array is read-only, or lies where the tensor does: then
+    it keeps it alive, and shows what is written into it later. bfloat16 comes as its uint16 bits.
 
     Args:
         tensor: a mindspore.Tensor.
         dtype: MindSpore's name of its dtype.
         computed: whether it is known to be an operator's output.
     """
-    if not _is_possible():
+    kind = _DTYPES.get(dtype)
+    if kind is None or not _is_possible():
         return None
-    if not computed and (tensor.nbytes < _LARGE or not _has_address(tensor)):
+    size = tensor.nbytes
+    if not size or getattr(tensor, "has_init", False):
         return None
-    return _read(tensor, dtype)
+    # MindSpore 2.7 gives the address of the whole of which a slice is a part.
+    if not tensor.is_contiguous() or tensor.storage_offset():
+        return None
+    if size < _LARGE:
+        return _copied(tensor, kind)
+    return _in_place(tensor, kind) if computed or _has_address(tensor) else None
 
 
 def _has_address(tensor: Any) -> bool:
@@ -86,15 +99,13 @@ class _Memory:
         }
 
 
-def _read(tensor: Any, dtype: str) -> np.ndarray | None:
-    kind = _TYPES.get(dtype)
-    if kind is None or not tensor.size or getattr(tensor, "has_init", False):
-        return None
-    # MindSpore 2.7 gives the address of the whole of which a slice is a part.
-    if not tensor.is_contiguous() or tensor.storage_offset():
-        return None
+def _in_place(tensor: Any, kind: np.dtype) -> np.ndarray | None:
     address = tensor._data_ptr()
-    return np.asarray(_Memory(tensor, address, kind)) if address else None
+    return np.asarray(_Memory(tensor, address, kind.str)) if address else None
+
+
+def _copied(tensor: Any, kind: np.dtype) -> np.ndarray:
+    return np.ndarray(tensor.shape, kind, tensor.get_bytes())
 
 
 @functools.cache
@@ -106,8 +117,11 @@ def _is_possible() -> bool:
             return False
         given = mindspore.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
         for tensor in (given * 2, (given * 2).astype(mindspore.float16)):
-            found, copied = _read(tensor, str(tensor.dtype)), tensor.asnumpy()
+            kind, copied = _DTYPES[str(tensor.dtype)], tensor.asnumpy()
+            found = _in_place(tensor, kind)
             if found is None or not np.array_equal(found, copied):
+                return False
+            if not np.array_equal(_copied(tensor, kind), copied):
                 return False
             if np.shares_memory(found, copied):
                 return False

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from mindrlhf_msprobe.capture.memory import elements_in_place
+from mindrlhf_msprobe.capture.memory import elements_of
 from mindrlhf_msprobe.capture.statistics import statistics_of
 from mindrlhf_msprobe.storage.arrays import (
     BFLOAT16,
@@ -58,7 +58,10 @@ def is_tensor(value: Any) -> bool:
 
     A masked array is two of them: see `TreeDescriber`.
     """
+    if type(value) in _TENSOR_TYPES:
+        return True
     if isinstance(value, HostTensor) or _is_mindspore_tensor(value):
+        _TENSOR_TYPES.add(type(value))
         return True
     if isinstance(value, (np.ndarray, np.generic)):
         return _holds_numbers(value.dtype) and not isinstance(value, np.ma.MaskedArray)
@@ -75,6 +78,7 @@ def _is_bfloat16(dtype: np.dtype) -> bool:
     return dtype.name == "bfloat16"
 
 
+_TENSOR_TYPES: set[type] = set()  # of those that were seen, all but numpy's
 _TENSOR_CLASS: list[type] = []  # MindSpore's, once it is imported
 
 
@@ -101,7 +105,7 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     if _is_mindspore_tensor(value):
         kind, name = "mindspore.Tensor", _name_of(value.dtype)
         computed = computed or value._has_auto_grad()  # in the graph of gradients are outputs only
-        elements = elements_in_place(value, name, computed=computed)
+        elements = elements_of(value, name, computed=computed)
         if elements is not None:
             return HostTensor(kind, name, elements)
         array = value.asnumpy()

@@ -117,11 +117,15 @@ class Leaf:
             "type": self.type,
             "dtype": self.dtype,
             "shape": list(self.shape),
-            largest: number_to_json(self.max),
-            smallest: number_to_json(self.min),
-            mean: number_to_json(self.mean),
-            norm: number_to_json(self.norm),
+            largest: self.max,
+            smallest: self.min,
+            mean: self.mean,
+            norm: self.norm,
         }
+        for name in statistics:
+            value = content[name]
+            if not (type(value) is float and -math.inf < value < math.inf):
+                content[name] = number_to_json(value)
         if self.nan_count is not None:
             content["nan_count"] = self.nan_count
         if self.inf_count is not None:
