@@ -55,7 +55,7 @@ class _Slot:
     arguments: tuple[str, ...]
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class _Frame:
     """A cell that is running now.
 
@@ -65,6 +65,7 @@ class _Frame:
         entry: its forward entry; of a repeated run, that of the first.
         recorded: whether its forward entry is recorded.
         traced: whether its backward entry may be recorded.
+        parent, traced_parent: the innermost entry around it that is, or may be.
         values, stack: what is recorded of it so far.
         gradients: its backward entry, where gradients flow.
     """
@@ -74,9 +75,19 @@ class _Frame:
     entry: str = ""
     recorded: bool = False
     traced: bool = False
+    parent: str | None = None
+    traced_parent: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
     stack: tuple[str, ...] = ()
     gradients: CallGradients | None = None
+
+    def inside(self, frames: list[_Frame]) -> None:
+        """Put it inside the cells that are running."""
+        if frames:
+            around = frames[-1]
+            self.parent = around.entry if around.recorded else around.parent
+            self.traced_parent = around.entry if around.traced else around.traced_parent
+        frames.append(self)
 
 
 class EagerCapture:
@@ -119,6 +130,7 @@ class EagerCapture:
         self._closed = False
         self._stacks = CallStacks(mindspore.__file__, MARKS)
         self._repetitions = Repetitions()
+        self._guards: dict[str, Guarded] = {}
         self._backlog = Backlog(opening.buffer_bytes)
         self._gradients: list[CallGradients] = []
         self._mark = object()  # outlives it on the tensors it tapped, and holds nothing
@@ -243,14 +255,19 @@ class EagerCapture:
         return None
 
     def _after(self, cell: nn.Cell, output: Any) -> None:
-        if not any(frame.cell == id(cell) for frame in self._frames()):
+        frames = self._frames()
+        innermost = frames and frames[-1].cell == id(cell)
+        if not innermost and not any(frame.cell == id(cell) for frame in frames):
             return  # it was entered before the phase opened, or passed over
         with self._guard("the output of a cell"):
             self._leave(cell, output)
 
     def _guard(self, what: str) -> Guarded:
         """Return a context whose time is charged to the phase, and whose faults are counted."""
-        return Guarded(self._entries.charge, self._fault, what)
+        guard = self._guards.get(what)
+        if guard is None:
+            guard = self._guards[what] = Guarded(self._entries.charge, self._fault, what)
+        return guard
 
     def _passes_over(self, cell: nn.Cell) -> bool:
         """Tell whether a cell that runs inside a token out of the range need only be counted.
@@ -285,8 +302,9 @@ class EagerCapture:
         if slot.recorded:
             stack, repeating = self._stacks.here()
             if repeating is not None and self._repetitions.is_again(repeating):
-                frames.append(self._again(slot, runs, repeating))
-                return frames[-1]
+                again = self._again(slot, runs, repeating)
+                again.inside(frames)
+                return again
         with self._lock:
             self.cells_seen += slot.recorded
             token = self._count_token(id(cell), outermost=not frames)
@@ -299,16 +317,19 @@ class EagerCapture:
         if slot.recorded and in_range:
             frame.recorded = self._selection.begin(entry)
             frame.traced = self._selection.may_begin(backward_name(entry))
-        parent = next((f.entry for f in reversed(frames) if f.recorded), None)
-        traced_parent = next((f.entry for f in reversed(frames) if f.traced), None)
-        frames.append(frame)
+        frame.inside(frames)
         if frame.traced:
-            self._repetitions.first(repeating, id(cell), Call(entry, traced_parent))
-            frame.gradients = self._call_gradients(entry, traced_parent)
+            self._repetitions.first(repeating, id(cell), Call(entry, frame.traced_parent))
+            frame.gradients = self._call_gradients(entry, frame.traced_parent)
         if not frame.recorded or not self._forward:
             return frame
-        frame.values.update(entry=entry, seq=next(self._sequence), end=None, parent=parent)
-        frame.values["opening"] = self._opening
+        frame.values = {
+            "entry": entry,
+            "seq": next(self._sequence),
+            "end": None,
+            "parent": frame.parent,
+            "opening": self._opening,
+        }
         if token is not None:
             frame.values["token"] = token
         frame.stack = stack

@@ -44,32 +44,24 @@ _COMPILING = _Compiling()
 # kwargs and must do nothing.
 
 
-class _UncastOperators:
-    """A context in which operators run as they are called.
+# Without MindSpore's wrapper around it: it is called four times an entry.
+_EXECUTOR = getattr(EXECUTOR, "_executor", EXECUTOR)
+_SET_CAST: Callable[[Any, bool], None] = _EXECUTOR.set_mixed_precision_type
+
+
+def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function in which operators run as they are called.
 
     A hook runs inside its cell. Under `to_float`, MindSpore casts the inputs of every operator that
     runs there, also those of ours.
     """
 
-    def __enter__(self) -> None:
-        _SET_CAST(MixedPrecisionType.NOTSET, True)
-
-    def __exit__(self, *_: object) -> None:
-        _SET_CAST(MixedPrecisionType.NOTSET, False)
-
-
-# Without MindSpore's wrapper around it, which is called four times an entry.
-_EXECUTOR = getattr(EXECUTOR, "_executor", EXECUTOR)
-_SET_CAST: Callable[[Any, bool], None] = _EXECUTOR.set_mixed_precision_type
-
-
-_UNCAST = _UncastOperators()
-
-
-def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
     def inside(*args: Any) -> Any:
-        with _UNCAST:
+        _SET_CAST(MixedPrecisionType.NOTSET, True)
+        try:
             return function(*args)
+        finally:
+            _SET_CAST(MixedPrecisionType.NOTSET, False)
 
     return inside
 

@@ -208,7 +208,7 @@ def fingerprint_of(tensor: HostTensor) -> str:
     array = tensor.array
     digest = xxhash.xxh3_128(_kind(tensor.dtype, array.shape))
     if array.size:
-        digest.update(array)  # C-contiguous: its buffer is its bytes
+        digest.update(array.data)  # C-contiguous: its buffer is its bytes
     return f"{FINGERPRINT_ALGORITHM}:{digest.hexdigest()}"
 
 

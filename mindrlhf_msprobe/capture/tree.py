@@ -55,12 +55,15 @@ class TreeDescriber:
         Args:
             around: the ids of the structures it lies in, so that one which holds itself ends.
         """
-        if self._is_tensor(value):
-            return self._to_json(self._describe_tensor(value, path))
-        if isinstance(value, str) and self._describe_text is not None:
-            return self._to_json(self._describe_text(value, path))
-        if value is None or isinstance(value, _SCALARS):
-            return self._to_json(_scalar(value))
+        kind = type(value)
+        plain = kind is list or kind is tuple or kind is dict  # most are, and need no more asking
+        if not plain:
+            if self._is_tensor(value):
+                return self._to_json(self._describe_tensor(value, path))
+            if isinstance(value, str) and self._describe_text is not None:
+                return self._to_json(self._describe_text(value, path))
+            if value is None or isinstance(value, _SCALARS):
+                return self._to_json(_scalar(value))
         if len(around) >= MAX_DEPTH or id(value) in around:
             return self._to_json(Leaf(_type_name(value), opaque=True))
         around = (*around, id(value))
@@ -96,6 +99,8 @@ def fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
 
     A ModelOutput is both a mapping and a dataclass: as a mapping it has only what was set.
     """
+    if type(value) is list or type(value) is tuple:
+        return None
     if isinstance(value, Mapping):
         return list(value.items())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

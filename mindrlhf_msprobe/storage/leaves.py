@@ -293,12 +293,14 @@ def count_leaves(content: Any) -> int:
     inside = [content]
     while inside:
         content = inside.pop()
-        if isinstance(content, dict):
-            if isinstance(content.get("type"), str):
+        if type(content) is dict:
+            if type(content.get("type")) is str:
                 count += 1
                 continue
             content = content.values()
-        elif not isinstance(content, list):
+        elif type(content) is not list:
             continue
-        inside += [item for item in content if isinstance(item, (dict, list))]
+        for item in content:
+            if type(item) is dict or type(item) is list:
+                inside.append(item)
     return count

@@ -1,5 +1,6 @@
-"""Elements read where they lie: the same numbers as asnumpy gives, and nothing said about it."""
+"""Elements read without asnumpy: the same numbers as it gives, and nothing said about it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,34 +8,76 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-import small_networks  # noqa: E402, F401
+import small_networks  # noqa: E402
 from conftest import run_python  # noqa: E402
 from mindspore import Tensor, ops  # noqa: E402
 
+from mindrlhf_msprobe import Probe  # noqa: E402
 from mindrlhf_msprobe.capture import memory  # noqa: E402
+from mindrlhf_msprobe.capture.summary import summarise, to_host  # noqa: E402
 
 KINDS = ("float16", "float32", "float64", "bfloat16", "int8", "int64", "uint8", "bool_")
 
 
+@pytest.mark.parametrize("rows", [4, 1 << 14])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_dtype_is_read_as_asnumpy_reads_it(kind: str) -> None:
-    computed = Tensor(np.arange(24).reshape(4, 6) % 7, ms.int32).astype(getattr(ms, kind))
-    found = memory._read(computed, str(computed.dtype))
+def test_every_dtype_is_read_as_asnumpy_reads_it(kind: str, rows: int) -> None:
+    """Small tensors, whose bytes are copied, and large ones, which are read in place."""
+    numbers = Tensor(np.arange(6 * rows).reshape(rows, 6) % 7, ms.int32)
+    computed = numbers.astype(getattr(ms, kind))
+    found = memory.elements_of(computed, str(computed.dtype), computed=False)
     expected = computed.asnumpy()
     assert found is not None
     assert found.shape == expected.shape
     assert np.array_equal(found.view(np.uint8), np.ascontiguousarray(expected).view(np.uint8))
 
 
+def test_a_large_tensor_without_an_address_is_left_to_asnumpy() -> None:
+    given = Tensor(np.ones((1 << 14, 6), np.float32))
+    assert memory.elements_of(given, "Float32", computed=False) is None
+    assert (given + 1).asnumpy().max() == 2  # an operator has taken it: it has an address by now
+    found = memory.elements_of(given, "Float32", computed=False)
+    assert found is not None
+    assert (found == 1).all()
+
+
+def test_a_value_that_is_written_in_place_is_summarised_as_it_was() -> None:
+    """The look at it comes before the write, and waits for what was to be computed before it."""
+    for rows in (4, 1 << 14):
+        tensor = ops.ones((rows, 6), ms.float32) * 2
+        before = summarise(to_host(tensor))
+        tensor[1:] = 5.0
+        after = summarise(to_host(tensor))
+        assert (before.max, before.min, after.max, after.min) == (2, 2, 5, 2)
+
+
+def test_recording_a_generation_copies_no_large_tensor(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no gradients flow, too: of a cache of keys every copy would cost as much as a layer."""
+    asked = []
+    own = Tensor.asnumpy
+    monkeypatch.setattr(Tensor, "asnumpy", lambda self: asked.append(self.nbytes) or own(self))
+    probe = layer_probe(actor_infer_dump=True, token_range_end=9)
+    network = small_networks.Scale()
+    probe.watch(actor=network)
+    cache = ops.ones((1 << 14, 6), ms.float32)
+    with probe.phase("actor_generate_sequences"):
+        for _ in range(3):
+            cache = network(cache)
+    probe.close()
+    assert [size for size in asked if size >= 1 << 16] == []
+
+
 def test_parts_of_a_tensor_are_left_to_asnumpy_or_right() -> None:
     whole = ops.arange(0, 24).astype(ms.float32).reshape(4, 6)
     for part in (whole[1:3], whole.T, whole[:, 2], whole[3]):
-        found = memory._read(part, "Float32")
+        found = memory.elements_of(part, "Float32", computed=True)
         assert found is None or np.array_equal(found, part.asnumpy())
 
 
 def test_the_array_keeps_its_tensor_alive() -> None:
-    found = memory._read(ops.ones((1000, 100), ms.float32) * 3, "Float32")
+    found = memory.elements_of(ops.ones((1000, 100), ms.float32) * 3, "Float32", computed=True)
     others = [ops.ones((1000, 100), ms.float32) * i for i in range(20)]
     assert others
     assert found is not None
@@ -59,6 +102,7 @@ step = ms.value_and_grad(lambda x: network(x).sum(), 0, network.trainable_params
 with probe.phase("actor_update"):
     step(ms.Tensor(np.ones((3, 4), np.float32)))
     network(ms.Tensor(np.ones((3, 4), np.float32)))
+    network(ms.Tensor(np.ones((1 << 13, 4), np.float32)))
 probe.step()
 """
     done = run_python(code, tmp_path)

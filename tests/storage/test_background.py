@@ -290,3 +290,36 @@ def test_the_writing_thread_gives_way_to_the_training():
     jobs.finish("a look", look)
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
     assert found[0] > before or before == 19
+
+
+def test_what_joins_a_batch_is_done_with_it_and_counts_against_the_budget():
+    """Items join until the job begins; then, or beyond the budget, they do not."""
+    jobs, gate, done = background(budget=100), Gate(), []
+    jobs.hand_over("gate", gate, 10)
+    assert gate.reached.wait(PATIENCE)
+    batch = jobs.hand_over_batch("items", done.append, "a", 30)
+    assert jobs.join(batch, "b", 30)
+    assert not jobs.join(batch, "c", 31)
+    assert jobs.join(batch, "d", 30)
+    gate.open()
+    jobs.finish("the last", lambda: None)
+    assert done == [["a", "b", "d"]]
+    assert not jobs.join(batch, "e", 1)
+    assert batch.items == []
+
+
+def test_nobody_waits_for_more_to_gather(monkeypatch):
+    """Jobs gather for a moment; who waits for one, or hands over much, ends it at once."""
+    monkeypatch.setattr("mindrlhf_msprobe.storage.background._GATHERING", 1000)
+    monkeypatch.setattr("mindrlhf_msprobe.storage.background._GATHERED", 50)
+    jobs, done = background(), []
+    jobs.hand_over("small", lambda: done.append("small"))
+    jobs.finish("waited for", lambda: done.append("waited for"))
+    assert done == ["small", "waited for"]
+    large = threading.Event()
+    jobs.hand_over("small", lambda: done.append("small"))
+    jobs.hand_over("large", large.set, 60)
+    assert large.wait(PATIENCE)
+    jobs.hand_over("small", lambda: done.append("small"))
+    jobs.stop()
+    assert done[-1] == "small"

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from runs import EVERYTHING, Recording, record_training
 
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage import layout, phase_files
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
-from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic, write_json
+from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_all, write_atomic, write_json
 from mindrlhf_msprobe.storage.reader import open_run
 from mindrlhf_msprobe.storage.writer import RunWriter
 
@@ -447,3 +448,56 @@ def test_ranks_that_resume_at_once_may_remove_the_same_directory(tmp_path, monke
     monkeypatch.setattr(layout, "rank_directories", gone)
     resumed.begin(0)
     assert not (tmp_path / "actor_update").exists()
+
+
+def test_entries_that_wait_together_are_written_together(tmp_path, monkeypatch):
+    """One look at the directory and one write of the journal, whatever their number."""
+    written, looks = [], []
+    monkeypatch.setattr(
+        phase_files, "write_all", lambda file, part: written.append(part) or write_all(file, part)
+    )
+    with_gate = writer(tmp_path / "run")
+    begun, go_on = threading.Event(), threading.Event()
+    with_gate._background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))
+    assert begun.wait(20)
+    own = with_gate._manifest.check
+    monkeypatch.setattr(with_gate._manifest, "check", lambda: looks.append(1) or own())
+    for number in range(50):
+        with_gate.append_entry("actor_update", 0, entry(number), ("a frame", f"f{number % 2}"))
+    go_on.set()
+    with_gate.wait()
+    assert [part.count(b"\n") for part in written] == [50]
+    assert len(looks) <= 2  # that of the wait too
+    with_gate.end_step(0, {})
+    with_gate.close()
+    lines = [json.loads(line) for line in written[0].splitlines()]
+    assert [line["seq"] for line in lines] == list(range(0, 100, 2))
+    assert [line["stack"] for line in lines] == [n % 2 for n in range(50)]
+    assert [n for n, line in enumerate(lines) if "frames" in line] == [0, 1]
+
+
+def test_of_entries_that_wait_together_only_the_bad_one_is_lost(tmp_path):
+    """What cannot be written is counted by itself, and the others are whole."""
+    lost = []
+    bad = RunWriter(
+        tmp_path / "run",
+        rank=0,
+        config={},
+        existing="refuse",
+        task="statistics",
+        fault=lambda what, error, count: lost.append((what, count)),
+    )
+    begun, go_on = threading.Event(), threading.Event()
+    bad._background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))
+    assert begun.wait(20)
+    for number in range(5):
+        values = {"input_args": [float("nan")]} if number == 2 else {}
+        bad.append_entry("actor_update", 0, entry(number, **values), ("a frame",))
+    go_on.set()
+    bad.end_step(0, {})
+    bad.close()
+    assert lost == [("an entry", 1)]
+    journal = (tmp_path / "run" / "actor_update" / "step0" / "rank0" / "records.jsonl").read_text()
+    lines = [json.loads(line) for line in journal.splitlines()]
+    assert [line["seq"] for line in lines] == [0, 2, 6, 8]
+    assert [line.get("frames") for line in lines] == [["a frame"], None, None, None]
