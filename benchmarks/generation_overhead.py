@@ -1,14 +1,18 @@
 """Incremental decoding with the probe, against the same decoding without it.
 
-A decoder of 4 layers, hidden 256, batch 8, float32, PyNative, CPU: a prompt of 16 tokens, then
-TOKENS single-token calls over a cache of keys and values. The kinds of decoding alternate in one
-process, so that whatever else the machine does hits all.
+A decoder (float32, PyNative, CPU): a prompt of 16 tokens, then single-token calls over a cache of
+keys and values, 256 tokens in all. There are four kinds of decoding, each with a network, a cache
+and an open phase of its own. They take turns, TURN tokens each, first one and then another in
+front, so that whatever else the machine does hits all. What is printed is the median of the ratios
+of turns that stand side by side, and what opening the phase, closing it and `step()` take beside
+that, also as a share of the whole generation.
 
-    python benchmarks/generation_overhead.py [--rounds N] [--tokens TOKENS] [--dir DIR]
+    python benchmarks/generation_overhead.py [--tokens N] [--seconds S] [--dir DIR] [--threads N]
 
-On 2 cores a token takes some 0.2 s: the defaults run for twenty minutes, and need a quiet machine.
-
-DIR is best on tmpfs (default: /dev/shm). Files are kept until the end, as in a real run.
+It generates as often as fits into S seconds (default: 150), at least once. DIR is best on tmpfs
+(default: /dev/shm). Files are kept until the end, as in a real run. THREADS are those that
+MindSpore computes with (default: its own setting); on two cores it is quickest with 1, since its
+threads wait for each other without sleeping.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("GLOG_v", "3")
@@ -29,8 +34,9 @@ from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe
 
-LAYERS, HIDDEN, HEADS, BATCH, PROMPT, VOCABULARY = 4, 256, 4, 8, 16, 512
+LAYERS, HIDDEN, HEADS, BATCH, PROMPT, VOCABULARY = 4, 256, 4, 4, 16, 512
 WINDOW = (2, 3)  # the tokens of the narrow window, first and last
+TURN = 8  # tokens
 
 
 class Attention(nn.Cell):
@@ -86,75 +92,127 @@ class Decoder(nn.Cell):
         return self.head(self.norm(x)), after
 
 
-def generate(network: nn.Cell, prompt: Tensor, count: int) -> np.ndarray:
-    """Return `count` greedy tokens, [batch, count]."""
-    length = PROMPT + count
-    empty = ops.zeros((BATCH, HEADS, length, HIDDEN // HEADS), ms.float32)
-    caches = [(empty, empty)] * LAYERS
-    rows = np.eye(length, dtype=np.float32)
-    masks = np.where(np.tri(length, dtype=bool), 0, -1e9).astype(np.float32)
-    tokens, begin, chosen = prompt, 0, []
-    for _ in range(count):
-        end = begin + tokens.shape[1]
-        write, mask = Tensor(rows[begin:end]), Tensor(masks[begin:end])
-        logits, caches = network(tokens, caches, write, mask)
-        tokens = ops.argmax(logits[:, -1:], dim=-1).astype(ms.int32)
-        chosen.append(tokens.asnumpy())
-        begin = end
-    return np.concatenate(chosen, axis=1)
+class Generation:
+    """One greedy generation, which can be continued token by token."""
+
+    def __init__(self, network: nn.Cell, prompt: Tensor, count: int) -> None:
+        self._network = network
+        length = PROMPT + count
+        empty = ops.zeros((BATCH, HEADS, length, HIDDEN // HEADS), ms.float32)
+        self._caches = [(empty, empty)] * LAYERS
+        self._rows = np.eye(length, dtype=np.float32)
+        self._masks = np.where(np.tri(length, dtype=bool), 0, -1e9).astype(np.float32)
+        self._tokens, self._begin = prompt, 0
+        self.chosen: list[np.ndarray] = []
+
+    def go_on(self, count: int) -> None:
+        """Choose `count` tokens more, [batch, 1] each."""
+        for _ in range(count):
+            end = self._begin + self._tokens.shape[1]
+            write, mask = (Tensor(t[self._begin : end]) for t in (self._rows, self._masks))
+            logits, self._caches = self._network(self._tokens, self._caches, write, mask)
+            self._tokens = ops.argmax(logits[:, -1:], dim=-1).astype(ms.int32)
+            self.chosen.append(self._tokens.asnumpy())
+            self._begin = end
+
+
+class Kind:
+    """One kind of decoding: a network, perhaps a probe, and what its turns took, in seconds."""
+
+    def __init__(self, name: str, probe: Probe | None) -> None:
+        ms.set_seed(0)
+        self.name, self.probe, self.network = name, probe, Decoder()
+        self.network.set_train(False)
+        self.turns: list[float] = []
+        self.around: list[float] = []  # opening and closing the phase, and step(), a generation
+        if probe is not None:
+            probe.watch(actor=self.network)
+
+    def timed(self, work: Callable[[], object]) -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    def open(self, prompt: Tensor, count: int) -> None:
+        self._phase = self.probe and self.probe.phase("actor_generate_sequences")
+        self._around = self.timed(self._phase.__enter__) if self._phase else 0.0
+        self.generation = Generation(self.network, prompt, count)
+
+    def close(self) -> None:
+        if self._phase and self.probe:
+            self._around += self.timed(lambda: self._phase.__exit__(None, None, None))
+            self._around += self.timed(self.probe.step)
+        self.around.append(self._around)
+
+    def forget(self) -> None:
+        self.turns.clear()
+        self.around.clear()
+
+
+def generate(kinds: list[Kind], prompt: Tensor, count: int) -> None:
+    """Let each kind generate `count` tokens, in turn."""
+    for kind in kinds:
+        kind.open(prompt, count)
+    for turn in range(count // TURN):
+        first = turn % len(kinds)
+        order = [*kinds[first:], *kinds[:first]][:: 1 if turn // len(kinds) % 2 else -1]
+        for kind in order:
+            kind.turns.append(kind.timed(lambda kind=kind: kind.generation.go_on(TURN)))
+    for kind in reversed(kinds):
+        kind.close()
+    for kind in kinds[1:]:
+        assert np.array_equal(kind.generation.chosen, kinds[0].generation.chosen), kind.name
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--dir", default="/dev/shm")
+    parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    ms.set_seed(0)
-    network = Decoder()
-    network.set_train(False)
+    if arguments.threads:
+        ms.set_context(runtime_num_threads=arguments.threads)
     prompt = Tensor(np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, PROMPT)), ms.int32)
     root = Path(tempfile.mkdtemp(dir=arguments.dir))
-    on = {"msprobe": True, "actor_infer_dump": True, "step_end": 10**6}
+    # Without `backward`, so that phases of several probes can be open at once.
+    on = {"msprobe": True, "actor_infer_dump": True, "step_end": 10**6, "directions": ["forward"]}
+    window = {"token_range_start": WINDOW[0], "token_range_end": WINDOW[1]}
     sections = {
         "phase switched off": {"msprobe": True},
-        "window of two tokens": {
-            **on,
-            "token_range_start": WINDOW[0],
-            "token_range_end": WINDOW[1],
-        },
+        "window of two tokens": {**on, **window},
         "all tokens": {**on, "token_range_end": 10**6},
     }
-    probes = {
-        name: Probe.from_config({**section, "dump_path": str(root / name)})
-        for name, section in sections.items()
-    }
-    for probe in probes.values():
-        probe.watch(actor=network)
-    times: dict[str, list[float]] = {"no probe": [], **{name: [] for name in probes}}
+    kinds = [Kind("no probe", None)]
+    for name, section in sections.items():
+        probe = Probe.from_config({**section, "dump_path": str(root / name)})
+        kinds.append(Kind(name, probe))
+    plain = kinds[0]
     try:
-        for round_ in range(arguments.rounds + 1):
-            # In turn forwards and backwards, so that none always follows the same other.
-            for name, seconds in list(times.items())[:: 1 if round_ % 2 else -1]:
-                began = time.perf_counter()
-                if name == "no probe":
-                    generate(network, prompt, arguments.tokens)
-                else:
-                    with probes[name].phase("actor_generate_sequences"):
-                        generate(network, prompt, arguments.tokens)
-                    probes[name].step()
-                if round_:  # the first round warms up
-                    seconds.append(time.perf_counter() - began)
+        generate(kinds, prompt, 4 * TURN)  # warms up
+        for kind in kinds:
+            kind.forget()
+        began = time.perf_counter()
+        generations, took = 0, 0.0
+        while not generations or took * (generations + 1) / generations < arguments.seconds:
+            generate(kinds, prompt, arguments.tokens // TURN * TURN)
+            generations, took = generations + 1, time.perf_counter() - began
     finally:
-        for probe in probes.values():
-            probe.close()
+        for kind in kinds:
+            if kind.probe is not None:
+                kind.probe.close()
         shutil.rmtree(root)
-    plain = statistics.median(times["no probe"])
-    for name, seconds in times.items():
-        median = statistics.median(seconds)
+    print(f"{generations} generations, {len(plain.turns)} turns of {TURN} tokens each")
+    whole = sum(plain.turns) / generations
+    for kind in kinds:
+        ratios = [mine / other for mine, other in zip(kind.turns, plain.turns)]
+        low, median, high = statistics.quantiles(ratios, n=4)
+        around = statistics.median(kind.around)
         print(
-            f"{name:20} {median * 1000 / arguments.tokens:8.2f} ms a token  {median / plain:5.2f}"
+            f"{kind.name:20} {statistics.median(kind.turns) * 1000 / TURN:8.2f} ms a token  "
+            f"{median:5.2f} (half of the turns {low:.2f} to {high:.2f})  "
+            f"around it {around * 1000:5.0f} ms, {around / whole:.3f}"
         )
 
 

@@ -91,6 +91,13 @@ def _is_mindspore_tensor(value: Any) -> bool:
     return isinstance(value, _TENSOR_CLASS[0])
 
 
+@lru_cache(maxsize=256)
+def _is_mindspores_own(kind: type) -> bool:
+    """Tell whether tensors of a class have MindSpore's `asnumpy`, which may be passed over."""
+    own = getattr(_TENSOR_CLASS[0], "asnumpy", None)
+    return getattr(kind, "asnumpy", None) is own
+
+
 def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     """Bring a tensor to the host; the result may share memory with it.
 
@@ -105,9 +112,10 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     if _is_mindspore_tensor(value):
         kind, name = "mindspore.Tensor", _name_of(value.dtype)
         computed = computed or value._has_auto_grad()  # in the graph of gradients are outputs only
-        elements = elements_of(value, name, computed=computed)
-        if elements is not None:
-            return HostTensor(kind, name, elements)
+        if _is_mindspores_own(type(value)):
+            elements = elements_of(value, name, computed=computed)
+            if elements is not None:
+                return HostTensor(kind, name, elements)
         array = value.asnumpy()
     else:
         kind, name, array = "numpy.ndarray", "", np.asarray(value)
