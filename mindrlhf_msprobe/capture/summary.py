@@ -91,11 +91,10 @@ def _is_mindspore_tensor(value: Any) -> bool:
     return isinstance(value, _TENSOR_CLASS[0])
 
 
-@lru_cache(maxsize=256)
-def _is_mindspores_own(kind: type) -> bool:
+def _is_mindspores_own(kind: Any) -> bool:
     """Tell whether tensors of a class have MindSpore's `asnumpy`, which may be passed over."""
-    own = getattr(_TENSOR_CLASS[0], "asnumpy", None)
-    return getattr(kind, "asnumpy", None) is own
+    own: Any = _TENSOR_CLASS[0]
+    return kind is own or getattr(kind, "asnumpy", None) is own.asnumpy
 
 
 def to_host(value: Any, *, computed: bool = False) -> HostTensor:
