@@ -75,6 +75,7 @@ class CulpritCode(str, Enum):
     OPTIMIZER = "optimizer"
     OPTIMIZER_OR_SYNCHRONISATION = "optimizer_or_synchronisation"
     UPDATE_CLOSE = "update_close"
+    BEFORE_OPTIMIZER = "before_optimizer"
     GRADIENTS_NOT_RECORDED = "gradients_not_recorded"
     UPDATE_NOT_RECORDED = "update_not_recorded"
     NOT_SYNCHRONISED = "not_synchronised"

@@ -71,6 +71,15 @@ def _optimizer_step(details: _Details) -> str:
     return f"{after} ({', '.join(settings)})"
 
 
+def _before_optimizer(details: _Details, finding: Finding, why: str) -> str:
+    return (
+        f"The gradients as they enter the optimizer differ, all {details['gradients']} of them, "
+        f"and the {counted(details['backward'], 'record')} of the backward pass of "
+        f"{details['phase']} agree bit for bit: look at what stands between the two (clipping, "
+        f"loss scale, accumulation, reduction across ranks), not at this cell."
+    )
+
+
 def _unmoved(details: _Details) -> str:
     if details["unmoved"] is None:
         return ""
@@ -249,6 +258,7 @@ def _sampling_or_logits(details: _Details, finding: Finding, why: str) -> str:
 _WORDS: dict[CulpritCode, Callable[[_Details, Finding, str], str]] = {
     CulpritCode.EARLIER_UPDATE: _earlier_update,
     CulpritCode.OPTIMIZER: _optimizer,
+    CulpritCode.BEFORE_OPTIMIZER: _before_optimizer,
     CulpritCode.OPTIMIZER_OR_SYNCHRONISATION: _optimizer_or_synchronisation,
     CulpritCode.UPDATE_CLOSE: _update_close,
     CulpritCode.GRADIENTS_NOT_RECORDED: _gradients_not_recorded,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.comparison.culprit_gradients import before_optimizer
 from mindrlhf_msprobe.comparison.culprit_optimizer import optimizer
 from mindrlhf_msprobe.comparison.culprit_sampling import sampling
 from mindrlhf_msprobe.comparison.culprit_weights import (
@@ -34,7 +35,8 @@ def culprit_of(
     """Return what else is to blame that the `index`-th pair of a place differs; None if unknown."""
     differing = Differing.of(step, index, history)
     if differing is None:
-        return sampling(step, index, runs) or earlier_update(step, index, occasion)
+        found = sampling(step, index, runs) or before_optimizer(step, index)
+        return found or earlier_update(step, index, occasion)
     found = synchronisation(differing, history) or changed_between(differing, history)
     if found is None:
         found = optimizer(differing, history, runs)

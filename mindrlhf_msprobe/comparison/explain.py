@@ -8,6 +8,7 @@ from typing import Any
 from mindrlhf_msprobe.comparison.axes import with_axes
 from mindrlhf_msprobe.comparison.bisection import bisected
 from mindrlhf_msprobe.comparison.check_first import check_first
+from mindrlhf_msprobe.comparison.culprit_gradients import before_optimizer, enters_optimizer
 from mindrlhf_msprobe.comparison.culprit_sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.comparison.culprit_words import words_of, words_of_occasion
 from mindrlhf_msprobe.comparison.culprits import culprit_of
@@ -319,7 +320,15 @@ def _explain_output(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tupl
     direction = pair.entry.direction
     if direction == "parameters_grad":
         why = "Everything before it agrees: the gradient of this cell's parameters was computed"
-        return Cause.COMPUTATION, name, f"{why} otherwise.{_doubt_about_agreement(step, pair)}"
+        why += " otherwise."
+        if before_optimizer(step, index):
+            return Cause.DATA, name, why  # the culprit says more
+        if enters_optimizer(pair):
+            why += (
+                " It stands as it entered the optimizer: clipping, unscaling, accumulation and "
+                "reduction across ranks come before that, and may be to blame as well."
+            )
+        return Cause.COMPUTATION, name, f"{why}{_doubt_about_agreement(step, pair)}"
     parameters = any(record.io == "parameters" for record in pair.entry.records)
     given = "Its inputs and its parameters agree" if parameters else "Its inputs agree"
     if direction == "backward":

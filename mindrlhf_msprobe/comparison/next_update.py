@@ -12,6 +12,7 @@ from mindrlhf_msprobe.phases import phase_table
 DECIDED = frozenset(
     {
         CulpritCode.OPTIMIZER,
+        CulpritCode.BEFORE_OPTIMIZER,
         CulpritCode.NOT_SYNCHRONISED,
         CulpritCode.SYNCHRONISATION,
         CulpritCode.FOLLOWS_TRAINED,
