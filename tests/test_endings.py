@@ -54,7 +54,7 @@ def losses(run: Run) -> list[Any]:
     [
         ("", 0, "interrupted"),
         ("probe.close()", 0, "finished"),
-        ("sys.exit(3)", 3, "interrupted"),
+        ("sys.exit(3)", 3, "failed"),
         ("raise LookupError('the training failed')", 1, "failed"),
         ("threading.Thread(target=sys.exit).start()", 0, "interrupted"),
         ("with probe: raise KeyboardInterrupt", -2, "failed"),
@@ -158,12 +158,44 @@ phase("actor_compute_log_prob")
 def fails(error=ValueError("bad batch\\x1b[31m")):
     with probe.phase("actor_update"):
         raise error
+def in_thread(script):
+    thread = threading.Thread(target=exec, args=(script, globals()))
+    thread.start()
+    thread.join()
 def caught(*given):
     try:
         fails(*given)
     except BaseException:
         pass
 """
+
+
+def test_what_was_there_before_is_called_and_comes_back(tmp_path: Path) -> None:
+    """A hook of the trainer's own is told of a thread that dies; after close() it stands there."""
+    run = ended(
+        tmp_path,
+        """
+import builtins
+probe.close()
+told, own_exit = [], sys.exit
+threading.excepthook = own = lambda args: told.append(args.exc_type)
+first, second = (Probe.from_config({**section, "dump_path": sys.argv[1] + n}) for n in "12")
+def dies():
+    first.save_data(loss=1.0)
+    raise LookupError
+thread = threading.Thread(target=dies)
+thread.start()
+thread.join()
+assert told == [LookupError]
+first.close()
+assert threading.excepthook is not own
+second.close()
+assert threading.excepthook is own and sys.exit is own_exit
+""",
+    )
+    assert run.finished
+    assert open_run(tmp_path / "run1").stops[0].error == "LookupError"
+    assert open_run(tmp_path / "run2").finished
 
 
 def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
@@ -175,7 +207,7 @@ def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
         manifest["state"],
         manifest.get("stopped"),
     )
-    assert attempt["last_completed_step"] in (0, 1)
+    assert attempt["last_completed_step"] in (0, 1, 2)
     said = manifest.get("stopped")
     return manifest["state"], said and tuple(said.values())
 
@@ -187,7 +219,38 @@ def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
         ("probe.close()", 0, "finished", None),
         ("phase()\nprobe.step()", 0, "finished", None),
         ("phase()", 0, "interrupted", (1, None, None, "")),
-        ("os.write(1, b''); sys.exit(3)", 3, "interrupted", (1, None, None, "")),
+        ("os.write(1, b''); sys.exit(3)", 3, "failed", (1, None, "SystemExit", "3")),
+        ("probe.step(); sys.exit('no')", 1, "failed", (2, None, "SystemExit", "no")),
+        ("sys.exit(0)", 0, "interrupted", (1, None, None, "")),
+        ("probe.step(); sys.exit(0)", 0, "finished", None),
+        (
+            "try:\n    sys.exit(3)\nexcept SystemExit:\n    phase()\nprobe.step()",
+            0,
+            "finished",
+            None,
+        ),
+        (
+            "try:\n    sys.exit(3)\nexcept SystemExit:\n    probe.save_data(x=1)\nprobe.step()",
+            0,
+            "finished",
+            None,
+        ),
+        (
+            "in_thread('phase(); probe.step(); int(\"x\")')",
+            0,
+            "failed",
+            (2, None, "ValueError", None),
+        ),
+        ("in_thread('phase(); sys.exit(7)')", 0, "failed", (1, None, "SystemExit", "7")),
+        ("in_thread('fails()')", 0, "failed", (1, "actor_update", "ValueError", None)),
+        ("in_thread('int(\"x\")'); probe.step()", 0, "finished", None),  # it did not train
+        ("in_thread('phase(); probe.step(); 1/0'); phase(); probe.step()", 0, "finished", None),
+        (
+            "in_thread('phase(); probe.step(); 1/0'); probe.close()",
+            0,
+            "failed",
+            (2, None, "ZeroDivisionError", None),
+        ),
         ("fails(SystemExit(3))", 3, "failed", (1, "actor_update", "SystemExit", "3")),
         ("fails(SystemExit())", 0, "interrupted", (1, "actor_update", "SystemExit", "")),
         ("probe.step(); raise KeyError('x')", 1, "failed", (2, None, "KeyError", "'x'")),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindrlhf_msprobe.capture import process_end
 from mindrlhf_msprobe.capture.configurations import error_in_words, named_configurations, reason_of
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
@@ -85,6 +87,8 @@ class Recorder:
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         self._graph_probes: GraphProbes | None = None
         self._network_settings: NetworkSettings | None = None
+        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that trained
+        process_end.listen(self.note_end)
         for what, error in unknown:
             self.fault(what, error)
         self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
@@ -195,6 +199,7 @@ class Recorder:
     def enter(self, phases: Iterable[Phase]) -> None:
         """Note that phases begin: what passed through an earlier one did not end the training."""
         self._failure, self._begun = None, True
+        self._threads.add(threading.current_thread())
         self._entered.update(phase.name for phase in phases)
 
     def wants(self, phase: Phase) -> bool:
@@ -335,6 +340,7 @@ class Recorder:
 
     def save_key_data(self, key: str, value: Any) -> None:
         """Save one value under `key`, as the next micro-step of this step."""
+        self._goes_on()
         with self._open_step.saving(key) as (step, micro_step):
             try:
                 if self._writer.lost is not None:
@@ -384,6 +390,7 @@ class Recorder:
             the step that was open, which `end_step` is to end.
         """
         self._counters.clear()
+        self._threads.add(threading.current_thread())
         self._failure, self._begun = None, False
         self._steps_ended += 1
         self._ending = self._open_step.number
@@ -432,6 +439,28 @@ class Recorder:
         if not isinstance(error, _END_OF_A_LOOP):
             self._failure = _Failure(names_of(phases), error)
 
+    def note_end(self, error: BaseException, thread: threading.Thread | None) -> None:
+        """Note that the process, or a thread that trained, ends by an exception.
+
+        Args:
+            thread: None where it is the process.
+        """
+        if isinstance(error, _END_OF_A_LOOP) or (
+            thread is not None and thread not in self._threads
+        ):
+            return
+        passed = self._failure
+        phase = passed.phase if passed is not None and passed.led_to(error) else None
+        ended = _Failure(phase, error, of_process=thread is None)
+        if not ended.quietly and not (thread is None and passed is not None):
+            self._failure = ended
+
+    def _goes_on(self) -> None:
+        """Note that something is recorded: an exit was none, if one was on its way."""
+        self._threads.add(threading.current_thread())
+        if self._failure is not None and self._failure.of_process:
+            self._failure = None
+
     @property
     def in_step(self) -> bool:
         """Whether anything was begun in the open step."""
@@ -466,6 +495,7 @@ class Recorder:
 
     def close(self, stop: Stop | None = None) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""
+        process_end.forget(self.note_end)
         if self._graph_probes is not None:
             self._graph_probes.close()
         try:
@@ -498,6 +528,7 @@ class Recorder:
 
     def abandon(self) -> None:
         """Record nothing more: called in a forked child, which leaves the run to its parent."""
+        process_end.abandon()
         self._lock = threading.RLock()  # the old one may be held by a thread that is not here
         self._writer.abandon()
 
@@ -561,8 +592,11 @@ class _Failure:
     The exception itself is not kept: its frames hold tensors.
     """
 
-    def __init__(self, phase: str | None, error: BaseException) -> None:
+    def __init__(
+        self, phase: str | None, error: BaseException, *, of_process: bool = False
+    ) -> None:
         self.phase = phase
+        self.of_process = of_process
         self.error, self.text = error_in_words(error)
         self.quietly = isinstance(error, SystemExit) and error.code in (None, 0)
         self._id = id(error)
