@@ -258,6 +258,9 @@ def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
         ("caught(); phase(); probe.close()", 0, "finished", None),
         ("caught(); probe.close()", 0, "failed", (1, "actor_update", "ValueError", None)),
         ("caught(StopIteration()); probe.close()", 0, "finished", None),
+        ("caught(StopIteration()); phase()", 0, "interrupted", (1, None, None, "")),
+        ("fails(StopIteration())", 1, "failed", (1, "actor_update", "StopIteration", "")),
+        ("next(iter(()))", 1, "failed", (1, None, "StopIteration", "")),
         (
             "try:\n    fails()\nfinally:\n    probe.close()",
             1,

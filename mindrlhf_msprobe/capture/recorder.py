@@ -83,6 +83,7 @@ class Recorder:
         self._room_told = self._ranks_told = False
         self._steps_ended = 0
         self._failure: _Failure | None = None  # what passed through a phase, and was not the end
+        self._loop_end: _Failure | None = None  # the same, where it ends a loop as a rule
         self._begun = False  # whether a phase was entered in the open step
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         self._graph_probes: GraphProbes | None = None
@@ -198,7 +199,8 @@ class Recorder:
 
     def enter(self, phases: Iterable[Phase]) -> None:
         """Note that phases begin: what passed through an earlier one did not end the training."""
-        self._failure, self._begun = None, True
+        self._failure = self._loop_end = None
+        self._begun = True
         self._threads.add(threading.current_thread())
         self._entered.update(phase.name for phase in phases)
 
@@ -391,7 +393,8 @@ class Recorder:
         """
         self._counters.clear()
         self._threads.add(threading.current_thread())
-        self._failure, self._begun = None, False
+        self._failure = self._loop_end = None
+        self._begun = False
         self._steps_ended += 1
         self._ending = self._open_step.number
         return self._open_step.advance()
@@ -436,8 +439,11 @@ class Recorder:
 
     def note_failure(self, phases: Sequence[Phase], error: BaseException) -> None:
         """Note that an exception passes through phases: unless training goes on, it ends there."""
-        if not isinstance(error, _END_OF_A_LOOP):
-            self._failure = _Failure(names_of(phases), error)
+        failure = _Failure(names_of(phases), error)
+        if isinstance(error, _END_OF_A_LOOP):  # training goes on, as a rule
+            self._loop_end = failure
+        else:
+            self._failure = failure
 
     def note_end(self, error: BaseException, thread: threading.Thread | None) -> None:
         """Note that the process, or a thread that trained, ends by an exception.
@@ -477,7 +483,9 @@ class Recorder:
             at_exit: whether nobody closed it before the process ends.
         """
         passed = self._failure
-        if error is not None and not isinstance(error, _END_OF_A_LOOP):
+        if at_exit and isinstance(error, _END_OF_A_LOOP):  # no loop took it: the process ends of it
+            passed = self._loop_end
+        if error is not None and (at_exit or not isinstance(error, _END_OF_A_LOOP)):
             if passed is not None and passed.led_to(error):
                 phase = phase or passed.phase
             ended = _Failure(phase, error)
