@@ -17,6 +17,7 @@ from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
+_MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows
 _UNKNOWN = "saves of some rows of a larger one, and which rows is not known"
 
 
@@ -97,10 +98,13 @@ def _cut(
         for number, save in enumerate(digests[large])
         for row, digest in enumerate(save)
     ]
-    small = 1 - large
-    found = Rows.brought_together(
-        sizes[small], digests[small], rows, sum(sizes[large]), given_alike=False
-    )
+    small, whole = 1 - large, sum(sizes[large])
+    found = Rows.brought_together(sizes[small], digests[small], rows, whole, given_alike=False)
+    alike = "with the same bytes"
+    if not found.matched and (near := _nearest(records[small], records[large], axis)) is not None:
+        named = [(row, _name(i)) for i, (row, _) in enumerate(rows)]
+        found = Rows.brought_together(sizes[small], near, named, whole, given_alike=False)
+        alike = "that are nearest to each other, as none has the same bytes,"
     pieces, unknown = [], []
     for datum, own in zip(saves[small], found.of_batch):
         if own is None:
@@ -109,7 +113,7 @@ def _cut(
             first = saves[large][own[0][0]]
             piece = _piece(records[large], own, axis)
             pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
-    return large, pieces, unknown, found.words("with the same bytes")
+    return large, pieces, unknown, found.words(alike)
 
 
 def _digests(record: Record, axis: int) -> list[bytes]:
@@ -117,6 +121,46 @@ def _digests(record: Record, axis: int) -> list[bytes]:
     return [
         hashlib.blake2b(np.ascontiguousarray(r).tobytes(), digest_size=16).digest() for r in rows
     ]
+
+
+def _name(row: int) -> bytes:
+    return f"row {row}".encode()
+
+
+def _nearest(
+    small: Sequence[Record], large: Sequence[Record], axis: int
+) -> list[list[bytes]] | None:
+    """Return the name of the row that each smaller save's row is nearest to; None if not certain.
+
+    It is certain where every other row is ten times as far away, and no two rows of a save are
+    nearest to the same one.
+    """
+    try:
+        whole = np.concatenate([_matrix(record, axis) for record in large])
+        saves = [_matrix(record, axis) for record in small]
+    except (ArrayFileError, OSError, ValueError):
+        return None
+    if len(whole) < 2 or whole.dtype.kind != "f" or len(whole) * whole.size > _MOST_DISTANCES:
+        return None
+    names = []
+    for rows in saves:
+        nearest = []
+        for row in rows:
+            with np.errstate(all="ignore"):
+                distances = np.abs(whole - row).astype(np.float64).sum(axis=1)
+            first, second = np.argsort(distances)[:2]
+            if not 10 * distances[first] <= distances[second]:  # nor where one is NaN
+                return None
+            nearest.append(_name(int(first)))
+        if len({*nearest}) < len(nearest):
+            return None
+        names.append(nearest)
+    return names
+
+
+def _matrix(record: Record, axis: int) -> np.ndarray:
+    rows = np.moveaxis(record.array(), axis, 0)
+    return rows.reshape(len(rows), -1)
 
 
 def _piece(records: Sequence[Record], rows: Sequence[Row], axis: int) -> Piece:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from runs import Recording
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
 LOG_PROB, UPDATE = "actor_compute_log_prob", "actor_update"
@@ -294,7 +294,25 @@ def test_rows_of_a_key_are_not_guessed(tmp_path):
     result = compare_runs(run, keys="old_log_prob=log_prob")
     assert result.verdict.status is Outcome.IDENTICAL
     assert [gap.records for gap in result.verdict.coverage] == [1]
-    run = save_keys(tmp_path / "b", shuffled, lambda rows, number: rows + 1)
-    result = compare_runs(run, keys="old_log_prob=log_prob")
+    draw = np.random.default_rng(7)
+    other = save_keys(tmp_path / "b", shuffled, lambda rows, _: draw.normal(size=(4, 3)))
+    result = compare_runs(run, other, keys="old_log_prob=log_prob")
     assert result.verdict.status is Outcome.DIVERGED
+
+
+def test_rows_of_a_key_that_all_differ_a_little_are_brought_together(tmp_path):
+    """Kernels round otherwise for other batch sizes: shuffled rows are found all the same."""
+    draw = np.random.default_rng(7)
+
+    def rounded(rows, number):
+        return (rows + draw.normal(size=rows.shape) * 1e-6).astype(np.float32)
+
+    run = save_keys(tmp_path / "a", ((6, 1, 3, 0), (2, 7, 5, 4)), rounded)
+    result = compare_runs(run, keys="old_log_prob=log_prob")
+    assert result.verdict.first_divergence.max_abs_err < 1e-5
+    assert any("nearest to each other" in n and "another order" in n for n in result.notes)
+    close = compare_runs(run, keys="old_log_prob=log_prob", tolerance=Tolerance(atol=1e-4))
+    assert close.verdict.status is Outcome.WITHIN_TOLERANCE
+    far = save_keys(tmp_path / "b", ((6, 1, 3, 0), (2, 7, 5, 4)), lambda rows, _: rows * 0)
+    result = compare_runs(far, keys="old_log_prob=log_prob")
     assert any("which is assumed" in note for note in result.notes)
