@@ -1,11 +1,11 @@
 """Time and peak private memory of comparing one pair of tensors, as it grows 4 and 16 times.
 
-    python benchmarks/compare_memory.py [--elements N] [--equal] [--directory DIR]
+    python benchmarks/compare_memory.py [--elements N] [--equal] [--workers N] [--directory DIR]
 
-The largest pair has N elements (64 Mi). Private memory is Private_Clean + Private_Dirty of the
-command and its children, read from smaps_rollup again and again. Pages of the mapped input files
-count as Private_Clean there while no other process maps them; they belong to the page cache, so
-that what is anonymous bounds the first figure. The second one has them in.
+The largest pair has N elements (64 Mi; 1073741824 makes 2 x 4 GB). Private memory is Private_Clean
++ Private_Dirty of the command and its children, read from smaps_rollup again and again. Pages of
+the mapped input files count as Private_Clean there while no other process maps them; they belong to
+the page cache, so that what is anonymous bounds the first figure. The second one has them in.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def family(process: int) -> list[int]:
     """Return the ids of a process and all its descendants."""
     found = [process]
     for identity in found:
-        for children in Path(f"/proc/{identity}/task").glob("*/children"):
-            try:
-                found += map(int, children.read_text().split())
-            except OSError:  # the thread just ended
-                continue
+        try:
+            for thread in Path(f"/proc/{identity}/task").iterdir():
+                found += map(int, (thread / "children").read_text().split())
+        except OSError:  # the process or the thread just ended
+            continue
     return found
 
 
@@ -58,12 +58,14 @@ def main() -> None:
     parser = arguments(__doc__, reference=False)
     parser.add_argument("--elements", type=int, default=64 << 20)
     parser.add_argument("--equal", action="store_true", help="compare an equal pair")
+    parser.add_argument("--workers", help="processes that compare (default: as compare decides)")
     options = parser.parse_args()
     first: tuple[float, int] | None = None
     for factor in (1, 4, 16):
         with workspace(options.directory) as root:
             write_key_data(root, 1, options.elements * factor // 16, options.equal)
             line = command(root / "A", root / "B", root / "out")
+            line += ["--workers", options.workers] if options.workers else []
             times, peaks, peaks_with_files = zip(*(measured(line) for _ in range(3)))
         took, peak, with_files = min(times), max(peaks), max(peaks_with_files)
         first = first or (took, peak)
