@@ -25,6 +25,10 @@ _HOMES = {
     "SingleSave": "mindrlhf_msprobe.compat.single",
     "compare_distributed": "mindrlhf_msprobe.compat.single",
     "seed_all": "mindrlhf_msprobe.compat.seeds",
+    # Not in __all__: scripts say `from … import *`, and have names like these of their own.
+    "save": "mindrlhf_msprobe.capture.saving",
+    "save_grad": "mindrlhf_msprobe.capture.saving",
+    "step": "mindrlhf_msprobe.capture.saving",
     "MsprobeError": "mindrlhf_msprobe.errors",
     "ConfigError": "mindrlhf_msprobe.errors",
     "UsageError": "mindrlhf_msprobe.errors",
@@ -53,6 +57,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.saving import save as save
+    from mindrlhf_msprobe.capture.saving import save_grad as save_grad
+    from mindrlhf_msprobe.capture.saving import step as step
     from mindrlhf_msprobe.comparison import Tolerance, compare_runs
     from mindrlhf_msprobe.compat.debugger import PrecisionDebugger
     from mindrlhf_msprobe.compat.ms_probe import MsProbe

@@ -85,18 +85,26 @@ _BESIDE = {
     "old_log_prob": "actor_compute_log_prob",
     "ref_log_prob": "reference_compute_log_prob",
     "values": "critic_compute_values",
+    "rewards.": None,  # what each reward function gave
     "rewards": None,
     "reward": None,
     "advantages": None,
     "returns": None,
+    "loss_inputs": None,
     "log_prob": "actor_update",
+    "ratio": "actor_update",
+    "kl": "actor_update",
     "kl_loss": "actor_update",
     "actor_loss": "actor_update",
     "loss": "actor_update",
+    "overflow": "actor_update",
+    "loss_scale": "actor_update",
+    "lr": "actor_update",
+    "grad_norm": "actor_update",
     "value_loss": "critic_update",
     "critic_loss": "critic_update",
 }
-_OF_ANY_UPDATE = ("loss",)
+_OF_ANY_UPDATE = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
 _GIVEN_TO_IT = ("prompts", "prompt")
 _KEY_ORDER = {key: position for position, key in enumerate(_BESIDE)}
 
@@ -106,6 +114,7 @@ INPUT_KEYS = frozenset({"prompts", "prompt", "responses", "response"})
 
 def key_data_home(key: str) -> KeyDataHome | None:
     """Return where data saved under `key` belong in a step, or None for an unknown key."""
+    key = _kind_of(key)
     if key not in _BESIDE:
         return None
     phase = _BESIDE[key]
@@ -129,4 +138,10 @@ def usual_place(key: str) -> float:
 
 def key_order(key: str) -> int:
     """Return a key's position among the keys of the same place; unknown keys come last."""
-    return _KEY_ORDER.get(key, len(_KEY_ORDER))
+    return _KEY_ORDER.get(_kind_of(key), len(_KEY_ORDER))
+
+
+def _kind_of(key: str) -> str:
+    """Return what stands for a key in the tables: of one by a name of its own, its beginning."""
+    beginning = key[: key.find(".") + 1]
+    return beginning if beginning in _BESIDE else key

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.config import ProbeConfig, load_config
+from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import UsageError, nearest
 from mindrlhf_msprobe.phase_context import NO_PHASE, NoPhase, PhaseContext
 from mindrlhf_msprobe.phases import ROLES, Phase
@@ -58,7 +59,9 @@ class Probe:
         self._raised_before = {id(getattr(sys, "last_value", None)), id(sys.exc_info()[1])}
         self._recorder: Recorder | None = None
         if self._config.msprobe:
-            self._recorder = self._start()
+            self._start()
+        else:
+            CURRENT.expected = True
 
     @classmethod
     def from_config(cls, source: Any) -> Probe:
@@ -72,20 +75,20 @@ class Probe:
         """
         return cls(load_config(source))
 
-    def _start(self) -> Recorder | None:
+    def _start(self) -> None:
         from mindrlhf_msprobe import log
         from mindrlhf_msprobe.capture.recorder import Recorder, current_rank
 
         rank = current_rank(os.environ)
         log.configure(rank)
-        if not self._config.records_rank(rank):
-            return None
-        if os.environ.get("MS_ROLE") == "MS_SCHED":  # msrun's scheduler runs the script, too
-            return None
-        recorder = Recorder(self._config, rank)
+        scheduler = os.environ.get("MS_ROLE") == "MS_SCHED"  # msrun's runs the script, too
+        if scheduler or not self._config.records_rank(rank):
+            CURRENT.expected = True
+            return
+        self._recorder = Recorder(self._config, rank)
         atexit.register(self._close_at_exit)
         _leave_to_parent_after_fork(self)
-        return recorder
+        CURRENT.begin(self)
 
     @property
     def enabled(self) -> bool:
@@ -298,6 +301,7 @@ class Probe:
                     f"step() inside the phase {self._open.name!r}: a step ends after its phases. "
                     f"Move the call behind the `with probe.phase({self._open.name!r})` block."
                 )
+            self._recorder.wait_for_graphs()
             ended = self._recorder.advance()
         self._recorder.end_step(ended)
 
@@ -322,13 +326,18 @@ class Probe:
             phase = None if self._open is None else self._open.name
             news = None if id(error) in self._raised_before else error
             self._stop = self._recorder.stop(phase, news, at_exit=at_exit)
-        self._closed = self._ended = True
         try:
             try:
-                if self._open is not None:
-                    self._open.end()
+                if not self._closed:
+                    self._recorder.wait_for_graphs()
             finally:
-                self._recorder.close(self._stop)
+                self._closed = self._ended = True
+                CURRENT.end(self)
+                try:
+                    if self._open is not None:
+                        self._open.end()
+                finally:
+                    self._recorder.close(self._stop)
         except (KeyboardInterrupt, SystemExit):
             self._ended = False  # it was waiting, and waits again at exit: nothing gets lost
             raise
@@ -350,6 +359,7 @@ class Probe:
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""
         if self._recorder is not None:
+            CURRENT.end(self)
             self._recorder.abandon()
             self._recorder = None
 

@@ -25,11 +25,13 @@ import numpy as np
 from mindspore import Tensor, ops
 from mindspore.ops import functional as F
 
+from mindrlhf_msprobe.capture.graph_keydata import DATA, NO_CELL, VALUES
 from mindrlhf_msprobe.capture.graph_probes import SITES, Question, Receiver, Site, as_recorded
 
 #: e.g. tensor.17_float32_203.npy, gradient.17_out_bfloat16_204.npy
 _FILE = re.compile(
-    r"(?P<kind>open|tensor|close|gradient)\.(?P<site>\d+)"
+    r"(?P<kind>open|tensor|close|gradient|open_value|value|close_value|value_gradient)"
+    r"\.(?P<site>\d+)"
     r"(?:_(?:in|out))?_(?P<dtype>[a-z0-9]+)_(?P<order>\d+)\.npy"
 )
 
@@ -46,23 +48,44 @@ class DumpFolder:
         path.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove what was written while no phase was open."""
-        for path in self.path.iterdir():
-            path.unlink()
+        """Save key data; remove what else was written, while no phase was open."""
+        self.hand_over(None)
 
-    def hand_over(self, receiver: Receiver) -> None:
-        """Hand every file to a receiver, in the order in which they were written; remove them."""
+    def hand_over(self, receiver: Receiver | None) -> None:
+        """Hand every file to a receiver, in the order in which they were written; remove them.
+
+        Key data are saved. Without a receiver, the rest is forgotten.
+        """
         files = [(m, path) for path in self.path.iterdir() if (m := _FILE.fullmatch(path.name))]
         # The calls of a cell that are open, and those whose tensors have had no gradient yet.
         running: dict[int, list[int]] = {}
         without: dict[int, list[int]] = {}
+        values: list[int] = []  # that are saved, and not yet closed
         for match, path in sorted(files, key=lambda file: int(file[0]["order"])):
-            number = int(match["site"])
+            kind, number = match["kind"], int(match["site"])
             try:
-                self._hand_over(receiver, match["kind"], number, path, running, without)
+                if "value" in kind:
+                    self._hand_over_value(kind, number, path, values)
+                elif receiver is not None:
+                    self._hand_over(receiver, kind, number, path, running, without)
             except Exception as error:
-                receiver.fault("a file that a graph wrote", error)
-        self.clear()
+                if receiver is None:
+                    VALUES.fault(error)
+                else:
+                    receiver.fault("a file that a graph wrote", error)
+        for path in self.path.iterdir():
+            path.unlink()
+
+    def _hand_over_value(self, kind: str, number: int, path: Path, values: list[int]) -> None:
+        site = SITES[number]
+        if kind == "open_value":
+            values.append(VALUES.opened())
+        elif kind == "value":
+            VALUES.tensor(values[-1], site, self._read(path, site))
+        elif kind == "close_value":
+            VALUES.closed(values.pop(), site)
+        else:
+            VALUES.gradient(site, self._read(path, site))
 
     def _hand_over(
         self,
@@ -104,6 +127,14 @@ def _own_folder() -> DumpFolder:
 
 
 FOLDER = _own_folder()
+
+
+def _values_handed_over() -> None:
+    mindspore.runtime.synchronize()
+    FOLDER.clear()
+
+
+VALUES.flush = _values_handed_over
 
 
 class _File(Question):
@@ -159,3 +190,27 @@ def after_phase(receiver: Receiver) -> None:
     """Hand over what graphs wrote."""
     mindspore.runtime.synchronize()
     FOLDER.hand_over(receiver)
+
+
+# Key data: a value that `save` is given, and the gradient that `save_grad` waits for.
+
+
+def value_opened(name, data):
+    """Open a value that is saved and return what stands for it."""
+    _dump(FILE("open_value", NO_CELL, DATA, (name,), data), MARK)
+    return MARK
+
+
+def value_tensor(path, tensor, value):
+    """Hand over a tensor of a value that is saved."""
+    _dump(FILE("value", NO_CELL, DATA, path, tensor), F.stop_gradient(tensor))
+
+
+def value_closed(name, data, value):
+    """Close a value that is saved."""
+    _dump(FILE("close_value", NO_CELL, DATA, (name,), data), value)
+
+
+def gradient_saved(name, tensor):
+    """Return a tensor, whose gradient will be saved."""
+    return _dump_gradient(FILE("value_gradient", NO_CELL, DATA, (name,), tensor), tensor, "out")

@@ -10,14 +10,33 @@ The nodes that hand something over are the device's: `opened`, `closed`, `handed
 import mindspore
 from mindspore.ops import functional as F
 
+from mindrlhf_msprobe.capture.graph_keydata import NO_CELL
 from mindrlhf_msprobe.capture.graph_probes import KIND
 
 if mindspore.get_context("device_target") == "Ascend":
-    from mindrlhf_msprobe.capture.graph_ascend import closed, handed_over, opened, watched
+    from mindrlhf_msprobe.capture.graph_ascend import (
+        closed,
+        gradient_saved,
+        handed_over,
+        opened,
+        value_closed,
+        value_opened,
+        value_tensor,
+        watched,
+    )
 else:
-    from mindrlhf_msprobe.capture.graph_cpu import closed, handed_over, opened, watched
+    from mindrlhf_msprobe.capture.graph_cpu import (
+        closed,
+        gradient_saved,
+        handed_over,
+        opened,
+        value_closed,
+        value_opened,
+        value_tensor,
+        watched,
+    )
 
-__all__ = ["closed", "opened", "own_parameter", "visited"]
+__all__ = ["closed", "gradient_saved", "opened", "own_parameter", "saved", "visited"]
 
 
 def own_parameter(cell, name, parameter, call):
@@ -54,3 +73,23 @@ def visited(cell, part, path, value, call, gradients):
             items = items + (visited(cell, part, path + (key,), value[key], call, gradients),)
         return F.make_dict(keys, items)
     return value
+
+
+def saved(name, data):
+    """Hand over a value that is saved as key data."""
+    value = value_opened(name, data)
+    tensors_saved((name,), data, value)
+    value_closed(name, data, value)
+
+
+def tensors_saved(path, data, value):
+    """Hand over every tensor of a value that is saved."""
+    kind = KIND(NO_CELL, data)
+    if kind == "differentiable" or kind == "tensor" or kind == "parameter":
+        value_tensor(path, data, value)
+    if kind == "tuple" or kind == "list":
+        for i in range(len(data)):
+            tensors_saved(path + (i,), data[i], value)
+    if kind == "dict":
+        for key in data.keys():
+            tensors_saved(path + (key,), data[key], value)

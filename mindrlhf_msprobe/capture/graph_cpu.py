@@ -9,6 +9,14 @@ until it has been handed over.
 from mindspore import nn, ops
 from mindspore.ops import functional as F
 
+from mindrlhf_msprobe.capture.graph_keydata import (
+    CLOSE_VALUE,
+    DATA,
+    NO_CELL,
+    OPEN_VALUE,
+    VALUE_GRADIENT,
+    VALUE_TENSOR,
+)
 from mindrlhf_msprobe.capture.graph_probes import (
     CLOSE,
     GRADIENT,
@@ -66,3 +74,41 @@ def watched(cell, part, path, tensor, call):
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over and return the call, which waits for it."""
     return _depend(call, TENSOR(packed(call, SITE(cell, part, path, tensor), tensor)))
+
+
+# Key data: a value that `save` is given, and the gradient that `save_grad` waits for.
+
+
+class KeyDataBorder(nn.Cell):
+    """Passes a tensor on as it is, and saves the gradient that comes back."""
+
+    def construct(self, tensor, site):
+        """Return the tensor."""
+        return tensor
+
+    def bprop(self, tensor, site, out, dout):
+        """Return the gradient as it is."""
+        return _depend(dout, VALUE_GRADIENT(packed(site, site, dout))), site
+
+
+KEY_DATA_BORDER = KeyDataBorder()
+
+
+def value_opened(name, data):
+    """Open a value that is saved and return its number."""
+    return OPEN_VALUE(SITE(NO_CELL, DATA, (name,), data))
+
+
+def value_tensor(path, tensor, value):
+    """Hand over a tensor of a value that is saved."""
+    VALUE_TENSOR(packed(value, SITE(NO_CELL, DATA, path, tensor), tensor))
+
+
+def value_closed(name, data, value):
+    """Close a value that is saved."""
+    CLOSE_VALUE(_concat((value, SITE(NO_CELL, DATA, (name,), data))))
+
+
+def gradient_saved(name, tensor):
+    """Return a tensor, whose gradient will be saved."""
+    return KEY_DATA_BORDER(tensor, SITE(NO_CELL, DATA, (name,), tensor))

@@ -27,8 +27,8 @@ from mindrlhf_msprobe.capture.graph_outline import (
 )
 
 _BASE = 64  # digits that every dtype can hold
-_DIGITS = 4
-_HEADER = 2 * _DIGITS
+DIGITS = 4
+_HEADER = 2 * DIGITS
 
 #: MindSpore's dtypes and those in which they are handed over, exactly and beside the digits.
 _HELD_AS = {
@@ -114,12 +114,14 @@ class Sites:
 SITES = Sites()
 
 
-def _digits(number: int) -> np.ndarray:
-    return np.array([number // _BASE**i % _BASE for i in range(_DIGITS)], np.int32)
+def digits_of(number: int) -> np.ndarray:
+    """Return a number as digits, shape (DIGITS,), int32."""
+    return np.array([number // _BASE**i % _BASE for i in range(DIGITS)], np.int32)
 
 
-def _number(digits: np.ndarray) -> int:
-    return sum(int(digit) * _BASE**i for i, digit in enumerate(digits[:_DIGITS]))
+def number_in(digits: np.ndarray) -> int:
+    """Return the number that the first digits of an array stand for."""
+    return sum(int(digit) * _BASE**i for i, digit in enumerate(digits[:DIGITS]))
 
 
 # What the compiler asks.
@@ -155,7 +157,7 @@ class _Compiling(Question):
         """Tell whether it does; a cell that is left without probes has a gap."""
         if not cell:  # a copy of a watched one
             return False
-        vectorised = _is_vectorised()
+        vectorised = is_vectorised()
         if vectorised:
             SITES.gaps.setdefault(cell, "calls under vmap, jacrev or jacfwd")
         return not vectorised
@@ -165,7 +167,7 @@ class _Compiling(Question):
         return False
 
 
-def _is_vectorised() -> bool:
+def is_vectorised() -> bool:
     """Tell whether what MindSpore compiles at this moment is one of its vectorising functions."""
     frame = sys._getframe()
     while frame.f_back is not None:
@@ -255,11 +257,11 @@ class _SiteNumber(Question):
     """The number of a probe, as digits."""
 
     def answer(self, cell: int, part: str, path: Path, value: Any) -> Tensor:
-        return Tensor(_digits(SITES.number(Site(cell, part, path, value))))
+        return Tensor(digits_of(SITES.number(Site(cell, part, path, value))))
 
     def __call__(self, *arguments: Any) -> Tensor:
         """Return the probe of nothing."""
-        return Tensor(_digits(0))
+        return Tensor(digits_of(0))
 
 
 COMPILING = _Compiling()
@@ -282,32 +284,33 @@ def _received(take: Callable[[Receiver, np.ndarray], Any]) -> Callable[[Any], np
                 number = take(receiver, np.asarray(message)) or 0
             except Exception as error:
                 receiver.fault("what a compiled graph handed over", error)
-        return _digits(number)
+        return digits_of(number)
 
     return called
 
 
 def _take_opened(receiver: Receiver, message: np.ndarray) -> int:
-    return receiver.opened(SITES[_number(message)])
+    return receiver.opened(SITES[number_in(message)])
 
 
 def _take_closed(receiver: Receiver, message: np.ndarray) -> None:
-    receiver.closed(_number(message), SITES[_number(message[_DIGITS:])])
+    receiver.closed(number_in(message), SITES[number_in(message[DIGITS:])])
 
 
 def _take_tensor(receiver: Receiver, message: np.ndarray) -> None:
-    call, site = _number(message), SITES[_number(message[_DIGITS:])]
+    call, site = number_in(message), SITES[number_in(message[DIGITS:])]
     if call and site.outline is not None:
-        receiver.tensor(call, site, _elements(message, site.outline))
+        receiver.tensor(call, site, elements_in(message, site.outline))
 
 
 def _take_gradient(receiver: Receiver, message: np.ndarray) -> None:
-    call, site = _number(message), SITES[_number(message[_DIGITS:])]
+    call, site = number_in(message), SITES[number_in(message[DIGITS:])]
     if call:
-        receiver.gradient(call, site, _elements(message, site.outline))
+        receiver.gradient(call, site, elements_in(message, site.outline))
 
 
-def _elements(message: np.ndarray, tensor: TensorOutline) -> np.ndarray:
+def elements_in(message: np.ndarray, tensor: TensorOutline) -> np.ndarray:
+    """Return the elements behind the digits of a call and of a probe, in the tensor's dtype."""
     return as_recorded(message[_HEADER:].reshape(tensor.shape), tensor)
 
 
@@ -322,15 +325,16 @@ def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
     return elements
 
 
-def _host_function(name: str, called: Callable[[Any], np.ndarray]) -> ops.Custom:
+def host_function(name: str, called: Callable[[Any], np.ndarray]) -> ops.Custom:
+    """Return what a graph calls: it takes an array on the host and returns digits."""
     called.__name__ = called.__qualname__ = name
-    return ops.Custom(called, (_DIGITS,), mindspore.int32, "pyfunc")
+    return ops.Custom(called, (DIGITS,), mindspore.int32, "pyfunc")
 
 
-OPEN = _host_function("msprobe_open", _received(_take_opened))
-CLOSE = _host_function("msprobe_close", _received(_take_closed))
-TENSOR = _host_function("msprobe_tensor", _received(_take_tensor))
-GRADIENT = _host_function("msprobe_gradient", _received(_take_gradient))
+OPEN = host_function("msprobe_open", _received(_take_opened))
+CLOSE = host_function("msprobe_close", _received(_take_closed))
+TENSOR = host_function("msprobe_tensor", _received(_take_tensor))
+GRADIENT = host_function("msprobe_gradient", _received(_take_gradient))
 for _probe in (OPEN, CLOSE, TENSOR):
     _probe.add_prim_attr("side_effect_io", True)
 for _probe in (OPEN, CLOSE, TENSOR, GRADIENT):

@@ -124,12 +124,32 @@ def _source(what: str, lines: list[str]) -> str:
     return head + "".join(f"    {x}\n" for x in lines)
 
 
+class GeneratedModules:
+    """Modules that are written, in a directory of this process that is removed at exit."""
+
+    def __init__(self) -> None:
+        self._directory: Path | None = None
+        self._written = 0
+
+    def write(self, source: str) -> Path:
+        """Write a module of its own and return its path; its name is that of no other module."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix=GENERATED))
+            atexit.register(_remove, self._directory, os.getpid())
+        path = self._directory / f"{GENERATED}{self._written}.py"
+        self._written += 1
+        path.write_text(source, encoding="utf-8")
+        return path
+
+
+MODULES = GeneratedModules()
+
+
 class WrapperSources:
-    """Writes each source once, into a directory of this process that is removed at exit."""
+    """Writes each source once."""
 
     def __init__(self) -> None:
         self._functions: dict[str, FunctionType] = {}
-        self._directory: Path | None = None
 
     def function(self, source: str, like: Callable[..., Any] | None) -> FunctionType:
         """Return a function of `source`.
@@ -152,17 +172,13 @@ class WrapperSources:
         vars(copy)["__signature__"] = signature.replace(parameters=[itself, *arguments])
         return copy
 
-    def _load(self, source: str) -> FunctionType:
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix=GENERATED))
-            atexit.register(_remove, self._directory, os.getpid())
-        name = f"{GENERATED}{len(self._functions)}"
-        path = self._directory / f"{name}.py"
-        path.write_text(source, encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(name, path)
+    @staticmethod
+    def _load(source: str) -> FunctionType:
+        path = MODULES.write(source)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         function: FunctionType = module.construct
         return function

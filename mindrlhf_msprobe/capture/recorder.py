@@ -21,6 +21,7 @@ from mindrlhf_msprobe.capture.open_step import OpenStep
 from mindrlhf_msprobe.capture.room import tell_missing_ranks, tell_room
 from mindrlhf_msprobe.capture.summary import HostTensor, Summaries
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
@@ -53,6 +54,7 @@ class Recorder:
         self._messages = Messages(config)
         self._open_step = OpenStep(config.initial_step)
         self._lost: dict[str, int] = {}
+        self._keys_saved: set[str] = set()
         self._raised: BaseException | None = None
         unknown: list[tuple[str, BaseException]] = []
         settings: dict[str, Any] = settings_now(lambda *fault: unknown.append(fault))
@@ -343,6 +345,7 @@ class Recorder:
     def save_key_data(self, key: str, value: Any) -> None:
         """Save one value under `key`, as the next micro-step of this step."""
         self._goes_on()
+        self._keys_saved.add(key)
         with self._open_step.saving(key) as (step, micro_step):
             try:
                 if self._writer.lost is not None:
@@ -385,6 +388,13 @@ class Recorder:
         with self._lock:
             return dict(self._configurations)
 
+    def wait_for_graphs(self) -> None:
+        """Return when graphs that run have handed over what they save in the open step."""
+        try:
+            CURRENT.wait()
+        except Exception as error:
+            self.fault("key data of compiled graphs", error)
+
     def advance(self) -> int:
         """Open the next step, to which everything belongs that is begun from now on.
 
@@ -399,6 +409,14 @@ class Recorder:
         self._ending = self._open_step.number
         return self._open_step.advance()
 
+    def _note_compiled_without(self) -> None:
+        """Write down, and say once, which keys are saved by graphs that hand nothing over."""
+        missing = sorted(CURRENT.compiled_without - self._keys_saved)
+        why = "the graph that saves it was compiled before the probe was made"
+        news = [key for key in missing if self._writer.note_left_out("key_data", key, why)]
+        if news:
+            logger.warning("not recorded as key data: %s: %s", ", ".join(news), why)
+
     def end_step(self, step: int) -> None:
         """Make everything recorded in a step readable; saves on their way are waited for."""
         try:
@@ -406,6 +424,8 @@ class Recorder:
                 if self._network_settings is not None:
                     self._network_settings.end_step()
                     self._write_network_settings(self._network_settings)
+                if self._config.key_data_dump:
+                    self._note_compiled_without()
                 self._open_step.wait_for(step)
             finally:  # an interrupted wait ends the step too
                 self._writer.end_step(step, self._lost)

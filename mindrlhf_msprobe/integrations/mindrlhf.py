@@ -16,7 +16,10 @@ import sys
 from functools import cache
 from types import ModuleType
 
+from mindrlhf_msprobe.compat.msprobe_names import supply
+from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.integrations.imports import when_imported
+from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE
 from mindrlhf_msprobe.log import logger
 
 _HOME = "mindrlhf_msprobe.integrations"
@@ -43,16 +46,31 @@ def install() -> None:
 
 @cache
 def _install() -> None:
+    supply()
+    CURRENT.expected = True  # the trainer's configuration decides whether there is a probe
     when_imported("mindrlhf", _prepare)
     atexit.register(_say_if_nothing_was_prepared)
 
 
 def _prepare(module: ModuleType) -> None:
+    _supply_save(module)
     for name, (home, function) in _INSTALLERS.items():
         defined = vars(module).get(name)
         if isinstance(defined, type) and defined.__module__ == module.__name__:
             _prepared.append(name)
             getattr(importlib.import_module(home), function)(module)
+
+
+def _supply_save(module: ModuleType) -> None:
+    """Give a module msprobe's `save`, which it calls in a construct: without it none compiles.
+
+    Of a module that was imported before msprobe's names were supplied.
+    """
+    names = vars(module)
+    if names.get(CALLS_MSPROBE) is False and "save" not in names:
+        from mindrlhf_msprobe import save
+
+        names["save"], names[CALLS_MSPROBE] = save, True
 
 
 def _say_if_nothing_was_prepared() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -9,16 +10,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mindrlhf_msprobe.capture.local_values import Variable, copy_that_saves
+from mindrlhf_msprobe.capture.saving import save
+from mindrlhf_msprobe.compat.ms_probe import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
+from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.grpo_loss import LossValues
-from mindrlhf_msprobe.integrations.patches import Part, Patches
+from mindrlhf_msprobe.integrations.loss_values import LossValues, named, variables
+from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
     begin,
     in_ray_actor,
     model_configs,
-    runs_in_python,
     sections,
 )
 from mindrlhf_msprobe.log import logger
@@ -31,13 +35,36 @@ _OLD = "actor_compute_log_prob"
 _REFERENCE = "reference_compute_log_prob"
 _UPDATE = "actor_update"
 
+#: What is recorded of the loss, by what MindRLHF calls it in the construct of its GRPOModel.
+_OF_LOSS = {
+    "construct": variables(
+        ("per_token_logps", "log_prob"),
+        ("ratio", "ratio"),
+        ("compute_approx_kl()", "kl"),
+        ("kl_loss", "kl_loss"),
+        ("pg_loss", "actor_loss"),
+        ("actor_loss", "actor_loss"),
+    )
+}
+#: What the train cell returns, in this order.
+_OF_TRAIN_STEP = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
+_LOSS_INPUTS = "loss_inputs"
+_EACH_REWARD = "rewards_per_func"  # samples × verifier functions
+
 
 def allow_section(module: ModuleType) -> None:
-    """Let GRPOConfig take a section `msprobe_config`, and check it when the file is read."""
+    """Let GRPOConfig take a section `msprobe_config` of ours, and check it when the file is read.
+
+    Of a MindRLHF that has a section of this name, its class stays where a file has none.
+    """
     kind = module.GRPOConfig
-    if hasattr(kind, SECTION):  # a MindRLHF that knows the section
+    known = getattr(kind, SECTION, None)
+    if isinstance(known, type):
+        setattr(kind, SECTION, type(known.__name__, (known,), {"__new__": _section_of}))
+    elif known is None:
+        setattr(kind, SECTION, staticmethod(_section))
+    else:  # done before
         return
-    setattr(kind, SECTION, staticmethod(_section))
     Patches(_TRAINER).wrap(kind, "__init__", _check_section, otherwise="", raises=(ConfigError,))
 
 
@@ -48,6 +75,10 @@ def install_grpo(module: ModuleType) -> None:
 
 def _section(**values: Any) -> ProbeConfig:
     return load_config({SECTION: values})
+
+
+def _section_of(_kind: type, **values: Any) -> ProbeConfig:
+    return _section(**values)
 
 
 def _check_section(_config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
@@ -76,10 +107,13 @@ class _Integration:
         self._patches = Patches(_TRAINER)
         self._session: Session | None = None
         self._config: Any = None  # the GRPOConfig the session was begun for, or was not
-        self._train_step: Any = None
-        self._loss: Any = None
+        self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
+        self._loss_inputs: list[str] = []  # what the loss calls its arguments
+        self._recorded: set[str] = set()  # key data that are recorded by what is wrapped
+        self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._step_open = False
+        self._trainer_ends_steps = False
         self._told_by_trainer = True  # else the first worker tells of a training that begins
 
     def install(self) -> None:
@@ -116,17 +150,25 @@ class _Integration:
         )
         for method, keys, of_result in (
             ("generate_sequence", ["prompts", "responses"], _prompts_and_responses),
-            ("compute_rewards", ["rewards"], lambda result: {"rewards": result[0]}),
             ("compute_advantages", ["advantages"], lambda result: {"advantages": result}),
             ("compute_ref_log_probs", ["ref_log_prob"], lambda result: {"ref_log_prob": result}),
             ("_generate_old_logps", ["old_log_prob"], _old_log_prob),
         ):
-            self._wrap(
+            if self._wrap(
                 f"GRPOExperienceMaker.{method}",
                 self._around_data(of_result),
                 f"{' and '.join(keys)} are not recorded",
                 keys,
-            )
+            ):
+                self._recorded.update(keys)
+        if self._wrap(
+            "GRPOExperienceMaker.compute_rewards",
+            self._around_rewards,
+            "rewards are not recorded",
+            ["rewards"],
+        ):
+            self._recorded.add("rewards")
+        self._replace_own_msprobe()
         self._wrap(
             "GRPOExperienceMaker.make_experience",
             self._around_experience,
@@ -168,6 +210,8 @@ class _Integration:
         if self._session is not None:
             self._patches.strict = self._session.probe.config.strict
             self._patches.report(self._session.note_lost)
+            self._save_each_reward(self._session)
+            self._replace_save()
             rl_config = getattr(config, "rl_config", None)
             if getattr(rl_config, "enable_oldpolicy", True) is False:
                 why = "rl_config.enable_oldpolicy is False, so no old policy runs"
@@ -177,8 +221,16 @@ class _Integration:
 
     def _end(self) -> None:
         session, self._session = self._session, None
-        self._config = self._train_step = self._loss = self._loss_values = None
+        values, self._loss_values = self._loss_values, None
+        if values is not None:
+            values.remove()
+        self._config, self._train_steps, self._loss_inputs = None, [], []
         self._step_open = False
+        if session is not None:
+            self._save_each_reward(None)
+            for names, before in self._replaced:
+                names.update(before)
+            self._replaced.clear()
         if session is not None:
             session.probe.close()
 
@@ -216,50 +268,28 @@ class _Integration:
         session.watch(_OLD, worker, "old_policy_model")
 
     def _watch_train(self, session: Session, worker: Any) -> None:
+        cells = worker.grpo_with_grad
+        self._train_steps = list(cells) if isinstance(cells, (list, tuple)) else [cells]
+        loss = worker.grpo_model_train.grpo_model_train
+        if session.probe.config.key_data_dump:
+            self._loss_values = LossValues(session, loss, _OF_LOSS)
+            self._loss_inputs = list(inspect.signature(type(loss).construct).parameters)[1:]
         session.watch(
             _UPDATE,
             worker,
             "grpo_model_train.grpo_model_train",
             inner="policy_model",
-            optimizer="grpo_with_grad.optimizer",
+            optimizer=next((getattr(cell, "optimizer", None) for cell in self._train_steps), None),
         )
-        self._train_step = worker.grpo_with_grad
-        self._loss = worker.grpo_model_train.grpo_model_train
-        self._patches.wrap(
-            type(self._train_step),
-            "__call__",
-            self._around_train_step,
-            otherwise="loss is not recorded",
-            lost=["loss"],
-        )
-        if getattr(self._loss, "enable_full_monitor", False):
+        for kind in {type(cell): None for cell in self._train_steps}:
             self._patches.wrap(
-                type(self._loss),
-                "get_klloss",
-                self._around_kl_loss,
-                otherwise="kl_loss is not recorded in graph mode",
+                kind,
+                "__call__",
+                self._around_train_step,
+                otherwise="what the train cell returns is not recorded",
+                lost=_OF_TRAIN_STEP,
             )
         self._patches.report(session.note_lost)
-        if not session.probe.config.key_data_dump:
-            return
-        if runs_in_python(self._loss):
-            try:
-                self._loss_values = LossValues(self._loss)
-            except AttributeError as error:
-                logger.warning("%s: log_prob and kl_loss are not recorded: %s", _TRAINER, error)
-                session.note_lost("log_prob", str(error))
-                session.note_lost("kl_loss", str(error))
-            return
-        why = "it never leaves the compiled loss"
-        session.note_lost("log_prob", f"{why}; the root cell's output in {_UPDATE} holds it")
-        if not getattr(self._loss, "enable_full_monitor", False):
-            session.note_lost("kl_loss", why)
-            logger.info(
-                "%s: log_prob and kl_loss are not recorded as key data, for they never leave the "
-                "compiled loss; log_prob is the output of the root cell in %s.",
-                _TRAINER,
-                _UPDATE,
-            )
 
     def _around_phase(self, phase: str) -> Any:
         def around(*_: Any, **__: Any) -> Part:
@@ -277,10 +307,42 @@ class _Integration:
 
         return around
 
+    def _around_rewards(self, maker: Any, *_: Any, **__: Any) -> Part:
+        session = self._session
+        if session is None:
+            return
+        with CURRENT.once_each_run(None) as values:
+            result = yield
+        for name, data in values:
+            if name != _EACH_REWARD:
+                CURRENT.save(session.probe, name, data)
+                continue
+            functions = getattr(maker, "verifier_function", ())
+            for number, function in enumerate(functions):
+                own = getattr(function, "__name__", str(number))
+                session.probe.save_data(f"rewards.{own}", data[:, number])
+        session.probe.save_data("rewards", result[0])
+
+    def _save_each_reward(self, session: Session | None) -> None:
+        """Let the rewards of each verifier function be saved, while a training is recorded."""
+        maker = self._class("GRPOExperienceMaker")
+        try:
+            function = self._patches.run_instead(maker, "compute_rewards", None)
+            if session is not None and session.probe.config.key_data_dump:
+                copy = copy_that_saves(function, [Variable("rewards_per_func", _EACH_REWARD)])
+                self._patches.run_instead(maker, "compute_rewards", copy)
+        except LookupError as error:
+            logger.info("%s: the rewards of each function are not recorded: %s", _TRAINER, error)
+
     def _around_experience(self, *_: Any, **__: Any) -> Part:
         if self._session is not None:
             if self._step_open:  # nothing told where the step before ended
-                self._session.probe.step()
+                if self._trainer_ends_steps:
+                    CURRENT.tell_once(
+                        f"{_TRAINER}: MsProbe.step() is not called; a step ends where the next "
+                        f"experience begins."
+                    )
+                self._end_step()
             self._step_open = True
             yield
 
@@ -288,24 +350,85 @@ class _Integration:
         if self._session is not None:
             with self._session.phase(_UPDATE):
                 yield
-            self._step_open = False
+            if not self._trainer_ends_steps:
+                self._end_step()
+
+    def _end_step(self) -> None:
+        self._step_open = False
+        if self._session is not None:
             self._session.probe.step()
 
-    def _around_train_step(self, cell: Any, *_: Any, **__: Any) -> Part:
+    def _around_train_step(self, cell: Any, *args: Any, **kwargs: Any) -> Part:
         session = self._session
-        if session is None or cell is not self._train_step:
+        if session is None or not any(cell is known for known in self._train_steps):
             return
+        if self._loss_inputs:
+            session.probe.save_data(_LOSS_INPUTS, {**named(self._loss_inputs, args), **kwargs})
         values = self._loss_values
-        with values if values is not None and runs_in_python(self._loss) else nullcontext():
+        with nullcontext() if values is None else values.of_one_update():
             result = yield
-        session.probe.save_data(loss=result[0])
-        if values is not None:
-            session.probe.save_data(values.found())
+        returned = result if isinstance(result, (tuple, list)) else (result,)
+        own = () if values is None else values.keys
+        session.probe.save_data(
+            {
+                key: value
+                for key, value in named(_OF_TRAIN_STEP, returned).items()
+                if key not in own and value is not None
+            }
+        )
 
-    def _around_kl_loss(self, model: Any, *_: Any, **__: Any) -> Part:
-        result = yield
-        if self._session is not None and model is self._loss and not runs_in_python(model):
-            self._session.probe.save_data(kl_loss=result)
+    # MindRLHF's own MsProbe, where it has one.
+
+    def _replace_own_msprobe(self) -> None:
+        """Let what MindRLHF's own MsProbe is called with be recorded by this probe."""
+        own = self._class("MsProbe")
+        self._trainer_ends_steps = own is not None and hasattr(own, "step")
+        for name, instead in (
+            ("config_init", self._own_config_init),
+            ("save_configs", self._own_save_configs),
+            ("save_data", self._own_save_data),
+            ("save_string_list", self._own_save_data),
+            ("step", self._own_step),
+        ):
+            self._patches.replace(own, name, instead)
+
+    def _replace_save(self) -> None:
+        """Let an installed msprobe's `save` in MindRLHF's modules be ours while this records."""
+        package = self._module.__name__.partition(".")[0]
+        for name, module in list(sys.modules.items()):
+            names = getattr(module, "__dict__", {})
+            if name.startswith(f"{package}.") and names.get(CALLS_MSPROBE) is True:
+                self._replaced.append((names, {"save": names.get("save")}))
+                names["save"] = save
+
+    def _own_config_init(self, config: Any) -> None:
+        if self._config is None:  # not the trainer that calls it
+            MsProbe.config_init(config)
+
+    def _own_save_configs(self, data: Any) -> None:
+        if self._config is None:
+            MsProbe.save_configs(data)
+        elif self._session is not None and isinstance(data, Mapping):
+            known = [getattr(self._config, name, None) for name in sections(self._config)]
+            attributes = [getattr(section, "__dict__", None) for section in known]
+            news = {
+                name: value
+                for name, value in data.items()
+                if not any(value is each for each in (*known, *attributes))
+            }
+            self._session.configurations |= news
+
+    def _own_save_data(self, name: Any, data: Any) -> None:
+        if self._config is None:
+            MsProbe.save_data(name, data)
+        elif self._session is not None and name not in self._recorded:
+            CURRENT.save(self._session.probe, name, data)
+
+    def _own_step(self) -> None:
+        if self._config is None:
+            MsProbe.step()
+        else:
+            self._end_step()
 
     def _around_run(self, trainer: Any, *_: Any, **__: Any) -> Part:
         if self._session is None:
@@ -322,6 +445,8 @@ class _Integration:
         try:
             with self._session.probe:
                 yield
+                if self._step_open:
+                    self._end_step()
         finally:
             self._end()
 

@@ -7,9 +7,10 @@ actor's YAML file (`sft_model_path`), where MindRLHF reads past it.
 from __future__ import annotations
 
 import atexit
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,8 +19,9 @@ import numpy as np
 
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.integrations.loss_values import LossValues, named, variables
 from mindrlhf_msprobe.integrations.patches import Part, Patches
-from mindrlhf_msprobe.integrations.session import Session, begin, runs_in_python
+from mindrlhf_msprobe.integrations.session import Session, begin
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.yaml_file import read_yaml
 
@@ -31,9 +33,20 @@ _REFERENCE = "reference_compute_log_prob"
 _UPDATES = ("actor_update", "critic_update")
 _REWARD = "reward_compute"  # recorded where msprobe_config.phases declares it
 
-#: What is recorded of an update: the loss, and what it is made of.
-_INSIDE_THE_LOSS = ("log_prob", "kl_loss", "actor_loss", "value_loss")
-_OF_UPDATE = ("loss", *_INSIDE_THE_LOSS)
+#: What is recorded of the loss, by what MindRLHF calls it in methods of its PPO_model.
+_OF_LOSS = {
+    "construct": variables(
+        ("logprobs", "log_prob"),
+        ("approx_kl", "kl_loss"),
+        ("pg_loss", "actor_loss"),
+        ("vf_loss", "value_loss"),
+    ),
+    "get_vfloss_and_pgloss": variables(("ratio", "ratio")),
+}
+#: What the train cell returns, in this order.
+_OF_TRAIN_STEP = ("loss", "lr", "overflow", "loss_scale")
+_LOSS_INPUTS = "loss_inputs"
+_OF_UPDATE = (*_OF_TRAIN_STEP, *(v.key for of in _OF_LOSS.values() for v in of), _LOSS_INPUTS)
 
 #: The arguments of PPOTrainer, in their order.
 _CONFIGS = (
@@ -64,7 +77,8 @@ class _Integration:
         self._calls: dict[int, tuple[str, _OfResult]] = {}  # of networks, by their id
         self._networks: list[Any] = []  # keeps those ids
         self._train_step: Any = None
-        self._loss: Any = None
+        self._loss_values: LossValues | None = None
+        self._loss_inputs: list[str] = []  # what the loss calls its arguments
         self._making_experience = self._step_open = False
 
     def install(self) -> None:
@@ -128,7 +142,9 @@ class _Integration:
 
     def _end(self) -> None:
         atexit.unregister(self._finish)
-        self._session = self._train_step = self._loss = None
+        if self._loss_values is not None:
+            self._loss_values.remove()
+        self._session = self._train_step = self._loss_values = None
         self._calls, self._networks = {}, []
         self._making_experience = self._step_open = False
 
@@ -155,6 +171,9 @@ class _Integration:
         if _REWARD in session.probe.config.phases:
             session.watch(_REWARD, trainer, "reward_fn")
         model = getattr(trainer, "ppo_model", None)
+        if model is not None and session.probe.config.key_data_dump:
+            self._loss_values = LossValues(session, model, _OF_LOSS)
+            self._loss_inputs = list(inspect.signature(type(model).construct).parameters)[1:]
         for network, phase, of_result in (
             (getattr(model, "policy_model", None), _LOG_PROB, _log_prob_and_values),
             (getattr(model, "critic_model", None), _VALUES, lambda values: {"values": values}),
@@ -209,33 +228,24 @@ class _Integration:
         self._session.probe.step()
 
     def _watch_train_step(self, session: Session, trainer: Any, train_step: Any) -> None:
-        self._train_step, self._loss = train_step, getattr(trainer, "ppo_model", None)
+        self._train_step = train_step
         optimizer = getattr(train_step, "optimizer", None)
         session.watch_optimizer(_UPDATES, optimizer)
         missing = "the update is not recorded"
         self._patches.wrap(type(train_step), "__call__", self._around_update, otherwise=missing)
-        if session.probe.config.key_data_dump and not runs_in_python(self._loss):
-            for key in _INSIDE_THE_LOSS:
-                session.note_lost(key, "it never leaves the compiled loss")
-            logger.info(
-                "%s: log_prob, kl_loss, actor_loss and value_loss are not recorded as key data, "
-                "for they never leave the compiled loss; log_prob is the output of the root cell "
-                "in actor_update.",
-                _TRAINER,
-            )
 
-    def _around_update(self, cell: Any, *_: Any, **__: Any) -> Part:
+    def _around_update(self, cell: Any, *args: Any, **kwargs: Any) -> Part:
         session = self._session
         if session is None or cell is not self._train_step:
             return
-        found: Mapping[str, Any] = {}
-        with ExitStack() as stack:
-            stack.enter_context(session.phase(*_UPDATES))
-            if session.probe.config.key_data_dump and runs_in_python(self._loss):
-                found = stack.enter_context(_parts_of_the_loss(self._loss))
+        values = self._loss_values
+        session.probe.save_data(_LOSS_INPUTS, {**named(self._loss_inputs, args), **kwargs})
+        once = nullcontext() if values is None else values.of_one_update()
+        with once, session.phase(*_UPDATES):
             result = yield
-        loss = result[0] if isinstance(result, (tuple, list)) else result
-        session.probe.save_data({**found, "loss": loss})
+        returned = result if isinstance(result, (tuple, list)) else (result,)
+        names = _OF_TRAIN_STEP if len(returned) == len(_OF_TRAIN_STEP) else _OF_TRAIN_STEP[:1]
+        session.probe.save_data(named(names, returned))
 
 
 def _section(config: Any) -> Any:
@@ -272,30 +282,3 @@ def _log_prob_and_values(result: Any) -> dict[str, Any]:
 
 def _ref_log_prob(result: Any) -> dict[str, Any]:
     return {"ref_log_prob": result[0] if isinstance(result, tuple) else result}
-
-
-@contextmanager
-def _parts_of_the_loss(model: Any) -> Iterator[Mapping[str, Any]]:
-    """Listen to what a PPO_model makes its loss of; the mapping holds it then.
-
-    MindSpore may run the loss once for its value and once more for the gradients: the last counts.
-    """
-    seen: dict[str, Any] = {}
-    own = getattr(model, "get_vfloss_and_pgloss", None)
-    if own is None:
-        yield seen
-        return
-
-    def get_vfloss_and_pgloss(*args: Any, **kwargs: Any) -> Any:
-        result = own(*args, **kwargs)
-        with suppress(Exception):
-            value_loss, actor_loss, kl_loss = result
-            seen.update(value_loss=value_loss, actor_loss=actor_loss, kl_loss=kl_loss)
-            seen["log_prob"] = kwargs["logprobs"] if "logprobs" in kwargs else args[0]
-        return result
-
-    vars(model)["get_vfloss_and_pgloss"] = get_vfloss_and_pgloss  # of this cell alone
-    try:
-        yield seen
-    finally:
-        vars(model).pop("get_vfloss_and_pgloss", None)

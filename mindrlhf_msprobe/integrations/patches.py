@@ -24,6 +24,8 @@ from typing import Any
 
 from mindrlhf_msprobe.log import logger
 
+#: The name in a module of MindRLHF that says whether it found msprobe, whose `save` it then calls.
+CALLS_MSPROBE = "ENABLE_MSPROBE"
 #: What runs around one call of a method.
 Part = Generator[None, Any, None]
 Around = Callable[..., Part]
@@ -47,6 +49,7 @@ class Patches:
         self._lost: dict[str, str] = {}
         self.strict = False
         self._faults: set[tuple[str, str]] = set()
+        self._copies: dict[Any, Callable[..., Any]] = {}
 
     def wrap(
         self,
@@ -84,6 +87,27 @@ class Patches:
         setattr(owner, name, wrapped if kind is None else kind(wrapped))
         return True
 
+    def replace(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
+        """Let `instead` run in the place of a class method of `owner`; what it raises is said once.
+
+        Args:
+            instead: takes the arguments behind the class. Training goes on where it fails.
+        """
+        found = inspect.getattr_static(owner, name, None)
+        if not isinstance(found, classmethod) or hasattr(found.__func__, _MARK):
+            return
+        where = f"{owner.__name__}.{name}"
+
+        @functools.wraps(found.__func__)
+        def replaced(_kind: type, *args: Any, **kwargs: Any) -> None:
+            try:
+                instead(*args, **kwargs)
+            except Exception as error:
+                self._fault(where, error, ())
+
+        setattr(replaced, _MARK, found.__func__)
+        setattr(owner, name, classmethod(replaced))
+
     def note_missing(self, what: str, otherwise: str, lost: Sequence[str] = ()) -> None:
         """Remember that `what` was not found, and what follows from it."""
         said = f"{what} is missing: {otherwise}"
@@ -91,6 +115,25 @@ class Patches:
             self._missing[said] = True
         for name in lost:
             self._lost.setdefault(name, f"{what} is missing in the installed version")
+
+    def run_instead(self, owner: Any, name: str, copy: Callable[..., Any] | None) -> Any:
+        """Let a copy of a method that `wrap` wrapped run in its place, until it is None again.
+
+        Returns:
+            the method itself.
+
+        Raises:
+            LookupError: the method is not wrapped.
+        """
+        wrapped = inspect.getattr_static(owner, name, None)
+        function = getattr(wrapped, _MARK, None)
+        if function is None:
+            raise LookupError(f"{owner.__name__} has no method {name}")
+        if copy is None:
+            self._copies.pop(function, None)
+        else:
+            self._copies[function] = copy
+        return function
 
     def report(self, note: Callable[[str, str], None]) -> None:
         """Log what was not found, each once.
@@ -127,7 +170,7 @@ class Patches:
                 if not isinstance(error, StopIteration):  # it had nothing to do
                     self._fault(where, error, raises)
             try:
-                result = function(*args, **kwargs)
+                result = self._copies.get(function, function)(*args, **kwargs)
             except BaseException as error:
                 if part is not None:
                     raised = error.__traceback__

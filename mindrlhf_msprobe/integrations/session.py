@@ -94,7 +94,7 @@ class Session:
         self._not_recorded: dict[str, Any] = {}  # of which the settings alone are noted
 
     def watch(
-        self, phase: str, owner: Any, path: str, *, inner: str = "", optimizer: str = ""
+        self, phase: str, owner: Any, path: str, *, inner: str = "", optimizer: Any = None
     ) -> None:
         """Watch the network that runs in a phase; of a phase that is switched off, its settings.
 
@@ -104,7 +104,7 @@ class Session:
         Args:
             owner, path: the network is `owner.path`.
             inner: the cell in it, from there, as which its cells are named.
-            optimizer: where its optimizer is, from `owner`.
+            optimizer: its optimizer.
         """
         role = self._phases[phase].role
         recorded = self.probe.config.records_phase(self._phases[phase])
@@ -119,7 +119,7 @@ class Session:
             if not recorded:
                 self._not_recorded[phase] = network
                 return
-            optimizers = {role: _reach(owner, optimizer)} if optimizer else None
+            optimizers = None if optimizer is None else {role: optimizer}
             self.probe.watch(optimizers=optimizers, **{role: network})
         except (AttributeError, ValueError, UsageError) as error:
             self.leave_out(phase, f"{type(owner).__name__}.{path}: {error}")

@@ -13,6 +13,8 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
+
 PAD, END, VOCABULARY = 255, 253, 256
 
 
@@ -27,6 +29,7 @@ def replace_what_a_cpu_lacks():
     mint.sort = lambda x, dim=-1, descending=False, stable=False: ops.sort(x, dim, descending)
     mint.argmax = lambda x, dim=None, keepdim=False: ops.argmax(x, dim, keepdim)
     mint.cumsum = lambda x, dim, dtype=None: ops.cumsum(x, dim)
+    mint.full = lambda size, value, dtype=None: ms.Tensor(np.full(size, float(value)), dtype)
 
     build = nn.TrainOneStepWithLossScaleCell.__init__
 
@@ -63,7 +66,7 @@ def _one_process(ms):
         module.get_group_size = lambda *_: 1
         module.create_group = lambda *_: None
     ms.mint.distributed.barrier = communication.comm_func.barrier = lambda *_: None
-    communication.comm_func.all_gather_into_tensor = lambda tensor, *_: (tensor, None)
+    communication.comm_func.all_gather_into_tensor = lambda tensor, *_, **__: (tensor, None)
     ms.merge_pipeline_strategys = ms.hal.memory_stats = lambda *_: {}
     ms.set_auto_parallel_context = ms.context.set_auto_parallel_context = lambda **_: None
 
@@ -120,7 +123,6 @@ def write_files(root, mindrlhf, *, mode=0, section=None, **rl_config):
     """
     import json
 
-    import numpy as np
     import yaml
     from mindspore.mindrecord import FileWriter
 

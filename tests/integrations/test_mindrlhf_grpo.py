@@ -34,14 +34,13 @@ PHASES = {
     "reference_compute_log_prob",
     "actor_update",
 }
+OF_LOSS = {"log_prob", "ratio", "kl", "kl_loss", "actor_loss"}
+OF_TRAIN_STEP = {"loss", "overflow", "loss_scale", "lr"}  # its gradient norm is None
 KEYS = {
-    "prompts",
-    "responses",
-    "rewards",
-    "advantages",
-    "ref_log_prob",
-    "old_log_prob",
-    "loss",
+    *("prompts", "responses", "advantages", "ref_log_prob", "old_log_prob", "loss_inputs"),
+    *("rewards", "rewards.share_of_solution", "rewards.number_of_sample"),
+    *OF_LOSS,
+    *OF_TRAIN_STEP,
 }
 PYNATIVE, GRAPH = ms.PYNATIVE_MODE, ms.GRAPH_MODE
 
@@ -118,8 +117,7 @@ def test_a_training_is_recorded_and_stays_as_it_is(tmp_path, configure, untouche
     assert all(run.completed(step) for step in run.steps)
     assert run.finished
     assert set(run.phases) == PHASES
-    keys = KEYS | ({"log_prob", "kl_loss"} if mode == PYNATIVE else set())
-    assert set(run.keys) == keys
+    assert set(run.keys) == KEYS
     assert not run.lost
     configurations = run.configurations()
     assert configurations["actor_config"] == {"learning_rate": 0.1}
@@ -154,37 +152,82 @@ def test_a_cell_of_the_actor_has_one_name_in_all_phases(tmp_path, configure, mod
     assert gradients == {name.rpartition(".")[0] for name in inside if name.endswith("Dense")}
 
 
-def test_key_data_are_what_the_trainer_computed(tmp_path, configure):
+@pytest.mark.parametrize("mode", [PYNATIVE, GRAPH])
+def test_key_data_are_what_the_trainer_computed(tmp_path, configure, mode):
     mindrlhf.install()
-    losses, _ = train(configure({"msprobe": True, "key_data_dump": True}))
+    losses, _ = train(configure({"msprobe": True, "key_data_dump": True}, mode=mode))
     run = open_run(tmp_path / "run")
     assert run.phases == []
     saved = run.key_data("loss")
     assert [np.asarray(datum.value).tobytes() for datum in saved] == losses
-    assert [(d.step, d.micro_step) for d in saved] == [(s, m) for s in range(4) for m in (0, 1)]
+    places = [(s, m) for s in range(4) for m in (0, 1)]
+    for key in OF_LOSS | OF_TRAIN_STEP | {"loss_inputs"}:
+        assert [(d.step, d.micro_step) for d in run.key_data(key)] == places
     first = {key: np.asarray(run.key_data(key, step=0)[0].value) for key in run.keys}
     assert first["prompts"].tolist() == [[1, 2]] * 4
     assert first["responses"].shape == (4, 3)
+    each = first["rewards.share_of_solution"], first["rewards.number_of_sample"]
+    assert (sum(each) == first["rewards"]).all()
+    assert each[1].tolist() == [0, 1, 2, 3]
     kl = np.exp(first["ref_log_prob"][:2] - first["log_prob"]) - 1
-    kl = (kl - first["ref_log_prob"][:2] + first["log_prob"]).mean(axis=1).sum() / 2
-    assert first["kl_loss"] == pytest.approx(kl, abs=1e-7)
+    kl = kl - first["ref_log_prob"][:2] + first["log_prob"]
+    assert first["kl"] == pytest.approx(kl, abs=1e-6)
+    assert first["kl_loss"] == pytest.approx(kl.mean(axis=1).sum() / 2, abs=1e-7)
+    assert first["ratio"] == pytest.approx(np.exp(first["log_prob"] - first["old_log_prob"][:2]))
+    assert first["loss"] == pytest.approx(first["actor_loss"] + 0.1 * first["kl_loss"], rel=1e-6)
+    inputs = run.key_data("loss_inputs", step=0)[1].value
+    assert inputs["ref_log_prob"].tolist() == first["ref_log_prob"][2:].tolist()
+    assert inputs["mask"].shape == inputs["advantages"].shape == (2, 4)
     last = run.key_data("kl_loss")[-1].value
     assert last > 1e-4  # the policy has left the reference
 
 
-def test_what_graph_mode_keeps_to_itself_is_said(tmp_path, configure, caplog):
-    """log_prob never leaves the compiled loss; kl_loss does where MindRLHF monitors it."""
-    caplog.set_level("INFO", logger="mindrlhf_msprobe")
+@pytest.mark.parametrize("mode", [PYNATIVE, GRAPH])
+def test_a_mindrlhf_that_ships_msprobe_is_recorded(
+    tmp_path, configure, untouched, monkeypatch, mode
+):
+    """It has a section, an MsProbe and calls of msprobe's `save` in the loss of its own."""
+    monkeypatch.setenv("STAND_IN_SHIPS_MSPROBE", "1")
     mindrlhf.install()
-    section = {"msprobe": True, "key_data_dump": True}
-    train(configure(section, mode=GRAPH, epochs=1))
-    assert "log_prob and kl_loss are not recorded as key data" in caplog.text
-    assert set(open_run(tmp_path / "run").coverage()["key_data"]) == {"log_prob", "kl_loss"}
-    caplog.clear()
-    train(configure(section, mode=GRAPH, name="monitored", epochs=1, enable_full_monitor=True))
-    assert len(open_run(tmp_path / "monitored").key_data("kl_loss")) == 4
-    train(configure(section, name="eager", epochs=1, enable_full_monitor=True))
-    assert len(open_run(tmp_path / "eager").key_data("kl_loss")) == 4
+    assert train(configure({**ALL, "msprobe": False}, mode=mode)) == untouched[mode]
+    assert train(configure(mode=mode, name="without")) == untouched[mode]
+    assert not (tmp_path / "run").exists()
+    assert train(configure(ALL, mode=mode)) == untouched[mode]
+    run = open_run(tmp_path / "run")
+    assert run.steps == [0, 1, 2, 3]
+    assert run.finished
+    assert set(run.keys) == KEYS | {"of_its_own"}
+    for key in OF_LOSS | {"loss"}:  # once each, whoever saves it
+        assert [d.micro_step for d in run.key_data(key, step=2)] == [0, 1]
+    assert [d.value.shape for d in run.key_data("responses")] == [(4, 3)] * 4
+    assert not run.lost
+    assert run.configurations()["own"] == 1
+    assert "actor" not in run.configurations()  # it is actor_config
+
+
+def test_an_imported_mindrlhf_that_ships_msprobe_compiles(tmp_path, configure, monkeypatch):
+    """Without msprobe it finds no `save`, and no graph compiles."""
+    monkeypatch.setenv("STAND_IN_SHIPS_MSPROBE", "1")
+    main = module("main")
+    mindrlhf.install()
+    main.train(configure({"msprobe": True, "key_data_dump": True}, mode=GRAPH, epochs=1))
+    assert set(open_run(tmp_path / "run").keys) == KEYS | {"of_its_own"}
+
+
+def test_steps_that_its_msprobe_does_not_end(tmp_path, configure, monkeypatch, caplog):
+    monkeypatch.setenv("STAND_IN_SHIPS_MSPROBE", "1")
+    mindrlhf.install()
+    trainer = module("mindrlhf.trainer.spmd.grpo_trainer")
+
+    class Silent(trainer.MsProbe):
+        step = classmethod(lambda cls: None)
+
+    monkeypatch.setattr(trainer, "MsProbe", Silent)
+    train(configure({"msprobe": True, "key_data_dump": True}))
+    run = open_run(tmp_path / "run")
+    assert run.steps == [0, 1, 2, 3]
+    assert all(run.completed(step) for step in run.steps)
+    assert caplog.text.count("MsProbe.step() is not called") == 1
 
 
 @pytest.mark.parametrize("section", [None, {**ALL, "msprobe": False}])
@@ -199,7 +242,7 @@ def test_the_example_records_what_it_says(tmp_path, monkeypatch):
     mindrlhf.install()
     train(EXAMPLE)  # in graph mode
     run = open_run("msprobe_dump")
-    assert set(run.keys) == KEYS | {"kl_loss"}
+    assert set(run.keys) == KEYS
     assert {(e.phase, e.step) for e in run.entries()} == {(p, s) for p in PHASES for s in (0, 1)}
     generated = run.entries(phase="actor_generate_sequences")
     assert {entry.token for entry in generated} == {0, 1}
@@ -229,7 +272,7 @@ def test_it_may_be_installed_after_the_import(tmp_path, configure):
     main = module("main")
     mindrlhf.install()
     main.train(path)
-    assert set(open_run(tmp_path / "run").keys) == KEYS | {"log_prob", "kl_loss"}
+    assert set(open_run(tmp_path / "run").keys) == KEYS
 
 
 def test_a_resumed_training_counts_on(tmp_path, configure):
@@ -291,7 +334,7 @@ def test_a_taken_dump_path_is_refused_before_networks_are_built(tmp_path, config
 RENAMED = [
     (
         ["InferWorker.generate", "GRPOExperienceMaker.compute_rewards"],
-        {"actor_generate_sequences", "rewards"},
+        {"actor_generate_sequences", "rewards"},  # and each function's, which are not named
     ),
     (
         [
@@ -343,7 +386,8 @@ def test_a_renamed_method_is_named_and_the_rest_recorded(
     assert all(f"{name} is missing: " in message for name in names)
     run = open_run(tmp_path / "run")
     assert set(run.phases) == PHASES - lost
-    assert set(run.keys) == (KEYS | {"log_prob", "kl_loss"}) - lost
+    each = {key for key in KEYS if key.startswith("rewards.")} if "rewards" in lost else set()
+    assert set(run.keys) == KEYS - lost - each
     assert run.steps == [0, 1, 2, 3]
     assert (run.configurations() is None) == ("configurations" in lost)
     coverage = run.coverage()
@@ -446,23 +490,16 @@ def test_offloaded_weights_are_looked_at_when_they_are_back(tmp_path, configure,
 def test_a_loss_that_computes_otherwise_is_named(tmp_path, configure, untouched, caplog):
     main = module("main")
     model = module("mindrlhf.models.grpo_models").GRPOModel
-    model.mean_of_mask = model.masked_mean
-    del model.masked_mean
     construct = model.construct
-
-    def renamed(self, *args):
-        vars(self)["masked_mean"] = self.mean_of_mask
-        try:
-            return construct(self, *args)
-        finally:
-            del vars(self)["masked_mean"]
-
-    model.construct = renamed
+    model.construct = lambda self, *args: construct(self, *args)
     mindrlhf.install()
     assert main.train(configure(ALL)) == untouched[PYNATIVE]
-    assert "log_prob and kl_loss are not recorded: " in caplog.text
-    assert "masked_mean" in caplog.text
-    assert set(open_run(tmp_path / "run").keys) == KEYS
+    said = [r.getMessage() for r in caplog.records if "as key data" in r.getMessage()]
+    assert len(said) == 1
+    assert all(key in said[0] for key in OF_LOSS)
+    run = open_run(tmp_path / "run")
+    assert set(run.keys) == KEYS - OF_LOSS
+    assert set(run.coverage()["key_data"]) == OF_LOSS
 
 
 def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):

@@ -46,7 +46,7 @@ KEYS = {
     *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
     *("rewards", "advantages", "returns", "loss"),
 }
-OF_THE_LOSS = {"log_prob", "kl_loss", "actor_loss", "value_loss"}
+OF_THE_LOSS = {"log_prob", "ratio", "kl_loss", "actor_loss", "value_loss", "loss_inputs"}
 Configure = Callable[..., Any]
 
 
@@ -151,7 +151,7 @@ def test_a_training_is_recorded_by_role_and_stays_as_it_is(
     assert run.phases == PHASES
     for phase in PHASES:
         assert {e.opening for e in run.entries(phase=phase, step=1)} == {0, 1}
-    assert set(run.keys) == KEYS | (OF_THE_LOSS if mode == ms.PYNATIVE_MODE else set())
+    assert set(run.keys) == KEYS | OF_THE_LOSS
     actor, critic = names(run.path, "actor_update"), names(run.path, "critic_update")
     assert "Cell.root.CausalLMHydraWithValueHead.backward.1" in actor
     assert "Cell.root.CriticModel.backward.1" in critic
@@ -163,8 +163,10 @@ def test_a_training_is_recorded_by_role_and_stays_as_it_is(
     assert run.configurations()["ppo_config"]["chunk_size"] == 2
 
 
-def test_key_data_are_what_the_trainer_saw(configure: Configure, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_key_data_are_what_the_trainer_saw(mode: int, configure: Configure, tmp_path: Path) -> None:
     """Experience in chunks, what is made of it once, the losses of each update."""
+    ms.set_context(mode=mode)
     mindrlhf.install()
     config = configure(ALL)
     trainer = build(config)
@@ -172,6 +174,7 @@ def test_key_data_are_what_the_trainer_saw(configure: Configure, tmp_path: Path)
     rewards = np.stack([element.rewards for element in trainer.store])
     trainer.train(train_step(trainer), batches(trainer))
     end()
+    ms.set_context(mode=ms.PYNATIVE_MODE)
     run = open_run(tmp_path / "run")
     saved = {key: [d.value for d in run.key_data(key)] for key in run.keys}
     assert {key for key, values in saved.items() if len(values) == 1} == {
@@ -183,7 +186,8 @@ def test_key_data_are_what_the_trainer_saw(configure: Configure, tmp_path: Path)
     np.testing.assert_allclose(total, saved["loss"][1], rtol=1e-6)
     assert saved["prompts"][0].shape == (2, 3)
     assert saved["responses"][0].shape == (2, 2)
-    assert saved["log_prob"][0].shape == (2, 2)
+    assert saved["log_prob"][0].shape == saved["ratio"][0].shape == (2, 2)
+    assert saved["loss_inputs"][1]["tokens"].shape == (2, 5)
 
 
 def test_without_a_critic_its_phases_are_left_out(

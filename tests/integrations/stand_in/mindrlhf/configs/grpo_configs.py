@@ -1,9 +1,13 @@
 """The configuration: a section of the file is an attribute; what is no attribute is refused."""
 
+import os
 from dataclasses import dataclass
 from enum import Enum
 
 import yaml
+
+#: Whether this is the version that calls msprobe itself.
+SHIPS_MSPROBE = os.environ.get("STAND_IN_SHIPS_MSPROBE") == "1"
 
 
 class VllmMode(Enum):
@@ -56,6 +60,14 @@ class Context:
 
 
 @dataclass
+class MsprobeConfig:
+    msprobe: bool = False
+    dump_path: str = "./msprobe_dump"
+    key_data_dump: bool = False
+    configurations_dump: bool = False
+
+
+@dataclass
 class GRPOConfig:
     actor_config = ActorConfig
     ref_config = RefConfig
@@ -63,6 +75,8 @@ class GRPOConfig:
     generate_config = GenerateConfig
     rl_config = RLConfig
     context = Context
+    if SHIPS_MSPROBE:
+        msprobe_config = MsprobeConfig
 
     def __init__(self, file_path):
         with open(file_path, encoding="utf-8") as file:

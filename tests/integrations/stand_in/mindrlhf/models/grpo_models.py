@@ -4,6 +4,17 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindrlhf.configs.grpo_configs import SHIPS_MSPROBE
+
+ENABLE_MSPROBE = SHIPS_MSPROBE
+save = None
+if SHIPS_MSPROBE:
+    del save  # without msprobe the name does not exist, and no graph compiles
+    try:
+        from msprobe.mindspore import save
+    except ImportError:
+        ENABLE_MSPROBE = False
+
 VOCABULARY, WIDTH = 7, 4
 
 
@@ -68,6 +79,7 @@ class CausalLMHybrid(nn.Cell):
 class GRPOModel(nn.Cell):
     def __init__(self, grpo_config, policy_model):
         super().__init__()
+        self.grpo_config = grpo_config
         self.beta = grpo_config.rl_config.beta
         self.enable_full_monitor = grpo_config.rl_config.enable_full_monitor
         self.policy_model = policy_model
@@ -84,15 +96,22 @@ class GRPOModel(nn.Cell):
         return self.kl_loss.value()
 
     def construct(self, ids, mask, ref_log_prob, advantages, valid_length, old_log_prob):
-        log_prob = self.policy_model(ids[:, :-1], ids[:, 1:]) * mask
-        kl = self.compute_approx_kl(log_prob, ref_log_prob)
-        kl_mean = self.masked_mean(kl, mask, None, 1, valid_length, dim=-1)
+        per_token_logps = self.policy_model(ids[:, :-1], ids[:, 1:])
+        per_token_logps = per_token_logps * mask
+        log_ratio = self.compute_approx_kl(per_token_logps, ref_log_prob)
+        kl_mean = self.masked_mean(log_ratio, mask, None, 1, valid_length, dim=-1)
         kl_loss = kl_mean.sum() / (valid_length != 1).astype(ms.float32).sum()
         if self.enable_full_monitor:
             ops.assign(self.kl_loss, kl_loss)
-        ratio = ops.exp(log_prob - old_log_prob) * advantages
-        loss = -self.masked_mean(ratio, mask, None, 1, valid_length, dim=-1).mean()
-        return loss + self.beta * kl_loss
+        ratio = ops.exp(per_token_logps - old_log_prob)
+        loss = -ratio * advantages
+        actor_loss = self.masked_mean(loss, mask, None, 1, valid_length, dim=-1).mean()
+        loss = actor_loss + self.beta * kl_loss
+        if ENABLE_MSPROBE and self.grpo_config.msprobe_config.key_data_dump:
+            save(self.grpo_config.msprobe_config.dump_path, "log_prob", per_token_logps)
+            save(self.grpo_config.msprobe_config.dump_path, "kl_loss", kl_loss)
+            save(self.grpo_config.msprobe_config.dump_path, "loss", loss)
+        return loss
 
 
 class GRPOModelInfer(nn.Cell):

@@ -92,19 +92,21 @@ class PPO_model(nn.Cell):
             self.critic_model = critic_model
 
     def construct(self, tokens, logprobs, advantages, returns):
+        old_logprobs = logprobs
         if self.is_shared_backbone:
-            new, values = self.policy_model(tokens, samples=tokens, return_value=True)
+            logprobs, values = self.policy_model(tokens, samples=tokens, return_value=True)
         else:
-            new = self.policy_model(tokens, samples=tokens)
-            values = self.critic_model(ops.depend(tokens, new))
-        vf_loss, pg_loss, _ = self.get_vfloss_and_pgloss(
-            logprobs=new[:, PROMPT:],
+            logprobs = self.policy_model(tokens, samples=tokens)
+            values = self.critic_model(ops.depend(tokens, logprobs))
+        logprobs = logprobs[:, PROMPT:]
+        vf_loss, pg_loss, approx_kl = self.get_vfloss_and_pgloss(
+            logprobs=logprobs,
             values=values[:, PROMPT:],
-            old_logprobs=logprobs,
+            old_logprobs=old_logprobs,
             advantages=advantages,
             returns=returns,
         )
-        return pg_loss + vf_loss
+        return ops.depend(pg_loss + vf_loss, approx_kl)
 
     def get_vfloss_and_pgloss(self, logprobs, values, old_logprobs, advantages, returns):
         ratio = ops.exp(logprobs - old_logprobs)

@@ -3,6 +3,19 @@
 import numpy as np
 from mindspore import Tensor
 
+from mindrlhf.configs.grpo_configs import SHIPS_MSPROBE
+
+if SHIPS_MSPROBE:
+    from mindrlhf.utils.utils import MsProbe
+
+
+def share_of_solution(responses, solutions):
+    return (responses == solutions[:, None]).mean(axis=1)
+
+
+def number_of_sample(responses, _):
+    return np.arange(len(responses))
+
 
 class GRPOExperienceMaker:
     def __init__(
@@ -23,6 +36,7 @@ class GRPOExperienceMaker:
         self.grpo_config = grpo_config
         self.step_num = 2
         self.i_step = dataset_ignore_step
+        self.verifier_function = [share_of_solution, number_of_sample]
 
     def generate_sequence(self, micro_bs, micro_num, prompt_tensors_full):
         self.infer.load()
@@ -37,8 +51,12 @@ class GRPOExperienceMaker:
     def compute_rewards(
         self, left_padding_prompts, right_padding_responses, repeat_solution_ids, sample_size
     ):
-        rewards = (right_padding_responses == repeat_solution_ids[:, None]).mean(axis=1)
-        return rewards.astype(np.float32) + np.arange(sample_size, dtype=np.float32), {}
+        rewards_per_func = np.zeros((sample_size, len(self.verifier_function)), dtype=np.float32)
+        for i, reward_func in enumerate(self.verifier_function):
+            rewards_per_func[:, i] = reward_func(right_padding_responses, repeat_solution_ids)
+        if SHIPS_MSPROBE:
+            MsProbe.save_string_list("responses", [str(r) for r in right_padding_responses])
+        return rewards_per_func.sum(axis=1), {}
 
     def compute_advantages(self, all_rewards, metrics, num_generations, eps=1e-6):
         return (all_rewards - all_rewards.mean()) / (all_rewards.std() + eps)
@@ -62,6 +80,9 @@ class GRPOExperienceMaker:
         responses, _, prompts, _ = self.generate_sequence(2, num_generations, prompts)
         rewards, metrics = self.compute_rewards(prompts, responses, solutions, len(prompts))
         advantages = self.compute_advantages(rewards, metrics, num_generations)
+        if SHIPS_MSPROBE:
+            MsProbe.save_data("advantages", advantages)
+            MsProbe.save_data("of_its_own", metrics)
         ids = np.concatenate([prompts, responses], axis=1).astype(np.int32)
         mask = np.ones((len(ids), ids.shape[1] - 1), np.float32)
         samples = {"ids": ids}

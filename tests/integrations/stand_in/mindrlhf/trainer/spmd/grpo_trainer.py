@@ -3,18 +3,24 @@
 import mindspore as ms
 from mindspore import Tensor
 
-from mindrlhf.configs.grpo_configs import GRPOConfig
+from mindrlhf.configs.grpo_configs import SHIPS_MSPROBE, GRPOConfig
 from mindrlhf.trainer.spmd.grpo_experience_maker import GRPOExperienceMaker
 from mindrlhf.worker.infer_worker import InferWorker
 from mindrlhf.worker.old_policy_worker import get_old_policy_worker
 from mindrlhf.worker.ref_worker import RefWorker
 from mindrlhf.worker.train_worker import TrainWorker
 
+if SHIPS_MSPROBE:
+    from mindrlhf.utils.utils import MsProbe
+
 
 class GRPOTrainer:
     def __init__(self, no_patch_tensor_shape, args=None):
         self.args = args
         self.grpo_config = self._init_grpo_configs(args)
+        if SHIPS_MSPROBE:
+            MsProbe.config_init(self.grpo_config.msprobe_config)
+            MsProbe.save_configs({"actor": self.grpo_config.actor_config.__dict__, "own": 1})
         ms.set_context(mode=self.grpo_config.context.mode)
         self.infer = InferWorker(grpo_config=self.grpo_config, args=args, tokenizer=None)
         self.ref = RefWorker(grpo_config=self.grpo_config, args=args)
@@ -55,6 +61,8 @@ class GRPOTrainer:
                 self.train.train()
                 self._reshard_train_to_infer()
                 self.i_step += 1
+                if SHIPS_MSPROBE:
+                    MsProbe.step()
             self.i_step = 0
             self.n_epoch += 1
 

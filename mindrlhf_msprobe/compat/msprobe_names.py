@@ -1,0 +1,64 @@
+"""msprobe's own names, for scripts that import them where msprobe is not installed.
+
+`from msprobe.mindspore import save` then finds ours. A real msprobe always comes first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_HERE = "mindrlhf_msprobe"
+#: Module → the names in it, all of this package.
+_MODULES: dict[str, tuple[str, ...]] = {
+    "msprobe": (),
+    "msprobe.core": ("SingleComparator", "SingleSave"),
+    "msprobe.mindspore": ("PrecisionDebugger", "save", "save_grad", "seed_all", "step"),
+    "msprobe.pytorch": ("compare_distributed", "seed_all"),
+}
+
+
+class MsprobeNames(Loader):
+    """A finder and loader of the modules; it stands behind all others."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module of msprobe that nothing before has found."""
+        if name not in _MODULES or (name != "msprobe" and _is_another(sys.modules["msprobe"])):
+            return None
+        return ModuleSpec(name, self, origin=_HERE, is_package=name == "msprobe")
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python make the module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the names into a module; they are loaded when they are asked for."""
+        names = _MODULES[module.__name__]
+
+        def load(name: str) -> Any:
+            if name not in names:
+                raise AttributeError(
+                    f"module {module.__name__!r} has no attribute {name!r}: msprobe is not "
+                    f"installed, and mindrlhf_msprobe stands in with "
+                    f"{', '.join(names) or 'its modules'} alone"
+                )
+            return getattr(importlib.import_module(_HERE), name)
+
+        vars(module).update(__all__=list(names), __getattr__=load)
+
+
+def supply() -> None:
+    """Let msprobe's names be found from now on, where msprobe is not installed."""
+    if not any(isinstance(finder, MsprobeNames) for finder in sys.meta_path):
+        sys.meta_path.append(MsprobeNames())
+
+
+def _is_another(module: ModuleType) -> bool:
+    spec = module.__spec__
+    return spec is None or not isinstance(spec.loader, MsprobeNames)

@@ -1,0 +1,107 @@
+"""Which probe `save`, `save_grad` and `step` record with: the newest whose run has not ended.
+
+They are called from inside networks, where no probe is at hand. This module imports nothing that
+costs anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.log import logger
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.probe import Probe
+
+
+class Current:
+    """The probes of this process that record, the newest last.
+
+    Attributes:
+        wait: called before a step or a run ends: returns when graphs that run have handed over what
+            they save.
+        expected: whether calls without any probe are in order, because a trainer's configuration
+            decides whether there is one.
+        held: where it is a list, it gets what is saved, by name, and nothing is written.
+        compiled_without: the keys of graphs that were compiled without a probe, so that they never
+            hand anything over.
+    """
+
+    def __init__(self) -> None:
+        self.wait: Callable[[], None] = lambda: None
+        self.expected = False
+        self.held: list[tuple[str, Any]] | None = None
+        self._probes: list[Probe] = []
+        self.compiled_without: set[str] = set()
+        self._told: set[str] = set()
+
+    def begin(self, probe: Probe) -> None:
+        """Let a probe be the newest."""
+        self._probes.append(probe)
+
+    def end(self, probe: Probe) -> None:
+        """Forget a probe, if it is known."""
+        self._probes = [known for known in self._probes if known is not probe]
+
+    def save(self, probe: Probe, name: Any, data: Any) -> None:
+        """Save key data with a probe; what is wrong is said once, and training goes on."""
+        if self.held is not None and isinstance(name, str):
+            self.held.append((name, data))
+            return
+        try:
+            probe.save_data(name, data)
+        except UsageError as error:
+            self.tell_once(f"save({name!r}, …): {error}")
+
+    @contextmanager
+    def once_each_run(self, key: str | None) -> Iterator[list[tuple[str, Any]]]:
+        """Hold what is saved; leave in the list what the last run of a network saved.
+
+        A train cell runs its network for the loss, and may run it once more for the gradients.
+
+        Args:
+            key: one that every run saves once; None: all that is held counts.
+        """
+        held: list[tuple[str, Any]] = []
+        before, self.held = self.held, held
+        try:
+            yield held
+            self.wait()
+        finally:
+            self.held = before
+        runs = max(1, sum(name == key for name, _ in held))
+        times = Counter(name for name, _ in held)
+        seen: Counter[str] = Counter()
+        last = []
+        for name, data in held:
+            seen[name] += 1
+            if times[name] % runs or seen[name] > times[name] - times[name] // runs:
+                last.append((name, data))
+        held[:] = last
+
+    @property
+    def probe(self) -> Probe | None:
+        """The newest probe that records."""
+        return self._probes[-1] if self._probes else None
+
+    def probe_for(self, call: str) -> Probe | None:
+        """Return the newest probe that records; where there is none, that is said once."""
+        if not (self._probes or self.expected):
+            self.tell_once(
+                f"{call} was called, but no probe records: nothing is saved. Make a Probe with "
+                f"`msprobe: true` before."
+            )
+        return self.probe
+
+    def tell_once(self, text: str) -> None:
+        """Log a warning, once."""
+        if text not in self._told:
+            self._told.add(text)
+            logger.warning("%s", text)
+
+
+CURRENT = Current()
