@@ -117,11 +117,12 @@ class _Source:
             raise LookupError(f"{name} uses variables of a function around it, or super()")
         try:
             lines, first = inspect.getsourcelines(function)
-            # A block keeps the columns in tracebacks, which dedenting would move.
-            block: Any = ast.parse("if True:\n" + "".join(lines)).body[0]
+            # In a block a method keeps its columns, which tracebacks show.
+            head = "if True:\n" if lines[0][:1].isspace() else "\n"
+            body = ast.parse(head + "".join(lines)).body
         except (OSError, TypeError, SyntaxError) as error:
             raise LookupError(f"the source of {name} cannot be read: {error}") from None
-        module = ast.Module(block.body, [])
+        module = ast.Module(body[0].body if isinstance(body[0], ast.If) else body, [])
         if not isinstance(module.body[0], ast.FunctionDef) or module.body[0].decorator_list:
             raise LookupError(f"{name} is no plain function")
         ast.increment_lineno(module, first - 2)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
+from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.integrations import mindrlhf
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -53,6 +54,7 @@ def forget():
     atexit.unregister(mindrlhf._say_if_nothing_was_prepared)
     mindrlhf._install.cache_clear()
     mindrlhf._prepared.clear()
+    CURRENT.compiled_without.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ PHASES = [
 ]
 KEYS = {
     *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
-    *("rewards", "advantages", "returns", "loss"),
+    *("rewards", "advantages", "returns", "loss", "lr", "overflow", "loss_scale"),
 }
 OF_THE_LOSS = {"log_prob", "ratio", "kl_loss", "actor_loss", "value_loss", "loss_inputs"}
 Configure = Callable[..., Any]

@@ -1,0 +1,126 @@
+"""Local variables of a loss as key data: the last value, once a run, whatever the control flow."""
+
+import traceback
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from mindrlhf_msprobe import Probe, ProbeConfig, open_run
+from mindrlhf_msprobe.capture.local_values import SavedLocals, Variable, copy_that_saves
+
+MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
+SCALE = 2.0
+
+
+class Loss(nn.Cell):
+    def __init__(self, flag=True):
+        super().__init__()
+        self.dense = nn.Dense(4, 3, weight_init="ones", bias_init="zeros")
+        self.flag = flag
+
+    def square(self, a):
+        return a * a
+
+    def construct(self, x, power=1):
+        y = self.dense(x)  # assigned
+        y = y * SCALE  # and again
+        kl = self.square(y)
+        if self.flag:
+            shifted = y + power
+            total = shifted.sum()
+        else:
+            total = y.sum()
+        a, b = y - 1, y + 1
+        return total + kl.mean() + (a + b).sum()
+
+
+WANTED = [
+    Variable("missing", "y"),
+    Variable("y", "y"),
+    Variable("square()", "kl"),
+    Variable("shifted", "shifted"),
+    Variable("total", "total"),
+    Variable("b", "b"),
+    Variable("nowhere", "nowhere"),
+]
+
+
+@pytest.fixture(params=MODES.values(), ids=MODES)
+def mode(request):
+    before = ms.get_context("mode")
+    ms.set_context(mode=request.param)
+    yield request.param
+    ms.set_context(mode=before)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_last_value_is_saved_once_a_run(mode, flag, tmp_path):
+    x = Tensor(np.arange(8).reshape(2, 4), ms.float32)
+    expected = Loss(flag)(x).asnumpy()
+    loss = Loss(flag)
+    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+        saved = SavedLocals(loss, "construct", WANTED, compiled=mode == ms.GRAPH_MODE)
+        assert saved.keys == {"y", "kl", "shifted", "total", "b"}
+        assert [loss(x).asnumpy() for _ in range(2)] == [expected, expected]
+    saved.remove()
+    assert "construct" not in vars(loss)
+    run = open_run(tmp_path)
+    y = np.array([[12.0] * 3, [44.0] * 3])
+    found = {"y": y, "kl": y * y, "b": y + 1, "total": (y + 1).sum() if flag else y.sum()}
+    if flag:
+        found["shifted"] = y + 1
+    assert set(run.keys) == set(found)
+    for key, value in found.items():
+        data = run.key_data(key)
+        assert [d.micro_step for d in data] == [0, 1]
+        np.testing.assert_array_equal(data[1].value, value)
+
+
+def test_a_traceback_shows_the_lines_of_the_original():
+    loss = Loss()
+    SavedLocals(loss, "construct", WANTED, compiled=False)
+    with pytest.raises(TypeError) as raised:
+        loss("text")
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    (frame,) = [f for f in frames if f.filename == __file__ and f.name == "construct"]
+    assert frame.line == "y = self.dense(x)  # assigned"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: lambda self, x: SCALE, "no variable|plain function|cannot be read"),
+        (lambda: print, "decorator|no source"),
+    ],
+)
+def test_what_has_no_source_to_copy_is_refused(make, said):
+    with pytest.raises(LookupError, match=said):
+        copy_that_saves(make(), [Variable("y", "y")])
+
+
+def test_a_function_with_variables_around_it_is_refused():
+    outside = 3
+
+    def inner():
+        y = outside
+        return y
+
+    with pytest.raises(LookupError, match="uses variables of a function around it"):
+        copy_that_saves(inner, [Variable("y", "y")])
+
+
+def module_level(count):
+    table = np.zeros((2, count))
+    for i in range(count):
+        table[:, i] = i
+    return table.sum()
+
+
+def test_an_array_that_is_filled_is_saved_when_it_is_full(tmp_path):
+    copy = copy_that_saves(module_level, [Variable("table", "table")])
+    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+        assert copy(3) == module_level(3)
+    (datum,) = open_run(tmp_path).key_data("table")
+    assert datum.value.tolist() == [[0, 1, 2]] * 2

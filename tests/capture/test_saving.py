@@ -1,0 +1,212 @@
+"""save, save_grad and step: key data from inside networks, in Python and in compiled graphs."""
+
+import threading
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+import mindrlhf_msprobe
+from mindrlhf_msprobe import Probe, ProbeConfig, UsageError, open_run, save, save_grad, step
+from mindrlhf_msprobe.current import CURRENT
+
+MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
+KEYS = ["half", "loss", "nothing", "tree", "y", "y_grad"]
+
+
+class Loss(nn.Cell):
+    """Saves what `save` takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(4, 3, weight_init="ones", bias_init="zeros")
+
+    def construct(self, x):
+        y = save_grad("ignored", "y", self.dense(x))
+        save("ignored", "y", y)
+        save("ignored", "tree", {"a": y * 2, "b": [y, 3, "text", None], "c": (x > 0,)})
+        save("ignored", "half", y.astype(ms.bfloat16))
+        save("ignored", "nothing", None)
+        loss = (y * y).sum()
+        save("ignored", "loss", loss)
+        return loss
+
+
+class Plain(Loss):
+    """Computes the same."""
+
+    def construct(self, x):
+        y = self.dense(x)
+        return (y * y).sum()
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch):
+    monkeypatch.setattr(CURRENT, "expected", False)
+    monkeypatch.setattr(CURRENT, "compiled_without", set())
+    monkeypatch.setattr(CURRENT, "_told", set())
+    before = ms.get_context("mode")
+    yield
+    ms.set_context(mode=before)
+
+
+@pytest.fixture
+def probe(tmp_path):
+    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))) as probe:
+        yield probe
+
+
+def trainer(loss):
+    return nn.TrainOneStepCell(loss, nn.SGD(loss.trainable_params(), 0.1))
+
+
+def train(loss, steps=2):
+    cell = trainer(loss)
+    losses = []
+    for number in range(steps):
+        losses.append(cell(Tensor(np.arange(8).reshape(2, 4) + number, ms.float32)).asnumpy())
+        step()
+    weights = [p.asnumpy().tobytes() for p in loss.get_parameters()]
+    return losses, weights
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_values_are_saved_as_they_were_and_training_stays_as_it_is(mode, probe, tmp_path):
+    ms.set_context(mode=mode)
+    losses, weights = train(Loss())
+    probe.close()
+    plain, untouched = train(Plain())
+    assert [x.tobytes() for x in losses] == [x.tobytes() for x in plain]
+    assert weights == untouched
+    run = open_run(tmp_path)
+    assert run.keys == KEYS
+    assert run.steps == [0, 1]
+    assert not run.lost
+    for key in KEYS:
+        assert [(d.step, d.micro_step) for d in run.key_data(key)] == [(0, 0), (1, 0)]
+    assert [d.value for d in run.key_data("loss")] == losses
+    y = run.key_data("y", step=0)[0].value
+    assert y.tolist() == [[6.0] * 3, [22.0] * 3]
+    assert (run.key_data("y_grad", step=0)[0].value == 2 * y).all()
+    tree = run.key_data("tree", step=0)[0].value
+    assert (tree["a"] == 2 * y).all()
+    assert (tree["b"][0] == y).all()
+    assert tree["b"][1:] == [3, "text", None]
+    assert tree["c"][0].tolist() == [[False, True, True, True], [True] * 4]
+    (half,) = run.key_data("half", step=0)[0].records
+    assert half.leaf.dtype == "BFloat16"
+    assert run.key_data("nothing")[0].value is None
+
+
+def test_both_modes_record_the_same(tmp_path):
+    for name, mode in MODES.items():
+        ms.set_context(mode=mode)
+        section = ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path / name))
+        with Probe(section):
+            train(Loss())
+    result = mindrlhf_msprobe.compare_runs(tmp_path / "PyNative", tmp_path / "graph")
+    assert result.verdict.status == "identical"
+
+
+def test_what_was_compiled_without_a_probe_is_coverage(tmp_path, caplog):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    cell = trainer(Loss())
+    x = Tensor(np.ones((2, 4), np.float32))
+    cell(x)
+    assert caplog.text.count("no probe records") > 0
+    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))) as probe:
+        cell(x)
+        probe.step()
+    run = open_run(tmp_path)
+    assert run.keys == []
+    assert set(run.coverage()["key_data"]) >= {"y", "tree", "loss"}
+    assert "compiled before the probe was made" in caplog.text
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_switched_off_probe_saves_nothing_and_says_nothing(mode, tmp_path, caplog):
+    ms.set_context(mode=mode)
+    Probe(ProbeConfig(msprobe=False, dump_path=str(tmp_path / "run")))
+    train(Loss())
+    assert not caplog.text
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_any_probe_it_is_said_once(caplog):
+    for _ in range(3):
+        save("ignored", "loss", 1.0)
+    assert caplog.text.count("no probe records") == 1
+
+
+def test_a_bad_name_is_said_once_and_training_goes_on(probe, tmp_path, caplog):
+    for name in ("a/b", "a/b", 3, None):
+        save("ignored", name, 1.0)
+    assert save_grad("ignored", "count", 3) == 3
+    save("ignored", "loss", 2.0)
+    probe.close()
+    assert caplog.text.count("'a/b'") == 2  # the call's name, and the key that is refused
+    assert "expected a tensor that can have a gradient" in caplog.text
+    assert open_run(tmp_path).keys == ["loss"]
+
+
+def test_the_newest_probe_that_records_counts(tmp_path):
+    def config(name):
+        return ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path / name))
+
+    first, second = Probe(config("first")), Probe(config("second"))
+    save("ignored", "loss", 1.0)
+    second.close()
+    save("ignored", "loss", 2.0)
+    first.close()
+    values = [open_run(tmp_path / n).key_data("loss")[0].value for n in ("first", "second")]
+    assert [float(v) for v in values] == [2.0, 1.0]
+
+
+def test_saves_of_other_threads_are_kept(probe, tmp_path):
+    threads = [
+        threading.Thread(target=lambda: [save("ignored", "loss", i) for i in range(20)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    probe.close()
+    assert len(open_run(tmp_path).key_data("loss")) == 80
+
+
+def test_step_inside_a_phase_is_said_and_does_nothing(tmp_path, caplog):
+    network = nn.Dense(2, 2)
+    section = ProbeConfig(msprobe=True, actor_train_dump=True, dump_path=str(tmp_path))
+    with Probe(section) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            step()
+            network(Tensor(np.ones((1, 2), np.float32)))
+        assert probe.current_step == 0
+        with pytest.raises(UsageError):
+            probe.phase("no_phase")
+    assert "step() inside the phase" in caplog.text
+
+
+def test_the_names_are_not_among_those_of_an_import_of_all():
+    assert not {"save", "save_grad", "step"} & set(mindrlhf_msprobe.__all__)
+
+
+def test_a_probe_without_key_data_takes_none(tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    section = ProbeConfig(msprobe=True, actor_train_dump=True, dump_path=str(tmp_path))
+    with Probe(section):
+        train(Loss(), steps=1)
+    assert open_run(tmp_path).keys == []
+
+
+def test_a_gradient_of_a_part_of_the_network(probe, tmp_path):
+    def loss(x):
+        return (save_grad("ignored", "inner", ops.exp(x)) * 3).sum()
+
+    gradient = ms.value_and_grad(loss)(Tensor([0.0, 1.0]))[1]
+    probe.close()
+    assert gradient.asnumpy() == pytest.approx(3 * np.exp([0.0, 1.0]))
+    assert open_run(tmp_path).key_data("inner_grad")[0].value.tolist() == [3.0, 3.0]
