@@ -27,7 +27,7 @@ from documents import (
 from given import Given
 
 from mindrlhf_msprobe import ProbeConfig, load_config
-from mindrlhf_msprobe.cli import _parser
+from mindrlhf_msprobe.cli import _COMMANDS, _parser
 
 #: The README's two commands that install the package: .ci/run runs them as they are written.
 RUN_BY_CI = ("mindrlhf-msprobe demo --output demo_out", "python -m pytest")
@@ -167,7 +167,7 @@ def _anchor(line: str) -> str | None:
 )
 def test_commands_named_in_sentences_exist(page):
     """Commands and options in the running text are those of the command line."""
-    parsers = _parser()._subparsers._group_actions[0].choices
+    parsers = _parser(_COMMANDS)._subparsers._group_actions[0].choices
     options = {name: set(parser._option_string_actions) for name, parser in parsers.items()}
     for code in inline_code(page):
         words = code.removeprefix("mindrlhf-msprobe ").split()
