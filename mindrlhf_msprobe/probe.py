@@ -408,6 +408,8 @@ class Probe:
             for phase, network in networks.items():
                 if network is not None:
                     with recorder.ledger.charge(phase.name):
+                        if network is model:
+                            recorder.put_into(phase, network)
                         recorder.first_entry(phase, network)
             return {p: n for p, n in networks.items() if n is not None and recorder.wants(p)}
         except BaseException:

@@ -83,6 +83,7 @@ class GraphProbes:
         self._watched: list[_Watched] = []
         self._optimizers: dict[str, list[nn.Cell]] = {}  # by role
         self._put_on: list[nn.Cell] = []
+        self._too_late: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
 
     def watch(self, role: str, network: nn.Cell) -> None:
         """Have probes put into a network wherever MindSpore compiles it or a part of it.
@@ -103,6 +104,18 @@ class GraphProbes:
         if not any(w.network() is network and w.role == role for w in self._watched):
             self._watched.append(_Watched(role, weakref.ref(network)))
         self._listen()
+
+    def put_into(self, role: str, network: nn.Cell) -> None:
+        """Watch a network that a phase names and `watch` did not, unless that is too late for it.
+
+        Asked at every opening of the phase: a network is looked at once.
+        """
+        if network in self._too_late or any(w.network() is network for w in self._watched):
+            return
+        try:
+            self.watch(role, network)
+        except UsageError:  # it is compiled; the phase says that no cell of it was recorded
+            self._too_late.add(network)
 
     def watch_optimizer(self, role: str, optimizer: nn.Cell) -> None:
         """Have probes put on the gradients that enter an optimizer.

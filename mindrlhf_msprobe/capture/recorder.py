@@ -238,6 +238,13 @@ class Recorder:
         settings.watch(networks, optimizers)
         self._write_network_settings(settings)
 
+    def put_into(self, phase: Phase, network: Any) -> None:
+        """Put probes into a network that a phase names itself, before it is compiled."""
+        try:
+            self._probes().put_into(phase.role, network)
+        except Exception as error:
+            self.fault(f"the cells of {phase.role} where they are compiled", error)
+
     def leave_out(self, phase: Phase, why: str, *, quiet: bool = False) -> None:
         """Write down, and say once, that a phase which is switched on is not recorded."""
         if self._config.records_phase(phase):

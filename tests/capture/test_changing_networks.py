@@ -3,6 +3,7 @@
 import copy
 import pickle
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,43 @@ def test_a_child_replaced_where_python_runs_is_recorded(
     new = [e for e in run.entries() if e.cell == "backbone.second" and e.direction == "forward"][-1]
     assert {r.path: r.leaf.max for r in new.records if r.io == "parameters"} == {"factor": 7.0}
     assert not run.manifests[0]["coverage"].get("graph_mode", {}).get("actor", {})
+
+
+@MODES
+def test_a_network_that_only_its_phase_names_is_recorded(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], mode: int
+) -> None:
+    """The copy that generates, say: it has its probes from the phase's first opening on."""
+    trained, generating, x = Policy(), Policy(), tensor(2, start=1.0)
+    probe = layer_probe(strict=True)
+    probe.watch(actor=trained)
+    for _ in range(2):
+        with probe.phase(PHASE, model=generating):
+            generating(x)
+    with probe.phase("actor_compute_log_prob"):
+        trained(x)
+    run = recorded(probe)
+    counts = [
+        Counter(e.cell for e in run.entries(phase) if e.direction == "forward")
+        for phase in ("actor_compute_log_prob", PHASE)
+    ]
+    assert len(counts[0]) > 2
+    assert counts[1] == {cell: 2 * calls for cell, calls in counts[0].items()}
+
+
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE], indirect=True)
+def test_a_network_that_its_phase_names_too_late_runs_on(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], mode: int
+) -> None:
+    """It was compiled without probes: training goes on, and nothing of it is recorded."""
+    trained, generating, x = Policy(), Policy(), tensor(2, start=1.0)
+    before = generating(x).asnumpy()
+    probe = layer_probe(strict=True)
+    probe.watch(actor=trained)
+    for _ in range(2):
+        with probe.phase(PHASE, model=generating):
+            assert (generating(x).asnumpy() == before).all()
+    assert recorded(probe).entries() == []
 
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE], indirect=True)
