@@ -222,6 +222,12 @@ def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
         ("os.write(1, b''); sys.exit(3)", 3, "failed", (1, None, "SystemExit", "3")),
         ("probe.step(); sys.exit('no')", 1, "failed", (2, None, "SystemExit", "no")),
         ("sys.exit(0)", 0, "interrupted", (1, None, None, "")),
+        (
+            "try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\nprobe.close()",
+            0,
+            "finished",
+            None,
+        ),
         ("probe.step(); sys.exit(0)", 0, "finished", None),
         (
             "try:\n    sys.exit(3)\nexcept SystemExit:\n    phase()\nprobe.step()",

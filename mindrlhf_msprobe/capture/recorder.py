@@ -510,6 +510,8 @@ class Recorder:
             at_exit: whether nobody closed it before the process ends.
         """
         passed = self._failure
+        if passed is not None and passed.of_process and not at_exit and error is None:
+            passed = None  # somebody caught it, and closes the run
         if at_exit and isinstance(error, _END_OF_A_LOOP):  # no loop took it: the process ends of it
             passed = self._loop_end
         if error is not None and (at_exit or not isinstance(error, _END_OF_A_LOOP)):

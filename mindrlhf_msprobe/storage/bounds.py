@@ -21,8 +21,10 @@ DIMENSIONS = 64
 SIZE = (1 << 63) - 1
 #: Values that one entry, and one save of key data, holds, and how deep they are nested.
 VALUES = 100_000
-KEY_VALUES = 1_000_000
+KEY_VALUES = 100_000
 DEPTH = 100
+#: Nulls that follow each other in a list or an object, and are a value each.
+NULLS = 100
 #: Characters of an entry's name.
 NAME = 4096
 #: Frames of one call stack.

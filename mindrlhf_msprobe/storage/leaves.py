@@ -7,10 +7,12 @@ data the statistics have lower-case names.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -259,12 +261,13 @@ def _count(value: Any) -> int | None:
 
 
 def leaves(
-    content: Any, path: str = "", depth: int = 0, *, empty: bool = False
+    content: Any, path: str = "", depth: int = 0, *, empty: bool = False, together: bool = False
 ) -> Iterator[tuple[str, Leaf]]:
     """Yield (path, leaf) for every leaf below a JSON structure, in order.
 
     Args:
         empty: a list or dict without elements is a leaf, too, of type `list` or `dict`.
+        together: more than `bounds.NULLS` nulls that follow each other are one leaf.
 
     Raises:
         ValueError: something in it is neither a structure nor a leaf, or it is nested too deeply.
@@ -277,14 +280,34 @@ def leaves(
         yield path, leaf_from_json(content)
     elif empty and content in ([], {}):
         yield path, Leaf(type(content).__name__, value="empty")
-    elif isinstance(content, list):
-        for index, item in enumerate(content):
-            yield from leaves(item, child_path(path, index), depth + 1, empty=empty)
-    elif isinstance(content, dict):
-        for key, item in content.items():
-            yield from leaves(item, child_path(path, key), depth + 1, empty=empty)
+    elif isinstance(content, (list, dict)):
+        items: Iterable[tuple[Any, Any]]
+        items = enumerate(content) if isinstance(content, list) else content.items()
+        if together and len(content) > bounds.NULLS:
+            items = _with_nulls_together(items)
+        for key, item in items:
+            at = child_path(path, key)
+            if isinstance(item, Leaf):
+                yield at, item
+            else:
+                yield from leaves(item, at, depth + 1, empty=empty, together=together)
     else:
         raise ValueError(f"expected a description of a value, found {_shown(content)}")
+
+
+def _with_nulls_together(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yield the elements of a structure; nulls that follow each other, if many, as one leaf."""
+    for null, found in itertools.groupby(items, key=lambda item: item[1] is None):
+        members = [*found]
+        keys = [key for key, _ in members]
+        if null and len(keys) > bounds.NULLS:
+            # Of a list, first and last say which they are.
+            names = "" if isinstance(keys[0], int) else "\n".join(keys)
+            digest = hashlib.sha1(names.encode("utf-8", errors="surrogatepass")).hexdigest()
+            value = f"{len(keys)} times None" + (f", {digest[:16]}" if names else "")
+            yield f"{keys[0]}-{keys[-1]}", Leaf("NoneType", value=value)
+        else:
+            yield from members
 
 
 def count_leaves(content: Any) -> int:

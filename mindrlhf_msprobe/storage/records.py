@@ -209,7 +209,7 @@ def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str
     """
     for io, at, structure in entry_parts(name, content):
         head = name if io == PARAMETERS_GRAD else f"{name}.{io}"
-        for path, leaf in leaves(structure, at):
+        for path, leaf in leaves(structure, at, together=True):
             yield f"{head}.{path}", io, path, leaf
 
 

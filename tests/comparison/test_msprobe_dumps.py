@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -132,3 +133,45 @@ def test_layouts_of_unlike_age_line_up(tmp_path, between):
     result = compare_runs(tmp_path / "old", MSPROBE_DATA / "key_data_a")
     found = [f for f in result.findings if f.key == "list" and f.step == 1]
     assert [f.status for f in found] == [Status.IDENTICAL] * 2
+
+
+def dump_of(root, values):
+    """Write a dump of msprobe's with one entry, of these inputs."""
+    directory = root / "step0/rank0"
+    directory.mkdir(parents=True)
+    entry = {"input_args": values, "input_kwargs": {}, "output": []}
+    content = {"data": {"Cell.a.Dense.forward.0": entry}}
+    (directory / "dump.json").write_text(json.dumps(content))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ([None] * 100_000, [None] * 100_000, True),
+        ([None] * 1_000_000, [None] * 1_000_000, True),
+        ([None] * 1_000, [None] * 999, False),
+        ([None] * 999 + [{"type": "int", "value": 1}], [None] * 1_000, False),
+        ([None] * 200 + [{}] + [None] * 200, [None] * 401, False),
+        ([None] * 50, [None] * 50, True),
+        ([[None] * 300, 7 * [[None] * 300]], [[None] * 300, 7 * [[None] * 300]], True),
+        ([dict.fromkeys("abc" * 1, None)], [dict.fromkeys("abd", None)], False),
+        (
+            [dict.fromkeys(map(str, range(300)), None)],
+            [dict.fromkeys([*map(str, range(299)), "x"], None)],
+            False,
+        ),
+        (
+            [dict.fromkeys(["a", *map(str, range(300)), "z"], None)],
+            [dict.fromkeys(["a", *map(str, range(1, 301)), "z"], None)],
+            False,
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else str(value),
+)
+def test_many_nulls_are_one_record_and_as_many_of_them_count(tmp_path, a, b, same):
+    """What they are is not lost: how many there are, where, and under which names."""
+    runs = dump_of(tmp_path / "a", a), dump_of(tmp_path / "b", b)
+    records = sum(len(entry.records) for entry in open_run(runs[0]).entries())
+    assert records <= 500
+    assert bool(compare_runs(*runs, workers=1)) is same
