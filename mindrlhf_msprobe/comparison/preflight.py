@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from mindrlhf_msprobe.comparison.preflight_values import (
 from mindrlhf_msprobe.comparison.preflight_weights import compare_weights
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import AT_FIRST_PHASE, NETWORK_SECTIONS, SCHEMA
 from mindrlhf_msprobe.storage.reader import Run
 
@@ -93,7 +95,15 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
     else:
         notes.add(_why_no_pair(*sides, ranks))
     pair = _configurations(a), _configurations(b)
-    if is_known("configurations", *pair, notes):
+    unread = [
+        name
+        for name, run, content in zip("AB", (a, b), pair)
+        if content is None and os.path.lexists(run.path / layout.CONFIGURATIONS_FILE)
+    ]
+    if unread:
+        of = " and of run ".join(unread)
+        notes.add(f"configurations: {layout.CONFIGURATIONS_FILE} of run {of} cannot be read")
+    elif is_known("configurations", *pair, notes):
         differences["configurations"] = [
             difference_of("configurations", *one) for one in compare("configurations", *pair, notes)
         ]

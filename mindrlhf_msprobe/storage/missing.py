@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.phases import PHASES
-from mindrlhf_msprobe.storage import layout, recorded
+from mindrlhf_msprobe.storage import bounds, layout, recorded
 from mindrlhf_msprobe.storage.claim import load_manifest
 from mindrlhf_msprobe.storage.keydata import is_ours
 from mindrlhf_msprobe.storage.problems import Problem
@@ -39,10 +39,11 @@ def missing(
             yield from _listed(root, rank, recorded.checked(manifest.get("recorded")), layers, keys)
 
 
-def rank_of(manifest: Mapping[str, Any]) -> Any:
-    """Return whose manifest it is, as it says."""
+def rank_of(manifest: Mapping[str, Any]) -> int | None:
+    """Return whose manifest it is, as it says; None where that cannot be a rank."""
     world = manifest.get("world")
-    return world.get("rank") if isinstance(world, dict) else None
+    rank: Any = world.get("rank") if isinstance(world, dict) else None
+    return rank if bounds.is_place(rank) and rank >= 0 else None
 
 
 def part_of_a_run(directory: Path) -> bool:

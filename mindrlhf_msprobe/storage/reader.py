@@ -118,9 +118,9 @@ class Run:
                 self._problem(Problem(directory, message, None, step, rank, True, key))
             self._key_dirs.setdefault(datum, directory)
         self._listed = {
-            rank: recorded.checked(manifest["recorded"])
+            own: recorded.checked(manifest["recorded"])
             for manifest in self.manifests
-            if isinstance(rank := rank_of(manifest), int) and "recorded" in manifest
+            if (own := rank_of(manifest)) is not None and "recorded" in manifest
         }
         unlisted = [*self.problems]
         for problem in missing(path, self.manifests, self._layer_dirs, self._key_dirs):
@@ -528,6 +528,8 @@ class Run:
                 for name, kind in _OF_A_MANIFEST.items()
                 if not isinstance(manifest.get(name), kind)
             ]
+            if "world" not in unlike and "rank" in manifest["world"] and rank_of(manifest) is None:
+                unlike.append("rank")
             if unlike:
                 what = "is not a whole manifest: it does not say, or not as this tool does, its "
                 self._problem(Problem(path, what + ", ".join(unlike)))

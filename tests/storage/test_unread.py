@@ -54,6 +54,10 @@ def test_settings_that_cannot_be_read_are_no_agreement(
     assert verdict["status"] == "incomparable"
     assert [str(b / name) in line for line in verdict["unread"]] == [True]
     assert verdict["counts"]["unreadable"] == 0
+    if name == "configurations.json":
+        side = "A" if swapped else "B"
+        assert f"configurations: configurations.json of run {side} cannot be read" in said
+        assert "recorded it" not in said
 
 
 def test_a_difference_is_a_difference_whatever_cannot_be_read(recorded, tmp_path):
@@ -105,6 +109,20 @@ def test_a_manifest_that_is_not_whole_is_no_agreement(recorded, tmp_path, missin
     result = compare_runs(recorded, b)
     assert result.verdict.status is Outcome.INCOMPARABLE
     assert result.verdict.unread[0].endswith(missing)
+
+
+@pytest.mark.parametrize("rank", [10**400, -1, True, "0", None])
+def test_a_manifest_of_no_rank_takes_nothing_else_with_it(recorded, tmp_path, rank, capsys):
+    """A number that cannot be a rank is said to be none; the rest of the run is read."""
+    b = shutil.copytree(recorded, tmp_path / "b")
+    content = json.loads((b / "run.json").read_text())
+    content.update(world={**content["world"], "rank": rank}, state="running")
+    (b / "run.json").write_text(json.dumps(content))
+    result = compare_runs(recorded, b)
+    assert not any(finding.status.value == "unreadable" for finding in result.findings)
+    assert any(problem.endswith("its rank") for problem in result.problems)
+    assert main(["show", str(b)]) in (0, 2)
+    assert "actor_update" in capsys.readouterr().out
 
 
 def test_the_same_damage_on_both_sides_is_no_agreement(recorded, tmp_path):
