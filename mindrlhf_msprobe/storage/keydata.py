@@ -98,6 +98,8 @@ def read_key_datum(
         return KeyDatum(key, step, rank, micro_step, None, (Record(key, "data", "", leaf),))
     try:
         content = layout.read_json(root, described, bounds.DATA)
+        if not isinstance(content, dict) or "data" not in content:
+            raise ValueError("does not describe a save: it has no `data`")
         structure = content["data"]
         seq = content["seq"] if bounds.is_place(content.get("seq")) else None
         found = dict(bounded(leaves(structure, empty=True), bounds.KEY_VALUES))

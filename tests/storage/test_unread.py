@@ -364,3 +364,17 @@ def test_msprobes_dump_without_its_dump_json_is_unreadable(tmp_path, beside):
     result = compare_runs(a, b)
     assert not result
     assert any("dump.json is missing" in problem for problem in result.problems)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"seq": 1}'])
+def test_a_save_without_data_is_said_in_words(tmp_path, content):
+    """JSON that describes no save is unreadable, and the note needs no knowledge of Python."""
+    for name in "ab":
+        recording = Recording(tmp_path / name)
+        recording.data("loss", 1.0)
+        recording.end_step()
+        recording.close()
+    (tmp_path / "b/data/loss/step0/rank0/micro_step0/loss.json").write_text(content)
+    (finding,) = compare_runs(tmp_path / "a", tmp_path / "b").findings
+    assert finding.status.value == "unreadable"
+    assert finding.note == "B: loss.json: does not describe a save: it has no `data`"
