@@ -21,6 +21,8 @@ _HOW_LOST = {
     Loss.REPLACED: "is another directory by now than the one that this job claimed",
     Loss.LOCK_GONE: "is no longer this job's alone: the file that locks it was removed",
     Loss.LOCK_TAKEN: "was taken by another job while this one records into it",
+    Loss.MANIFEST_GONE: "has lost {manifest}: it was removed while this job records into it",
+    Loss.MANIFEST_REPLACED: "has another {manifest} by now than the one that this job wrote",
 }
 _MOST_TEXTS = 10  # values of a configuration that one message names
 
@@ -76,7 +78,7 @@ class Messages:
             exc_info=error if logger.isEnabledFor(logging.DEBUG) else None,
         )
 
-    def hold_lost(self, root: Path, step: int, loss: Loss) -> None:
+    def hold_lost(self, root: Path, manifest: str, step: int, loss: Loss) -> None:
         """Say that the directory is no longer this run's, so that recording has ended."""
         if self._first("hold lost"):
             logger.warning(
@@ -84,7 +86,7 @@ class Messages:
                 "still to come is counted and named when the probe is closed. Training goes on. To "
                 "record again, start the job with a dump_path that is left alone while it runs.",
                 root,
-                _HOW_LOST[loss],
+                _HOW_LOST[loss].format(manifest=manifest),
                 step,
             )
 

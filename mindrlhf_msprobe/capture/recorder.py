@@ -27,6 +27,7 @@ from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.ending import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.hold import HoldLostError
+from mindrlhf_msprobe.storage.layout import manifest_name
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import STEP, Ledger
 from mindrlhf_msprobe.storage.writer import RunWriter
@@ -582,7 +583,8 @@ class Recorder:
             raise error
         step = self.step if self._ending is None else self._ending
         if isinstance(error, HoldLostError):
-            self._messages.hold_lost(self._writer.root, step, error.loss)
+            manifest = manifest_name(self._writer.rank)
+            self._messages.hold_lost(self._writer.root, manifest, step, error.loss)
         elif first:
             self._messages.fault(what, step, error)
 

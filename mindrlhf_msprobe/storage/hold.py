@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from enum import Enum
 from pathlib import Path
+from typing import NoReturn
 
 from mindrlhf_msprobe.storage.world import RankLock
 
@@ -20,13 +21,15 @@ class Loss(str, Enum):
     REPLACED = "replaced"
     LOCK_GONE = "lock_gone"
     LOCK_TAKEN = "lock_taken"
+    MANIFEST_GONE = "manifest_gone"
+    MANIFEST_REPLACED = "manifest_replaced"
 
     def __str__(self) -> str:
         return self.value
 
 
 class HoldLostError(Exception):
-    """The directory, or its lock, is no longer the one that was claimed.
+    """The directory, its lock or its manifest is no longer the one of this run.
 
     Attributes:
         loss: what happened to it.
@@ -57,6 +60,15 @@ class Hold:
             self.lost = self._directory_lost(self._directory) or self._lock_lost()
         if self.lost is not None:
             raise HoldLostError(self.lost)
+
+    def lose(self, loss: Loss) -> NoReturn:
+        """Note that what the holder itself looks after is lost.
+
+        Raises:
+            HoldLostError: always.
+        """
+        self.lost = loss
+        raise HoldLostError(loss)
 
     def retake(self) -> bool:
         """Take a lock whose file was removed once more; False if anything else was lost."""

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mindrlhf_msprobe.storage import layout, recorded
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.claim import (
     being_written,
+    load_manifest,
     refuse_links,
     refuse_other_job,
     refuse_other_run,
@@ -81,12 +83,31 @@ class Manifest:
         return self._hold.lost
 
     def check(self) -> None:
-        """Return if the directory is still the one that was claimed.
+        """Return if the directory, and the manifest in it, are still those of this run.
 
         Raises:
-            HoldLostError: it is not.
+            HoldLostError: one is not.
         """
         self._hold.check()
+        if (found := _fingerprint(self._path)) != self._written and self._written is not None:
+            if found is None and not os.path.lexists(self._path):
+                self._hold.lose(Loss.MANIFEST_GONE)
+            if not self._is_of_this_run():
+                self._hold.lose(Loss.MANIFEST_REPLACED)
+            self._written = found  # not to be read again
+
+    def _is_of_this_run(self) -> bool:
+        """Tell whether what stands in the manifest's place is of this run and this attempt.
+
+        It may have been edited, or be an older state that was brought back.
+        """
+        try:
+            found = load_manifest(self._path)
+            attempts = found["attempts"]
+            own = found["run_id"] == self.content["run_id"]
+            return own and len(attempts) <= len(self.content["attempts"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     @property
     def attempt(self) -> dict[str, Any]:
@@ -97,9 +118,9 @@ class Manifest:
         """Write the manifest, whole or not at all, also where the disk has become full.
 
         Raises:
-            HoldLostError: its directory is no longer the one that was claimed.
+            HoldLostError: its directory, or what stands in its place, is no longer of this run.
         """
-        self._hold.check()
+        self.check()
         self._save()
 
     def _save(self) -> None:
@@ -118,6 +139,8 @@ class Manifest:
         One that lost its directory has failed. Only where nothing but the lock's file was removed,
         and nobody came in between, can its manifest still say so.
         """
+        with suppress(HoldLostError):
+            self.check()
         ours = self._hold.lost is None
         state = FINISHED if stop is None else stop.state
         if not ours:

@@ -181,3 +181,78 @@ def test_strict_raises_that_the_directory_is_gone(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no longer the directory that was claimed"):
         train()
     probe.close()
+
+
+def manifest_removed(path: Path) -> None:
+    (path / "run.json").unlink()
+
+
+def manifest_replaced(path: Path) -> None:
+    (path / "run.json").write_text('{"somebody": "else\'s"}')
+
+
+def manifest_of_another_run(path: Path) -> None:
+    manifest = json.loads((path / "run.json").read_bytes())
+    (path / "run.json").write_text(json.dumps({**manifest, "run_id": "another"}))
+
+
+def manifest_linked(path: Path) -> None:
+    elsewhere = path.with_name("elsewhere.json")
+    elsewhere.write_text("{}")
+    (path / "run.json").unlink()
+    (path / "run.json").symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("when", ["between steps", "in a step", "before close"])
+@pytest.mark.parametrize(
+    "take_away", [manifest_removed, manifest_replaced, manifest_of_another_run, manifest_linked]
+)
+def test_recording_stops_where_its_manifest_is_no_longer_its_own(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    take_away: Callable[[Path], None],
+    when: str,
+) -> None:
+    """It says so once, counts what is lost, and writes over nobody's file."""
+    path = tmp_path / "run"
+    probe = begin(path)
+    probe.save_data(loss=0.0)
+    probe.step()
+    if when == "in a step":
+        probe.save_data(loss=1.0)
+        assert probe._recorder is not None
+        probe._recorder._writer.wait()
+    take_away(path)
+    before = content(tmp_path)
+    caplog.clear()
+    for _ in range(0 if when == "before close" else 2):
+        probe.save_data(loss=1.0)
+        probe.step()
+    probe.close()
+    said = [record.getMessage() for record in caplog.records if record.name == logger.name]
+    assert len([line for line in said if "run.json" in line and "Recording stops" in line]) == 1
+    lost = probe._recorder._lost  # type: ignore[union-attr]
+    assert lost["a step: HoldLostError"] == (1 if when == "before close" else 2)
+    after = content(tmp_path)
+    after.setdefault("run/.run.json.lock", before["run/.run.json.lock"])
+    assert after == before
+
+
+def test_a_manifest_that_was_edited_or_brought_back_is_still_its_own(tmp_path: Path) -> None:
+    """An editor writes another file of the same run."""
+    path = tmp_path / "run"
+    probe = begin(path)
+    older = (path / "run.json").read_bytes()
+    probe.save_data(loss=0.0)
+    probe.step()
+    (path / "run.json").unlink()
+    (path / "run.json").write_bytes(older)
+    probe.save_data(loss=1.0)
+    probe.step()
+    probe.close()
+    run = open_run(path)
+    assert (run.finished, run.lost, [run.completed(step) for step in (0, 1)]) == (
+        True,
+        [],
+        [True, True],
+    )
