@@ -28,6 +28,7 @@ LEFT_OUT = "records left out by --include/--exclude"
 _ONLY_ONE_HAS = "that one run alone has (--common)"
 _NO_BACKWARD = "records of backward passes, which the other phase does not have"
 _MORE_CALLS = "calls that the other phase does not make"
+_OTHER_CELLS = "cells that do not run in the other phase"
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,11 @@ class PlaceFilter:
         cells = self._forward_cells[missing]
         if missing == 1:
             names |= {new for rule in self._rules if (new := rule.rename(pair.entry.cell))}
-        return _MORE_CALLS if names & cells else None
+        if names & cells:
+            return _MORE_CALLS
+        # A network runs in another wrapper, with a loss beside it, say. Where no cell of one phase
+        # runs in the other, they are called otherwise, which is no reason to leave them out.
+        return _OTHER_CELLS if self._forward_cells[0] & self._forward_cells[1] else None
 
     @cached_property
     def _forward_cells(self) -> list[set[str]]:

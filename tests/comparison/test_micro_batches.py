@@ -316,3 +316,35 @@ def test_rows_of_a_key_that_all_differ_a_little_are_brought_together(tmp_path):
     far = save_keys(tmp_path / "b", ((6, 1, 3, 0), (2, 7, 5, 4)), lambda rows, _: rows * 0)
     result = compare_runs(far, keys="old_log_prob=log_prob")
     assert any("which is assumed" in note for note in result.notes)
+
+
+def test_a_wrapper_that_runs_in_one_phase_only_is_left_out(tmp_path):
+    """The update runs the network inside a loss; one under other names is not compared."""
+    batch = np.arange(8, dtype=np.float32).reshape(4, 2)
+
+    def run(path, name="net", factor=2):
+        recording = Recording(path, task="tensor")
+
+        def network(x, by=2, name="net"):
+            return recording.call(name, "Net", lambda x: x * np.float32(by), x)
+
+        def loss(x):
+            y = network(x, factor, name)
+            return recording.call("crit", "Loss", lambda y: y.sum(), y)
+
+        with recording.phase(LOG_PROB):
+            network(batch)
+        with recording.phase(UPDATE):
+            recording.call("outer", "WithLoss", loss, batch)
+        recording.end_step()
+        return compare_runs(path, phases=(LOG_PROB, UPDATE))
+
+    same = run(tmp_path / "same")
+    assert same.verdict.status is Outcome.IDENTICAL
+    assert {gap.reason for gap in same.verdict.coverage} == {
+        "cells that do not run in the other phase"
+    }
+    assert (
+        run(tmp_path / "other", factor=3).verdict.first_divergence.entry == "Cell.net.Net.forward.0"
+    )
+    assert run(tmp_path / "unnamed", name="elsewhere").verdict.status is Outcome.INCOMPARABLE
