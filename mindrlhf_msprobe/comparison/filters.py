@@ -13,10 +13,12 @@ from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA
 from mindrlhf_msprobe.errors import UsageError, nearest
 from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.patterns import Pattern, PatternError, pattern
+from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.key_pieces import KeyPieces
     from mindrlhf_msprobe.comparison.micro_batches import MicroBatches
+    from mindrlhf_msprobe.storage.leaves import Leaf
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _STEPS = "step numbers and ranges of them, e.g. 2-5 or 2,4-6"
@@ -28,6 +30,7 @@ LEFT_OUT = "records left out by --include/--exclude"
 _ONLY_ONE_HAS = "that one run alone has (--common)"
 _NO_BACKWARD = "records of backward passes, which the other phase does not have"
 _MORE_CALLS = "calls that the other phase does not make"
+_TEXTS = "key data that one run saved as texts and the other as token ids"
 _OTHER_CELLS = "cells that do not run in the other phase"
 
 
@@ -289,6 +292,8 @@ class PlaceFilter:
         """Return why a pair is not compared, None if it is."""
         if self._chosen.leaves_out(pair):
             return LEFT_OUT
+        if pair.event.kind == DATA and pair.event.name in self._texts_beside_tokens:
+            return _TEXTS
         one_sided = (pair.a is None) != (pair.b is None)
         if not one_sided or pair.unreadable is not None or pair.record.leaf.error is not None:
             return None
@@ -302,6 +307,16 @@ class PlaceFilter:
         if self._chosen.common:
             return f"of {self._what(pair, missing)} {_ONLY_ONE_HAS}"
         return None
+
+    @cached_property
+    def _texts_beside_tokens(self) -> set[str]:
+        """The keys that enter a step, as texts in one run and as token ids in the other."""
+        found = set()
+        for key in INPUT_KEYS:
+            kinds = [_kinds(side, key) for side in self._data]
+            if sorted(map(sorted, kinds)) == [["text"], ["token ids"]]:
+                found.add(key)
+        return found
 
     def _unlike_phase(self, pair: Pair, missing: int) -> str | None:
         assert pair.entry is not None
@@ -352,3 +367,15 @@ def given_to(pairs: Sequence[Pair], index: int) -> list[int]:
         if other.event.kind == BEGIN
         and (other.event.phase, other.event.name) == (pair.event.phase, pair.event.name)
     ]
+
+
+def _kinds(side: StepData, key: str) -> set[str]:
+    records = (record for datum in side.key_data if datum.key == key for record in datum.records)
+    return {_kind(record.leaf) for record in records}
+
+
+def _kind(leaf: Leaf) -> str:
+    if leaf.type == "str":
+        return "text"
+    integers = (leaf.dtype or "").lower().startswith(("int", "uint"))
+    return "token ids" if integers else "other"

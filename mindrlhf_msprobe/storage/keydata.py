@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -12,10 +13,14 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.storage import bounds, layout
 from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaves
 from mindrlhf_msprobe.storage.records import Locator, Record, bounded
+from mindrlhf_msprobe.storage.tensor_dump import saves_in
+
+_MOST_TEXT = 1 << 20  # bytes of one that is read
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def read_key_datum(
     except Exception as error:  # whatever stands there, it costs nothing else
         problem, structure, found = f"{described.name}: {layout.why_unread(error)}", None, {}
     try:
-        files = {} if ours else _array_files(directory, key)
+        files = {} if ours else _array_files(directory, key, micro_step)
     except OSError as error:
         problem, files = f"cannot be listed: {error.strerror or error}", {}
     records = []
@@ -125,7 +130,7 @@ def read_key_datum(
         leaf = found.get(path, Leaf("numpy.ndarray"))
         leaf, file = located.locate(leaf, leaf.data_name or files.get(path))
         if file is not None and leaf.dtype is None:
-            leaf = _with_dtype(leaf, file)
+            leaf = _with_dtype(leaf, file, may_be_text=key in INPUT_KEYS)
         records.append(Record(f"{key}.{path}" if path else key, "data", path, leaf, file))
     if problem is not None:
         records.append(Record(key, "data", "", Leaf("unreadable", error=problem)))
@@ -143,20 +148,32 @@ def is_ours(root: Path, directory: Path, key: str) -> bool:
     return isinstance(content, dict) and "seq" in content
 
 
-def _with_dtype(leaf: Leaf, file: str) -> Leaf:
-    """Complete a leaf of msprobe's, whose JSON does not say the dtype, from its file."""
+def _with_dtype(leaf: Leaf, file: str, *, may_be_text: bool) -> Leaf:
+    """Complete a leaf of msprobe's, whose JSON does not say the dtype, from its file.
+
+    Args:
+        may_be_text: its key is one of texts, which MindRLHF saves as their bytes.
+    """
     try:
         array = open_npy(file)
     except ArrayFileError as error:
         return replace(leaf, error=f"{os.path.basename(file)} {error}")
-    return replace(leaf, dtype=dtype_name(array.dtype), shape=leaf.shape or array.shape)
+    leaf = replace(leaf, dtype=dtype_name(array.dtype), shape=leaf.shape or array.shape)
+    if may_be_text and array.dtype == np.uint8 and array.ndim == 1 and array.size <= _MOST_TEXT:
+        with contextlib.suppress(UnicodeDecodeError):
+            return replace(leaf, type="str", value=array.tobytes().decode("utf-8"))
+    return leaf
 
 
-def _array_files(directory: Path, key: str) -> dict[str, str]:
+def _array_files(directory: Path, key: str, micro_step: int) -> dict[str, str]:
     """Return msprobe's array files of a key by path.
 
     `<key>.npy`, `<key>.<path>.npy`, and of its first versions `<key><i>.npy` and `<key>_<i>.npy`.
+    Of its `save`, those of the micro-step.
     """
+    saves = saves_in(directory, key).get(key, [])
+    if micro_step < len(saves):
+        return saves[micro_step]
     pattern = re.compile(re.escape(key) + r"(?:\.(?P<path>.+)|_?(?P<index>\d+))?\.npy")
     found = {}
     for name in sorted(os.listdir(directory)):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.tensor_dump import Save, saves_in
 
 _Place = TypeVar("_Place")
 
@@ -105,13 +106,24 @@ def _held_entries(directory: Path) -> bool:
 def key_data_directories(
     root: Path, unlisted: layout.OnUnlisted
 ) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    """Yield ((key, step, rank, micro-step), directory) for key data below `root`."""
+    """Yield ((key, step, rank, micro-step), directory) for key data below `root`.
+
+    What msprobe's `save` wrote has no directory of its own for each save.
+    """
     data = root / layout.KEY_DATA_DIR
     for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
+        step = layout.step_number(step_dir.name)
+        assert step is not None
+        if step_dir.parent == root:  # saved from inside a network
+            for rank, path in layout.rank_directories(
+                step_dir, links=True, unlisted=unlisted
+            ).items():
+                for key, saves in _dumped(path, None, unlisted).items():
+                    yield from (((key, step, rank, n), path) for n in range(len(saves)))
+            continue
         if step_dir.parent.parent != data:
             continue
-        key, step = step_dir.parent.name, layout.step_number(step_dir.name)
-        assert step is not None
+        key = step_dir.parent.name
         ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
         for rank, path in ranks.items():
             micro_steps = [
@@ -119,5 +131,16 @@ def key_data_directories(
                 for child in layout.subdirectories(path, links=True, unlisted=unlisted)
                 if (number := layout.micro_step_number(child.name)) is not None
             ]
-            for number, child in sorted(micro_steps) or [(0, path)]:
+            if not micro_steps:
+                saves = _dumped(path, key, unlisted).get(key, [{}])
+                micro_steps = [(number, path) for number in range(len(saves))]
+            for number, child in sorted(micro_steps):
                 yield (key, step, rank, number), child
+
+
+def _dumped(directory: Path, key: str | None, unlisted: layout.OnUnlisted) -> dict[str, list[Save]]:
+    try:
+        return saves_in(directory, key)
+    except OSError as error:
+        unlisted(directory, error)
+        return {}
