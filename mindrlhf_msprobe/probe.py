@@ -274,8 +274,11 @@ class Probe:
         named = isinstance(configurations, Mapping) or hasattr(configurations, "__dict__")
         named = named or hasattr(type(configurations), "__dataclass_fields__")
         if nameless or not (named or hasattr(configurations, "_fields")):
+            from mindrlhf_msprobe.capture.configurations import as_text
+
             raise UsageError(
-                f"save_configs() got {configurations!r} ({type(configurations).__name__}); "
+                f"save_configs() got {as_text(configurations):.80s} "
+                f"({type(configurations).__name__}); "
                 f"expected a mapping of name to configuration."
             )
         from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS

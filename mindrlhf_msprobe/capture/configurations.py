@@ -167,7 +167,8 @@ def as_text(value: Any) -> str:
 def _key_text(key: Any) -> str:
     if isinstance(key, enum.Enum):
         return str(key.name)
-    return key if isinstance(key, str) else as_text(key)
+    # A class of its own may not be able to be formatted; its characters stay.
+    return str.__str__(key) if issubclass(type(key), str) else as_text(key)
 
 
 def address_free(text: str) -> str:

@@ -248,6 +248,53 @@ def test_what_names_no_configurations_is_refused(
         probe.save_configs(value)
 
 
+class BrokenText(str):
+    """A text, as far as json is concerned, that cannot be formatted."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        raise RuntimeError("no text")
+
+
+class BrokenKey:
+    """A name that has no text at all."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def test_a_name_whose_text_raises_costs_nothing_else(make_probe: Callable[..., Probe]) -> None:
+    """At the top and below it; a text stays what it is, whatever its class does."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs(
+        {BrokenText("actor"): {BrokenText("lr"): BrokenText("x")}, BrokenKey(): 1, "critic": 2}
+    )
+    probe.close()
+    assert open_run(probe.config.dump_path).configurations() == {
+        "actor": {"lr": "x"},
+        "<BrokenKey, whose repr failed: RuntimeError>": 1,
+        "critic": 2,
+    }
+    assert not open_run(probe.config.dump_path).lost
+
+
+@pytest.mark.parametrize("value", [[BrokenKey()], ["x" * 10_000]])
+def test_misuse_is_named_also_where_the_value_cannot_be_shown(
+    make_probe: Callable[..., Probe], value: Any
+) -> None:
+    """What raises is the error that says what was expected, in a line that can be read."""
+    probe = make_probe(configurations_dump=True)
+    with pytest.raises(UsageError, match="expected a mapping of name") as raised:
+        probe.save_configs(value)
+    assert len(str(raised.value)) < 400
+
+
 def test_it_is_readable_when_the_call_returns(make_probe: Callable[..., Probe]) -> None:
     """When save_configs returns, the file is whole."""
     probe = make_probe(configurations_dump=True)
