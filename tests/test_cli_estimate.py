@@ -192,6 +192,16 @@ def test_a_run_that_holds_nothing_cannot_be_estimated_from(tmp_path, capsys):
     assert "nothing to estimate from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", [["--include", "no_such_cell"], ["--exclude", "."]])
+def test_a_choice_that_leaves_no_cell_is_said_to_be_one(tmp_path, capsys, option):
+    """Key data alone would be an answer to another question."""
+    record_training(tmp_path / "run", steps=1)
+    assert main(["estimate", str(tmp_path / "run"), *option]) == 2
+    said = capsys.readouterr().err
+    assert f"{option[0][2:]} leaves no cell of the " in said
+    assert "such as " in said
+
+
 def test_records_without_fingerprints_are_an_upper_bound(tmp_path):
     """Equal tensors cannot be told then, which is said."""
     record_training(tmp_path / "with", steps=1)

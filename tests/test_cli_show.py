@@ -89,6 +89,26 @@ def test_what_is_held_can_be_listed_of_one_step(run, capsys):
     assert all(item["size"] < both[name]["size"] for name, item in one.items())
 
 
+@pytest.mark.parametrize(
+    ("steps", "held"),
+    [
+        ([0], "it holds step 0."),
+        ([0, 1], "it holds steps 0 and 1."),
+        ([0, 1, 2], "it holds steps 0 to 2."),
+        ([0, 1, 2, 5, 7, 8], "it holds steps 0 to 2, 5, 7 and 8."),
+    ],
+)
+def test_the_steps_there_are_stand_in_a_sentence(tmp_path, capsys, steps, held):
+    """A step that is not there is answered by those that are."""
+    recording = Recording(tmp_path / "run")
+    for step in steps:
+        recording.writer.save_key_data("loss", step, 0, lambda: {"seq": 0, "data": []}, {})
+        recording.writer.end_step(step, {})
+    recording.close()
+    assert main(["show", str(tmp_path / "run"), "--step", "9"]) == 2
+    assert capsys.readouterr().err.strip().endswith(held)
+
+
 @pytest.mark.parametrize("wrong", [["--step", "9"], ["--rank", "5"]])
 def test_a_step_or_rank_that_the_run_does_not_hold_is_refused(run, capsys, wrong):
     """Exit code 2, and a message that names what it does hold."""

@@ -56,7 +56,7 @@ class _Shown:
 
 def _show(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.wording import spans
+    from mindrlhf_msprobe.report.wording import in_words
     from mindrlhf_msprobe.storage.reader import open_run
 
     if not arguments.path:
@@ -65,7 +65,9 @@ def _show(arguments: argparse.Namespace) -> int:
     at = {"step": arguments.step, "rank": arguments.rank}
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):
         if number is not None and number not in held:
-            raise UsageError(f"{run.path} holds no {what} {number}; it holds {what} {spans(held)}.")
+            raise UsageError(
+                f"{run.path} holds no {what} {number}; it holds {in_words(what, held)}."
+            )
     if name is None:
         shown = _run(run, at)
     elif name in run.phases:

@@ -77,6 +77,21 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
+def in_words(what: str, numbers: Sequence[int]) -> str:
+    """Return sorted numbers of a thing as a sentence names them: steps 0 to 2 and 5."""
+    if not numbers:
+        return f"no {what}"
+    parts: list[str] = []
+    for span in spans(numbers).split(", "):
+        first, _, last = span.partition("-")
+        if last and int(last) == int(first) + 1:
+            parts += [first, last]
+        else:
+            parts.append(f"{first} to {last}" if last else first)
+    listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+    return f"{what}{'s' * (len(numbers) > 1)} {listed}"
+
+
 def stop_lines(stops: Sequence[Stopped]) -> list[str]:
     """Return where the runs stopped that did not finish, in lines."""
     lines = [f"{stop.run} {stopped_at(stop, stop.ranks)}" for stop in stops[:_STOPS]]

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import is_temporary_of_ours, reserve_of
-from mindrlhf_msprobe.storage.removal import Removal, is_journal, was_recorded
+from mindrlhf_msprobe.storage.removal import Removal, is_journal, is_removable, was_recorded
 from mindrlhf_msprobe.storage.world import RankLock, process_started
 
 _SHOWN = 3  # files that are named
@@ -72,20 +72,28 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> dict[str, Any] |
                 f"away, or give another dump_path."
             )
         return found
-    steps = [
-        number
-        for step_dir in layout.step_directories(root)
-        if (number := layout.step_number(step_dir.name)) is not None
-        and (directory := layout.rank_directories(step_dir).get(rank)) is not None
-        and was_recorded(root, directory)
-    ]
-    if steps and max(steps) >= first_step:
+    steps: dict[bool, set[int]] = {True: set(), False: set()}  # of this package, or of another tool
+    for step_dir in layout.step_directories(root):
+        number = layout.step_number(step_dir.name)
+        directory = layout.rank_directories(step_dir).get(rank)
+        if number is not None and directory is not None and was_recorded(root, directory):
+            steps[is_removable(root, directory)].add(number)
+    last = max(steps[True] | steps[False], default=-1)
+    if last < first_step:
+        return None
+    what = f"dump_path {root} holds dumps of rank {rank} up to step {last}"
+    if not steps[True]:
         raise RunError(
-            f"dump_path {root} holds dumps of rank {rank} up to step {max(steps)}, but not their "
-            f"{path.name}, so there is no run to resume. Bring {path.name} back, give another "
-            f"dump_path, or set existing: overwrite to replace what was recorded."
+            f"{what}. They are of another tool, so there is no run to resume, and existing: "
+            f"overwrite does not remove them. Give another dump_path, or move them away."
         )
-    return None
+    replaced = "what was recorded"
+    if steps[False]:
+        replaced = f"what a {layout.JOURNAL_FILE} names; dumps of another tool stay"
+    raise RunError(
+        f"{what}, but not their {path.name}, so there is no run to resume. Bring {path.name} back, "
+        f"give another dump_path, or set existing: overwrite to replace {replaced}."
+    )
 
 
 def being_written(root: Path, lock: RankLock) -> str:

@@ -112,7 +112,7 @@ def estimate(
         ranks: None for as many as recorded.
 
     Raises:
-        RunError: the run holds nothing of `phases`.
+        RunError: the run holds nothing of `phases`, or no cell that is wanted.
     """
     block = os.statvfs(run.path).f_frsize or 4096
     largest: dict[tuple[str, int], PhaseEstimate] = {}
@@ -120,6 +120,7 @@ def estimate(
     for place in sorted(_estimates(run, wanted, block, unsized), key=lambda e: -e.size):
         if phases is None or place.phase in phases:
             largest.setdefault((place.phase, place.rank), place)
+    _refuse_no_cell(run, wanted, phases)
     if not largest:
         what = "neither layer nor key data" if phases is None else f"none of {', '.join(phases)}"
         raise RunError(f"{run.path} holds nothing to estimate from: {what}.")
@@ -137,6 +138,24 @@ def estimate(
             *_about_further_steps(found if phases is not None else ()),
         ),
     )
+
+
+def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | None) -> None:
+    """Refuse a choice of cells that leaves none of those that the run recorded.
+
+    Raises:
+        RunError: it does.
+    """
+    given = [name for name in ("include", "exclude") if getattr(wanted, name)]
+    asked = [phase for phase in run.phases if phases is None or phase in phases]
+    cells = {entry.cell for phase in asked for entry in run.entries(phase)} if given else set()
+    if cells and not any(map(wanted.records_cell, cells)):
+        raise RunError(
+            f"{run.path}: {' and '.join(given)} leave{'s' * (len(given) == 1)} no cell of the "
+            f"{len(cells)} that were recorded, such as {min(cells, key=len)}; expected regular "
+            f"expressions that match names of cells, which `mindrlhf-msprobe show {run.path} "
+            f"{asked[0]}` lists."
+        )
 
 
 def size_at(

@@ -101,6 +101,11 @@ def was_recorded(root: Path, directory: Path) -> bool:
     return any(_arrays_of(directory / name / description) is not None for name in _names(directory))
 
 
+def is_removable(root: Path, directory: Path) -> bool:
+    """Tell whether `Removal` knows what of a directory that was recorded is this package's."""
+    return _key_of(root, directory) is not None or is_journal(directory / layout.JOURNAL_FILE)
+
+
 def is_journal(path: Path) -> bool:
     """Tell whether a file is a journal of this package, as far as it was written."""
     if not _is_file(path):

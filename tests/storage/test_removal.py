@@ -257,3 +257,26 @@ def test_names_that_no_file_can_have_stop_nothing(tmp_path: Path) -> None:
     saved.write_text(json.dumps({"seq": 1, "data": [{"data_name": name} for name in names]}))
     begin(path, "overwrite").close()
     assert [file.name for file in path.rglob("*.json*")] == ["run.json"]
+
+
+@pytest.mark.parametrize("ours_too", [False, True])
+def test_the_refusal_to_resume_promises_only_what_overwrite_does(
+    tmp_path: Path, ours_too: bool
+) -> None:
+    """Dumps of msprobe, which know no journal, are not removed, whatever is advised."""
+    path = tmp_path / "run"
+    if ours_too:
+        killed(path)
+        (path / "run.json").unlink()
+    msprobes = path / "reference_compute_log_prob/step7/rank0/dump.json"
+    msprobes.parent.mkdir(parents=True)
+    msprobes.write_text('{"task": "statistics", "data": {}}')
+    with pytest.raises(RunError, match="up to step 7") as refused:
+        begin(path, "resume")
+    said = str(refused.value)
+    assert ("set existing: overwrite" in said) == ours_too
+    assert ("dumps of another tool stay" in said) == ours_too
+    assert ("overwrite does not remove them" in said) == (not ours_too)
+    begin(path, "overwrite").close()
+    assert msprobes.exists()
+    assert [*path.rglob("records.jsonl")] == []
