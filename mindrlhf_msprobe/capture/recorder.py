@@ -574,7 +574,8 @@ class Recorder:
         """Count a fault while recording and log it once per kind; raise it in strict mode."""
         if error is self._raised:  # on its way out already, through another guard
             raise error
-        kind = f"{what}: {type(error).__name__}"
+        why = error.kind if isinstance(error, HoldLostError) else type(error).__name__
+        kind = f"{what}: {why}"
         with self._lock:
             first = kind not in self._lost
             self._lost[kind] = self._lost.get(kind, 0) + count

@@ -33,7 +33,10 @@ class HoldLostError(Exception):
 
     Attributes:
         loss: what happened to it.
+        kind: what is counted of it, in words.
     """
+
+    kind = "the dump_path was lost"
 
     def __init__(self, loss: Loss) -> None:
         super().__init__(f"the dump_path is no longer the directory that was claimed ({loss})")

@@ -164,7 +164,7 @@ class Manifest:
     def _stop_of_loss(self) -> Stop:
         done = self.attempt["last_completed_step"]
         step = (self.attempt.get("begins_with") or 0) if done is None else done + 1
-        return Stop(FAILED, step, None, HoldLostError.__name__, str(self._hold.lost))
+        return Stop(FAILED, step, None, None, f"{HoldLostError.kind} ({self._hold.lost})")
 
     def _content(self) -> bytes:
         attempts = [

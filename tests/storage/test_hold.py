@@ -87,9 +87,10 @@ def test_recording_stops_where_its_directory_is_no_longer_its_own(
     probe.close()
     said = [record.getMessage() for record in caplog.records if record.name == logger.name]
     assert len([line for line in said if "Recording stops in step 1" in line]) == 1
-    lost = {"key data loss: HoldLostError": 3 + (when == "in a step"), "a step: HoldLostError": 3}
+    lost = {"key data loss: the dump_path was lost": 3 + (when == "in a step"), "a step: the dump_path was lost": 3}
     assert probe._recorder._lost == lost  # type: ignore[union-attr]
     assert [line for line in said if "records lost while recording" in line]
+    assert not [line for line in said if "Error" in line], "names of classes in sentences"
     assert len(said) == 2
     assert content(tmp_path) == before
     for manifest in tmp_path.rglob("run.json"):
@@ -145,7 +146,7 @@ def test_a_lock_that_is_removed_ends_the_run_as_failed(tmp_path: Path) -> None:
     manifest = json.loads((path / "run.json").read_bytes())
     assert manifest["state"] == "failed"
     assert manifest["attempts"][-1]["last_completed_step"] == 0
-    assert manifest["lost"]["key data loss: HoldLostError"] == 1
+    assert manifest["lost"]["key data loss: the dump_path was lost"] == 1
     assert os.listdir(path / "data/loss") == ["step0"]
     with pytest.raises(RunError, match="already holds a run"):
         begin(path)
@@ -162,7 +163,7 @@ def test_what_another_wrote_into_the_lock_ends_recording(tmp_path: Path) -> None
     probe.save_data(loss=1.0)
     probe.step()
     probe.close()
-    assert probe._recorder._lost["a step: HoldLostError"] == 1  # type: ignore[union-attr]
+    assert probe._recorder._lost["a step: the dump_path was lost"] == 1  # type: ignore[union-attr]
     after = content(path)
     after.setdefault(".run.json.lock", before[".run.json.lock"])
     assert after == before
@@ -232,7 +233,7 @@ def test_recording_stops_where_its_manifest_is_no_longer_its_own(
     said = [record.getMessage() for record in caplog.records if record.name == logger.name]
     assert len([line for line in said if "run.json" in line and "Recording stops" in line]) == 1
     lost = probe._recorder._lost  # type: ignore[union-attr]
-    assert lost["a step: HoldLostError"] == (1 if when == "before close" else 2)
+    assert lost["a step: the dump_path was lost"] == (1 if when == "before close" else 2)
     after = content(tmp_path)
     after.setdefault("run/.run.json.lock", before["run/.run.json.lock"])
     assert after == before
