@@ -90,6 +90,25 @@ class Messages:
                 step,
             )
 
+    def place_lost(self, root: Path, step: int, place: Path, steps: int, taken: bool) -> None:
+        """Say that a directory of a phase or of key data is gone, or is another one by now.
+
+        Args:
+            steps: how many of those that were recorded into it are lost.
+        """
+        if self._first("place lost", place, taken):
+            logger.warning(
+                "%s %s while this job records into it, which was noticed in step %d: %d step(s) "
+                "that were recorded there are lost. %s Training goes on; what is lost is counted.",
+                root / place,
+                "was replaced by something else" if taken else "was removed",
+                step,
+                steps,
+                "Nothing is recorded into what stands there now: move it away to record again."
+                if taken
+                else "Recording goes on in a new directory.",
+            )
+
     def silent(self, phase: Phase, step: int) -> None:
         """Say that no cell ran in a phase."""
         if self._first("silent", phase.name):

@@ -30,6 +30,7 @@ from mindrlhf_msprobe.storage.hold import HoldLostError
 from mindrlhf_msprobe.storage.layout import manifest_name
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import STEP, Ledger
+from mindrlhf_msprobe.storage.own_places import PlaceLostError
 from mindrlhf_msprobe.storage.writer import RunWriter
 
 if TYPE_CHECKING:
@@ -574,7 +575,8 @@ class Recorder:
         """Count a fault while recording and log it once per kind; raise it in strict mode."""
         if error is self._raised:  # on its way out already, through another guard
             raise error
-        why = error.kind if isinstance(error, HoldLostError) else type(error).__name__
+        in_words = isinstance(error, (HoldLostError, PlaceLostError))
+        why = error.kind if in_words else type(error).__name__
         kind = f"{what}: {why}"
         with self._lock:
             first = kind not in self._lost
@@ -586,6 +588,8 @@ class Recorder:
         if isinstance(error, HoldLostError):
             manifest = manifest_name(self._writer.rank)
             self._messages.hold_lost(self._writer.root, manifest, step, error.loss)
+        elif isinstance(error, PlaceLostError):
+            self._messages.place_lost(self._writer.root, step, error.place, count, error.taken)
         elif first:
             self._messages.fault(what, step, error)
 

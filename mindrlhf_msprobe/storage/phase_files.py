@@ -34,6 +34,8 @@ _FLUSH = 1 << 16  # bytes of dump.json that are written at once
 
 #: Told what was lost, why, and how many records that is.
 Report = Callable[[str, BaseException, int], None]
+#: Makes a directory, without what an earlier attempt recorded into it; raises where it cannot.
+Make = Callable[[Path], None]
 
 
 def start_afresh(root: Path, directory: Path) -> None:
@@ -59,14 +61,14 @@ class PhaseFiles:
     not write.
 
     Args:
-        root: the run's directory; `directory` lies below it.
+        make: makes `directory`.
         task: as dump.json names it.
         report: told of losses that show only later than the call that lost them.
     """
 
-    def __init__(self, root: Path, directory: Path, task: str, report: Report) -> None:
-        self._root = root
-        self._directory = directory
+    def __init__(self, make: Make, directory: Path, task: str, report: Report) -> None:
+        self._make = make
+        self._directory = self.directory = directory
         self._tensors = directory / layout.TENSOR_DIR
         self._report = report
         self._journal: _Journal | None = None
@@ -182,6 +184,7 @@ class PhaseFiles:
         if self._journal is not None:
             self._journal.close()
             self._dump.close()
+            self._gone = True
         return len(self._entries)
 
     def _close_list(self) -> None:
@@ -197,7 +200,7 @@ class PhaseFiles:
 
     def _make_directory(self) -> None:
         if not self._made:
-            start_afresh(self._root, self._directory)
+            self._make(self._directory)
             self._of_others = set(os.listdir(self._directory))
             self._made = True
 

@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.frozen import dataclass
-from mindrlhf_msprobe.storage import layout, manifest
+from mindrlhf_msprobe.storage import layout, manifest, recorded
 from mindrlhf_msprobe.storage.arrays import save_npy
 from mindrlhf_msprobe.storage.atomic import put_in_place, temporary_of, write_json
 from mindrlhf_msprobe.storage.background import Background, Batch, FaultSink
@@ -28,6 +29,7 @@ from mindrlhf_msprobe.storage.hold import HoldLostError, Loss
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.manifest import Manifest
+from mindrlhf_msprobe.storage.own_places import OwnPlaces, PlaceLostError
 from mindrlhf_msprobe.storage.phase_files import PhaseFiles, start_afresh
 
 #: Bytes that may wait to be written unless the configuration says otherwise.
@@ -115,6 +117,8 @@ class RunWriter:
         # Of the writing thread: the directories made, and what was written where, each by its step.
         self._key_data_dirs: dict[Path, int] = {}
         self._key_data: list[tuple[int, str, Path]] = []
+        self._places = OwnPlaces(root, rank, self._place_lost)
+        self._lost_before: dict[Path, int] = {}  # directory → the step before which it was lost
         self._networks_noted = False
 
     @property
@@ -252,7 +256,7 @@ class RunWriter:
 
         def write_arrays(copies: Mapping[str, np.ndarray]) -> None:
             if step_dir not in self._key_data_dirs:
-                start_afresh(self.root, step_dir)
+                self._start_afresh(step_dir, step)
                 self._key_data_dirs[step_dir] = step
             temporary.mkdir()
             try:
@@ -277,6 +281,11 @@ class RunWriter:
         def drop() -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
+        def give_up() -> None:
+            with suppress(HoldLostError):  # which has been reported
+                self._manifest.check()
+                drop()
+
         with self._lock:
             self._refuse_ended(step)
             self._steps_with_data.add(step)
@@ -287,7 +296,7 @@ class RunWriter:
                 self._refuse_ended(step)
                 self._background.hand_over(what, write_description)
         except Exception:
-            self._hand_over(what, drop)
+            self._background.hand_over(what, give_up)
             raise
 
     def save_configurations(self, content: Callable[[], Mapping[str, Any]]) -> None:
@@ -384,6 +393,7 @@ class RunWriter:
                     if complete or not known:
                         self._background.report("a step", error)
                     return
+                self._places.check(step)
                 self._end_phases({phase: ended[phase].files for phase in ended})
                 self._end_key_data(step)
                 self._forget_key_data(step)
@@ -402,6 +412,10 @@ class RunWriter:
 
     def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
         for (phase, _), files in ended.items():
+            if (lost := self._places.lost(files.directory)) is not None:
+                if count := files.give_up():
+                    self._background.report("an entry", lost, count)
+                continue
             try:
                 self._ledger.wrote(phase, files.finish())
             except OSError as error:
@@ -413,13 +427,30 @@ class RunWriter:
     def _end_key_data(self, step: int) -> None:
         saves: dict[int, Counter[str]] = {}
         for of_step, key, directory in self._key_data:
-            if of_step <= step and directory.exists():
+            if of_step <= step and (lost := self._places.lost(directory)) is not None:
+                self._background.report(_named(key), lost)
+            elif of_step <= step and directory.exists():
                 saves.setdefault(of_step, Counter())[key] += 1
             elif of_step <= step:
                 gone = FileNotFoundError(f"{directory} was removed before the step ended")
                 self._background.report(_named(key), gone)
         for of_step, counts in saves.items():
             self._manifest.note_recorded(of_step, {}, counts)
+
+    def _start_afresh(self, directory: Path, step: int) -> None:
+        """Make a directory of a step, where those around it are still this run's."""
+        self._places.admit(directory, step)
+        start_afresh(self.root, directory)
+        self._places.note(directory)
+
+    def _place_lost(self, error: PlaceLostError) -> None:
+        """Count the steps that were lost with a directory, as far as they are listed."""
+        listed = self._manifest.content.get("recorded")
+        first = self._lost_before.get(error.place, 0)
+        steps, last = recorded.steps_in(listed, error.place, first)
+        self._lost_before[error.place] = max(first, last + 1)
+        if steps or error.taken:
+            self._background.report(f"steps in {error.place}", error, steps)
 
     def _forget_key_data(self, step: int) -> None:
         self._key_data = [saved for saved in self._key_data if saved[0] > step]
@@ -458,6 +489,7 @@ class RunWriter:
         def write() -> None:
             if lost is not None:
                 self._manifest.content["lost"] = dict(lost)
+            self._places.release()
             self._manifest.close(stop)
 
         self._background.finish(layout.manifest_name(self.rank), write)
@@ -527,7 +559,12 @@ class RunWriter:
         known = self._phases.get((phase, step))
         if known is None:
             directory = layout.entry_dir(self.root, phase, step, self.rank)
-            files = PhaseFiles(self.root, directory, self._task, self._background.report)
+            files = PhaseFiles(
+                lambda path: self._start_afresh(path, step),
+                directory,
+                self._task,
+                self._background.report,
+            )
             known = self._phases[phase, step] = _Phase(files)
             self._steps_with_data.add(step)
         return known

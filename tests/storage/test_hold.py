@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from runs import Recording
 
 from mindrlhf_msprobe import Probe, RunError, open_run
 from mindrlhf_msprobe.log import logger
@@ -87,7 +89,10 @@ def test_recording_stops_where_its_directory_is_no_longer_its_own(
     probe.close()
     said = [record.getMessage() for record in caplog.records if record.name == logger.name]
     assert len([line for line in said if "Recording stops in step 1" in line]) == 1
-    lost = {"key data loss: the dump_path was lost": 3 + (when == "in a step"), "a step: the dump_path was lost": 3}
+    lost = {
+        "key data loss: the dump_path was lost": 3 + (when == "in a step"),
+        "a step: the dump_path was lost": 3,
+    }
     assert probe._recorder._lost == lost  # type: ignore[union-attr]
     assert [line for line in said if "records lost while recording" in line]
     assert not [line for line in said if "Error" in line], "names of classes in sentences"
@@ -257,3 +262,122 @@ def test_a_manifest_that_was_edited_or_brought_back_is_still_its_own(tmp_path: P
         [],
         [True, True],
     )
+
+
+def data_removed(path: Path) -> None:
+    shutil.rmtree(path / "data")
+
+
+def key_removed(path: Path) -> None:
+    shutil.rmtree(path / "data/loss")
+
+
+def data_emptied(path: Path) -> None:
+    """It is another directory, but nobody's yet."""
+    shutil.rmtree(path / "data")
+    (path / "data").mkdir()
+
+
+def data_of_others(path: Path) -> None:
+    (path / "data").rename(path.with_name("moved"))
+    (path / "data/loss/step0/rank0").mkdir(parents=True)
+    (path / "data/mine.txt").write_text("a user's")
+
+
+def key_of_others(path: Path) -> None:
+    (path / "data/loss").rename(path.with_name("moved"))
+    (path / "data/loss").mkdir()
+    (path / "data/loss/mine.txt").write_text("a user's")
+
+
+def data_linked(path: Path) -> None:
+    (path / "data").rename(path.with_name("moved"))
+    (path / "data").symlink_to(path.with_name("moved"))
+
+
+@pytest.mark.parametrize("when", ["between steps", "in a step", "before close"])
+@pytest.mark.parametrize(
+    "take_away",
+    [data_removed, key_removed, data_emptied, data_of_others, key_of_others, data_linked],
+)
+def test_a_directory_of_key_data_that_goes_away_takes_no_step_silently(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    take_away: Callable[[Path], None],
+    when: str,
+) -> None:
+    """Its steps are counted, and said to be lost once; only what is this run's is written into."""
+    path = tmp_path / "run"
+    probe = begin(path)
+    for step in range(3):
+        probe.save_data(loss=float(step))
+        probe.step()
+    if when == "in a step":
+        probe.save_data(loss=3.0)
+        assert probe._recorder is not None
+        probe._recorder._writer.wait()
+    take_away(path)
+    of_others = {name: b for name, b in content(tmp_path).items() if "json" not in name}
+    caplog.clear()
+    for step in range(3, 3 if when == "before close" else 6):
+        if when == "between steps" or step > 3:
+            probe.save_data(loss=float(step))
+        probe.step()
+    probe.close()
+    said = [record.getMessage() for record in caplog.records if "3 step(s) that" in record.message]
+    taken = take_away in (data_of_others, key_of_others, data_linked)
+    assert len(said) == 1
+    assert ("Recording goes on in a new directory" in said[0]) == (not taken)
+    lost = json.loads((path / "run.json").read_bytes())["lost"]
+    place = "data/loss" if take_away in (key_removed, key_of_others) else "data"
+    how = "the directory was replaced" if taken else "the directory was removed"
+    assert lost[f"steps in {place}: {how}"] == 3
+    after = content(tmp_path)
+    assert {name: after[name] for name in of_others} == of_others
+    saved = 3 if when != "before close" else 0
+    if taken:
+        assert lost.get(f"key data loss: {how}", 0) == saved
+        new = [name for name in after if "step4" in name or "step5" in name]
+        assert new == []
+    elif saved:
+        there = {datum.step for datum in open_run(path).key_data("loss")}
+        assert there == ({3, 4, 5} if when == "between steps" else {4, 5})
+        gone = sum(n for what, n in lost.items() if what.startswith("key data loss"))
+        assert gone == (when == "in a step")
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_directory_of_a_phase_that_goes_away_takes_no_step_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """As one of key data; and what other ranks of the job have made anew is not somebody else's."""
+    monkeypatch.setenv("RANK_SIZE", "2")
+    recordings = [Recording(tmp_path, rank=rank) for rank in (0, 1)]
+    faults: list[tuple[str, int]] = []
+    recordings[0].writer._background._fault = lambda what, error, n: faults.append((what, n))
+    recordings[1].writer._background._fault = lambda what, error, n: None
+
+    def step(number: int, recording: Recording) -> None:
+        with recording.phase("actor_update"):
+            recording.call("a", "Dense", lambda x: x + 1, np.ones(4))
+        recording.end_step()
+
+    for number in range(2):
+        for recording in recordings:
+            step(number, recording)
+    shutil.rmtree(tmp_path / "actor_update")
+    if taken:
+        (tmp_path / "actor_update/step9/rank0").mkdir(parents=True)
+    if not taken:
+        step(2, recordings[1])
+    for number in (2, 3):
+        step(number, recordings[0])
+    lost = {what: sum(n for w, n in faults if w == what) for what, _ in faults}
+    expected = {"steps in actor_update": 2} | ({"an entry": 2} if taken else {})
+    assert {what: n for what, n in lost.items() if what in ("an entry", *expected)} == expected
+    there = sorted(
+        p.parent.parent.name for p in tmp_path.glob("actor_update/*/rank0/records.jsonl")
+    )
+    assert there == ([] if taken else ["step2", "step3"])
+    for recording in recordings:
+        recording.close()

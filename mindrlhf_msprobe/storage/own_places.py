@@ -1,0 +1,163 @@
+"""Directories of phases and keys in a run: whether they are still those that were written into.
+
+They may be removed under a running job, by somebody who needs the room, or replaced by others. They
+are known by device and inode, which nobody else gets while they are open here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from mindrlhf_msprobe.storage import layout
+
+_Identity = tuple[int, int]  # device and inode
+_MOST_OPEN = 64  # directories that are held open
+
+
+class PlaceLostError(Exception):
+    """A directory that earlier steps were written into is gone, or is another one.
+
+    Attributes:
+        place: it, below the run's directory.
+        taken: whether something else stands there, into which nothing is written.
+        kind: what is counted of it, in words.
+    """
+
+    def __init__(self, place: Path, *, taken: bool) -> None:
+        how = "was replaced" if taken else "was removed"
+        super().__init__(f"the directory {place} {how} while it was recorded into")
+        self.place = place
+        self.taken = taken
+        self.kind = f"the directory {how}"
+
+
+#: Told what was lost, and of which directory.
+OnLost = Callable[[PlaceLostError], None]
+
+
+class OwnPlaces:
+    """Knows the directories above those of steps, by device and inode. Used by one thread.
+
+    Args:
+        root: the run's directory.
+        on_lost: told once of each directory that is lost.
+    """
+
+    def __init__(self, root: Path, rank: int, on_lost: OnLost) -> None:
+        self._root = root
+        self._rank = rank
+        self._on_lost = on_lost
+        self._known: dict[Path, _Identity] = {}
+        self._open: dict[Path, int] = {}
+        self._taken: set[Path] = set()
+
+    def admit(self, directory: Path, step: int) -> None:
+        """Return if what is recorded in `step` may be written into `directory`, or it be made.
+
+        One that is gone is made anew. So is one that other ranks of the job made anew before.
+
+        Raises:
+            PlaceLostError: it would lie in a directory that is not this run's any more.
+        """
+        for place in self._above(directory):
+            if self._look(place, step):
+                raise PlaceLostError(place, taken=True)
+
+    def note(self, directory: Path) -> None:
+        """Note the directories above one that was made."""
+        for place in self._above(directory):
+            if place in self._known:
+                continue
+            if len(self._open) < _MOST_OPEN:
+                with suppress(OSError):
+                    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                    self._open[place] = os.open(self._root / place, flags)
+            if (found := self._identity(place)) is not None:
+                self._known[place] = found
+
+    def check(self, step: int) -> None:
+        """Look at all directories that are known, and tell of those that are lost."""
+        for place in sorted(self._known):
+            if place in self._known:  # and not lost with the one around it
+                self._look(place, step)
+
+    def lost(self, directory: Path) -> PlaceLostError | None:
+        """Return what to say of a directory where something else stands, or around it."""
+        taken = (place for place in self._above(directory) if place in self._taken)
+        place = next(taken, None)
+        return None if place is None else PlaceLostError(place, taken=True)
+
+    def release(self) -> None:
+        """Let go of all of them."""
+        for place in [*self._known, *self._open]:
+            self._forget(place)
+
+    def _look(self, place: Path, step: int) -> bool:
+        """Tell whether something else stands in a place; one that is gone is forgotten."""
+        known, found = self._known.get(place), self._identity(place)
+        if known is None or known == found:
+            self._taken.discard(place)
+            return False
+        taken = found is not None and not self._is_made_anew(place, step)
+        if place not in self._taken:
+            self._on_lost(PlaceLostError(place, taken=taken))
+        for below in [path for path in self._known if place in path.parents]:
+            self._forget(below)
+        if taken:
+            self._taken.add(place)
+        else:
+            self._forget(place)
+        return taken
+
+    def _forget(self, place: Path) -> None:
+        self._known.pop(place, None)
+        self._taken.discard(place)
+        if (file := self._open.pop(place, None)) is not None:
+            os.close(file)
+
+    def _above(self, directory: Path) -> Iterator[Path]:
+        """Yield the directories between the run's and the one of a step, the outermost first."""
+        place = Path()
+        for part in directory.relative_to(self._root).parts:
+            place = place / part
+            if layout.is_step(place) and place.parent != Path(layout.KEY_DATA_DIR):
+                return
+            yield place
+
+    def _identity(self, place: Path) -> _Identity | None:
+        try:
+            status = os.lstat(self._root / place)
+        except FileNotFoundError:
+            return None
+        except OSError:  # that it cannot be asked now says nothing; writing there will
+            return self._known.get(place)
+        return status.st_dev, status.st_ino
+
+    def _is_made_anew(self, place: Path, step: int) -> bool:
+        """Tell whether a directory holds nothing but what other ranks write in this step or later.
+
+        They may be a step behind or ahead.
+        """
+        path = self._root / place
+        try:
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                return False
+            inner = [path]
+            if place == Path(layout.KEY_DATA_DIR):
+                inner = [*path.iterdir()]
+            return all(
+                self._is_of_others(step_dir, step) for at in inner for step_dir in at.iterdir()
+            )
+        except OSError:
+            return False
+
+    def _is_of_others(self, step_dir: Path, step: int) -> bool:
+        number = layout.step_number(step_dir.name)
+        if number is None or number < step - 1:
+            return False
+        ranks = [layout.rank_number(rank.name) for rank in step_dir.iterdir()]
+        return all(rank is not None and rank != self._rank for rank in ranks)
