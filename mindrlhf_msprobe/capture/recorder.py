@@ -575,8 +575,9 @@ class Recorder:
         """Count a fault while recording and log it once per kind; raise it in strict mode."""
         if error is self._raised:  # on its way out already, through another guard
             raise error
-        in_words = isinstance(error, (HoldLostError, PlaceLostError))
-        why = error.kind if in_words else type(error).__name__
+        why = type(error).__name__
+        if isinstance(error, (HoldLostError, PlaceLostError)):
+            why = error.kind
         kind = f"{what}: {why}"
         with self._lock:
             first = kind not in self._lost
