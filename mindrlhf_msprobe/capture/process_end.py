@@ -1,6 +1,11 @@
 """How the process ends, as far as Python tells: `sys.exit()`, and threads that die by an exception.
 
 What was there before is called as ever: whoever replaced `threading.excepthook` is told, too.
+
+Whoever has wrapped what stands here keeps it, also after the last listener is gone: nobody can see
+into a wrapper. So what stands here is made anew for each time, and calls, as long as it lives, what
+stood there when it was made: it can never come to call itself. Where two of them are called one
+within the other, the outer one tells.
 """
 
 from __future__ import annotations
@@ -8,30 +13,26 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 #: Told of an exception, and of the thread that ends by it; None for `sys.exit()` in the main one.
 Listener = Callable[[BaseException, "threading.Thread | None"], None]
 
 _listeners: list[Listener] = []
-_before = SimpleNamespace(exit=None, hook=None)  # what stood there when the first one began
 _lock = threading.RLock()
+_on_its_way = threading.local()  # .ends: the statuses and exceptions that this thread was told of
 
 
 def listen(listener: Listener) -> None:
     """Tell `listener` from now on of what ends this process or one of its threads."""
     with _lock:
         if not _listeners:
-            if sys.exit is not _exit:
-                _before.exit = sys.exit
-                functools.update_wrapper(_exit, sys.exit)
-                sys.exit = _exit
-            if threading.excepthook is not _thread_died:
-                _before.hook = threading.excepthook
-                threading.excepthook = _thread_died
+            if not isinstance(sys.exit, _Exit):
+                sys.exit = _Exit(sys.exit)
+            if not isinstance(threading.excepthook, _ThreadDied):
+                threading.excepthook = _ThreadDied(threading.excepthook)
         _listeners.append(listener)
 
 
@@ -42,10 +43,11 @@ def forget(listener: Listener) -> None:
             _listeners.remove(listener)
         if _listeners:
             return
-        if sys.exit is _exit:  # whoever has replaced it since calls it, and it goes on
-            sys.exit = _before.exit
-        if threading.excepthook is _thread_died:
-            threading.excepthook = _before.hook
+        # Whoever has replaced one since calls it, and it goes on.
+        while isinstance(sys.exit, _Exit):
+            sys.exit = sys.exit.before
+        while isinstance(threading.excepthook, _ThreadDied):
+            threading.excepthook = threading.excepthook.before
 
 
 def abandon() -> None:
@@ -55,17 +57,45 @@ def abandon() -> None:
     _listeners.clear()
 
 
-def _exit(status: Any = None, /) -> NoReturn:
-    if threading.current_thread() is threading.main_thread():
-        _tell(SystemExit(status), None)
-    _before.exit(status)
-    raise SystemExit(status)  # a replacement of sys.exit that returns
+class _Exit:
+    """Stands for `sys.exit`, and calls what stood there."""
+
+    def __init__(self, before: Any) -> None:
+        functools.update_wrapper(self, before)
+        self.before = before
+
+    def __call__(self, status: Any = None, /) -> NoReturn:
+        with _first_of(status) as is_first:
+            if is_first and threading.current_thread() is threading.main_thread():
+                _tell(SystemExit(status), None)
+            self.before(status)
+        raise SystemExit(status)  # a replacement of sys.exit that returns
 
 
-def _thread_died(args: Any, /) -> None:
-    if args.exc_value is not None:
-        _tell(args.exc_value, args.thread)
-    _before.hook(args)
+class _ThreadDied:
+    """Stands for `threading.excepthook`, and calls what stood there."""
+
+    def __init__(self, before: Any) -> None:
+        functools.update_wrapper(self, before)
+        self.before = before
+
+    def __call__(self, args: Any, /) -> None:
+        with _first_of(args.exc_value) as is_first:
+            if is_first and args.exc_value is not None:
+                _tell(args.exc_value, args.thread)
+            self.before(args)
+
+
+@contextmanager
+def _first_of(end: object) -> Iterator[bool]:
+    """Tell whether this thread is not being told of this end already, further out."""
+    ends: list[object] = _on_its_way.__dict__.setdefault("ends", [])
+    is_first = not any(end is one for one in ends)
+    ends.append(end)
+    try:
+        yield is_first
+    finally:
+        ends.pop()
 
 
 def _tell(error: BaseException, thread: threading.Thread | None) -> None:

@@ -1,0 +1,115 @@
+"""What is told of a process that ends, whoever else has replaced `sys.exit` and the hook."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mindrlhf_msprobe.capture import process_end
+
+
+class Ends:
+    """What stood at the two places, and what it was called with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached: list[object] = []
+        monkeypatch.setattr(sys, "exit", self._exit)
+        monkeypatch.setattr(threading, "excepthook", self._hook)
+
+    def _exit(self, status: Any = None, /) -> None:
+        self.reached.append(status)
+        raise SystemExit(status)
+
+    def _hook(self, args: Any, /) -> None:
+        self.reached.append(args.exc_value)
+
+
+PLACES = ((sys, "exit"), (threading, "excepthook"))
+
+
+def end(module: Any, end_of: object) -> None:
+    if module is sys:
+        with pytest.raises(SystemExit):
+            sys.exit(end_of)
+    else:
+        args = SimpleNamespace(exc_value=end_of, thread=threading.current_thread())
+        threading.excepthook(args)
+
+
+def wrapped(function: Any) -> Any:
+    return lambda *args: function(*args)
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
+    return Ends(monkeypatch)
+
+
+@pytest.fixture
+def told() -> Any:
+    """Return a listener that is forgotten in the end."""
+    heard: list[object] = []
+
+    def listener(error: BaseException, thread: threading.Thread | None) -> None:
+        heard.append(error.code if isinstance(error, SystemExit) else error)
+
+    yield heard, listener
+    process_end.forget(listener)
+
+
+@pytest.mark.parametrize(("module", "name"), PLACES)
+@pytest.mark.parametrize("wrappers", [1, 2])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_wrapper_that_stays_is_called_and_told_of_once(
+    ends: Ends, told: Any, module: Any, name: str, wrappers: int, times: int
+) -> None:
+    """Somebody wraps while one listens; then the next one listens, and the process ends."""
+    heard, listener = told
+    for _ in range(times):
+        process_end.listen(listener)
+        for _ in range(wrappers):
+            setattr(module, name, wrapped(getattr(module, name)))
+        process_end.forget(listener)
+    error = ValueError("it")
+    end(module, error)
+    assert (heard, ends.reached) == ([], [error])
+    process_end.listen(listener)
+    end(module, error)
+    assert (heard, ends.reached) == ([error], [error, error])
+
+
+@pytest.mark.parametrize(("module", "name"), PLACES)
+def test_one_who_takes_back_what_he_found_cuts_nobody_off(
+    ends: Ends, told: Any, module: Any, name: str
+) -> None:
+    """A wrapper of the first listening is taken away in the second; the third is told, too."""
+    heard, listener = told
+    first = getattr(module, name)
+    process_end.listen(listener)
+    found = getattr(module, name)
+    setattr(module, name, wrapped(found))
+    process_end.forget(listener)
+    process_end.listen(listener)
+    setattr(module, name, found)
+    error = ValueError("it")
+    end(module, error)
+    assert (heard, ends.reached) == ([error], [error])
+    process_end.forget(listener)
+    assert getattr(module, name) == first
+    process_end.listen(listener)
+    end(module, error)
+    assert (heard, ends.reached) == ([error, error], [error, error])
+
+
+def test_with_nobody_else_everything_is_as_it_was(ends: Ends, told: Any) -> None:
+    before = sys.exit, threading.excepthook
+    _, listener = told
+    for _ in range(3):
+        process_end.listen(listener)
+        assert before != (sys.exit, threading.excepthook)
+        process_end.forget(listener)
+        assert before == (sys.exit, threading.excepthook)
