@@ -29,11 +29,17 @@ class KeyPieces:
         data: both sides.
         note: how the rows were brought together.
         extra: (side, key, micro-step) → why the other side has no such save.
+        cut: key → which side's saves were cut.
     """
 
     data: tuple[StepData, StepData]
     note: str
     extra: Mapping[tuple[int, str, int], str]
+    cut: Mapping[str, int]
+
+    def is_cut(self, side: int, pair: Pair) -> bool:
+        """Tell whether a side has pieces where a whole run of it has other saves."""
+        return pair.entry is None and self.cut.get(pair.event.name) == side
 
     def why_alone(self, side: int, pair: Pair) -> str | None:
         """Return why only one side has a save; None where that is not for this reason."""
@@ -49,6 +55,7 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | N
     sides = [list(a.key_data), list(b.key_data)]
     notes: list[str] = []
     extra: dict[tuple[int, str, int], str] = {}
+    cut: dict[str, int] = {}
     for key, own in keys.items():
         saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]
         tensors = [[_tensor(datum) for datum in side] for side in saves]
@@ -58,13 +65,14 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | N
         if found is None:
             continue
         large, pieces, unknown, words = found
+        cut[key] = large
         sides[large] = [d for d in sides[large] if d.key != key] + pieces
         extra |= {(1 - large, key, micro_step): _UNKNOWN for micro_step in unknown}
         notes.append(f"{key} of A and {own} of B were saved in other numbers of rows; {words}")
     if not notes:
         return None
     both = replace(a, key_data=sides[0]), replace(b, key_data=sides[1])
-    return KeyPieces(both, "; ".join(notes), extra)
+    return KeyPieces(both, "; ".join(notes), extra, cut)
 
 
 def _tensor(datum: KeyDatum) -> Record | None:

@@ -45,11 +45,20 @@ class MicroBatches:
         data: both sides.
         note: how the rows were brought together.
         extra: (side, entry name) → why the other side has no such entry.
+        cut: which side's batches were cut; None where their statistics stand as they are.
     """
 
     data: tuple[StepData, StepData]
     note: str
     extra: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    cut: int | None = None
+
+    def is_cut(self, side: int, pair: Pair) -> bool:
+        """Tell whether a side has pieces where a whole run of it has other records.
+
+        Parameters are of no batch.
+        """
+        return side == self.cut and pair.entry is not None and pair.record.io != "parameters"
 
     def why_alone(self, side: int, pair: Pair) -> str | None:
         """Return why only one side has an entry; None where that is not for this reason."""
@@ -94,7 +103,9 @@ def cut(
     both = replace(a, entries=entries[0]), replace(b, entries=entries[1])
     sizes = [_sizes(rows) for rows in given.rows]
     what = f"{phases[0]} ({sizes[0]} rows a batch) and {phases[1]} ({sizes[1]})"
-    return MicroBatches(both, f"the batch sizes of {what} differ; {why}{note}", extra)
+    was_cut = 1 - small if given.stored else None
+    note = f"the batch sizes of {what} differ; {why}{note}"
+    return MicroBatches(both, note, extra, was_cut)
 
 
 def _sizes(rows: Iterable[int]) -> str:

@@ -119,18 +119,23 @@ class Job:
         """Return what of one place is not compared."""
         unlike = any(own != shown for shown, own in self.sides[1].phases.items())
         data = self.load(step, rank)
-        return PlaceFilter(self.chosen, data, unlike, self.mapping, self._cut[step, rank])
+        return PlaceFilter(self.chosen, data, unlike, self.mapping, self.cut_of(step, rank))
 
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one place; the last plan is kept."""
         if (step, rank) not in self._planned:
             plan = plan_step(step, rank, *self.load(step, rank), self.mapping)
-            batches = self._cut[step, rank]
+            batches = self.cut_of(step, rank)
             if batches is not None:
                 plan = replace(plan, notes=(*plan.notes, batches.note))
             self._planned.clear()
             self._planned[step, rank] = plan
         return self._planned[step, rank]
+
+    def cut_of(self, step: int, rank: int) -> MicroBatches | KeyPieces | None:
+        """Return how one place was cut to batches of one size; None where it was not."""
+        self.load(step, rank)
+        return self._cut[step, rank]
 
     def stopped_by(self, step: int, rank: int) -> bool:
         """Tell whether one of the runs had stopped in this step, or before it."""
@@ -454,25 +459,37 @@ _ITEM_BYTES = {
 
 
 class _Repetitions:
-    """What the repetitions of A recorded in the same place."""
+    """What the repetitions of A recorded in the same place.
+
+    They are whole. Of what A has in pieces, they recorded nothing: a piece has the name of another
+    one's call, and another shape than the whole, which is no noise.
+    """
 
     def __init__(self, job: Job, step: int, rank: int) -> None:
+        self._cut = job.cut_of(step, rank)
         a, b = job.load(step, rank)
         loaded = [view.load(step, rank) for view in job.noise]
         self._of_a = [_index(plan_step(step, rank, a, data)) for data in loaded]
         self._of_b = [_index(plan_step(step, rank, data, b, job.mapping), 1) for data in loaded]
 
     def of(self, pair: Pair) -> tuple[Record | None, ...]:
+        if self._is_cut(pair):
+            return (None,) * len(self._of_a)
         place = _place_of(pair, pair.a)
         return tuple(index.get(place) for index in self._of_a)
 
     def explain(self, pair: Pair) -> bool:
         """Tell whether a record that one run has alone comes and goes among the repetitions."""
+        if self._is_cut(pair):
+            return False
         if pair.b is None:
             place = _place_of(pair, pair.a)
             return any(index.get(place, pair.a) is None for index in self._of_a)
         place = _place_of(pair, pair.b)
         return any(index.get(place) is not None for index in self._of_b)
+
+    def _is_cut(self, pair: Pair) -> bool:
+        return self._cut is not None and self._cut.is_cut(0, pair)
 
 
 _Index = dict[tuple["str | None", str, str], "Record | None"]

@@ -348,3 +348,46 @@ def test_a_wrapper_that_runs_in_one_phase_only_is_left_out(tmp_path):
         run(tmp_path / "other", factor=3).verdict.first_divergence.entry == "Cell.net.Net.forward.0"
     )
     assert run(tmp_path / "unnamed", name="elsewhere").verdict.status is Outcome.INCOMPARABLE
+
+
+@pytest.mark.parametrize(
+    ("whole", "part"), [((tuple(range(8)),), 0), (((0, 1, 2, 3), (4, 5, 6, 7)), 1)]
+)
+def test_repetitions_that_are_whole_excuse_nothing_of_a_piece(tmp_path, whole, part):
+    """Neither that a batch has another shape than its piece, nor the noise of other rows."""
+    parts = [tuple(range(i, i + 2)) for i in range(0, 8, 2)]
+    fault = (UPDATE, part, "layers.0.mlp")
+    run = record(tmp_path / "a", whole=whole, parts=parts, fault=fault)
+    rows = np.random.default_rng(4).normal(size=(8, 5)).astype(np.float32)
+    noise = [record(tmp_path / "r", whole=whole, parts=parts, rows=rows)]
+    result = compare_runs(run, phases=(LOG_PROB, UPDATE), noise=noise)
+    assert result.verdict.status is Outcome.DIVERGED
+    assert result.verdict.first_divergence.entry == f"Cell.layers.0.mlp.Dense.forward.{part}"
+    plain = compare_runs(run, phases=(LOG_PROB, UPDATE))
+    statuses = [{f.record: f.status for f in r.findings} for r in (plain, result)]
+    assert statuses[0] == statuses[1]
+    noted = {f.note for f in result.findings if f.status is Status.DIFFERENT}
+    assert all("no repetition of A recorded it" in note for note in noted)
+
+
+def test_repetitions_of_micro_batches_excuse_noise_of_a_whole_batch_that_is_cut(tmp_path):
+    """What A recorded stands as it is then, and so do its repetitions."""
+    fault = (LOG_PROB, 0, "layers.0.mlp")
+    run = record(tmp_path / "a", fault=fault)
+    rows = np.random.default_rng(4).normal(size=(8, 5)).astype(np.float32)
+    noise = [record(tmp_path / "r", rows=rows)]
+    result = compare_runs(run, phases=(UPDATE, LOG_PROB), noise=noise)
+    assert result.verdict.status is Outcome.WITHIN_TOLERANCE
+
+
+@pytest.mark.parametrize("whole", [(tuple(range(8)),), ((0, 1, 2, 3), (4, 5, 6, 7))])
+def test_repetitions_that_are_whole_excuse_no_piece_of_a_key(tmp_path, whole):
+    def change(rows, number):
+        return rows + np.float32(0.01) * np.eye(len(rows), 3, dtype=np.float32)
+
+    parts = [tuple(range(i, i + 2)) for i in range(0, 8, 2)]
+    run = save_keys(tmp_path / "a", parts, change, whole)
+    noise = [save_keys(tmp_path / "r", parts, whole=whole[::-1])]
+    result = compare_runs(run, keys="old_log_prob=log_prob", noise=noise)
+    assert result.verdict.status is Outcome.DIVERGED
+    assert {f.status for f in result.findings} == {Status.DIFFERENT}
