@@ -6,7 +6,6 @@ costs anything.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ class Current:
     Attributes:
         wait: called before a step or a run ends: returns when graphs that run have handed over what
             they save.
+        snapshot: returns a value as it is now, whatever becomes of its tensors.
         expected: whether calls without any probe are in order, because a trainer's configuration
             decides whether there is one.
         held: where it is a list, it gets what is saved, by name, and nothing is written.
@@ -33,6 +33,7 @@ class Current:
 
     def __init__(self) -> None:
         self.wait: Callable[[], None] = lambda: None
+        self.snapshot: Callable[[Any], Any] = lambda data: data
         self.expected = False
         self.held: list[tuple[str, Any]] | None = None
         self._probes: list[Probe] = []
@@ -50,7 +51,7 @@ class Current:
     def save(self, probe: Probe, name: Any, data: Any) -> None:
         """Save key data with a probe; what is wrong is said once, and training goes on."""
         if self.held is not None and isinstance(name, str):
-            self.held.append((name, data))
+            self.held.append((name, self.snapshot(data)))
             return
         try:
             probe.save_data(name, data)
@@ -58,14 +59,8 @@ class Current:
             self.tell_once(f"save({name!r}, …): {error}")
 
     @contextmanager
-    def once_each_run(self, key: str | None) -> Iterator[list[tuple[str, Any]]]:
-        """Hold what is saved; leave in the list what the last run of a network saved.
-
-        A train cell runs its network for the loss, and may run it once more for the gradients.
-
-        Args:
-            key: one that every run saves once; None: all that is held counts.
-        """
+    def hold(self) -> Iterator[list[tuple[str, Any]]]:
+        """Put what is saved into a list, as it is then, instead of writing it."""
         held: list[tuple[str, Any]] = []
         before, self.held = self.held, held
         try:
@@ -73,15 +68,6 @@ class Current:
             self.wait()
         finally:
             self.held = before
-        runs = max(1, sum(name == key for name, _ in held))
-        times = Counter(name for name, _ in held)
-        seen: Counter[str] = Counter()
-        last = []
-        for name, data in held:
-            seen[name] += 1
-            if times[name] % runs or seen[name] > times[name] - times[name] // runs:
-                last.append((name, data))
-        held[:] = last
 
     @property
     def probe(self) -> Probe | None:

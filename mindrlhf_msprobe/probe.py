@@ -331,7 +331,7 @@ class Probe:
             self._stop = self._recorder.stop(phase, news, at_exit=at_exit)
         try:
             try:
-                if not self._closed:
+                if not self._closed and error is None:
                     self._recorder.wait_for_graphs()
             finally:
                 self._closed = self._ended = True
@@ -358,6 +358,11 @@ class Probe:
         self._phases = self._config.phase_table()
         if self._recorder is not None:
             self._recorder.record_more(self._config)
+
+    def note_fault(self, what: str, error: Exception) -> None:
+        """Count a fault of what records with this probe; raises it in strict mode."""
+        if self._recorder is not None:
+            self._recorder.fault(what, error)
 
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""

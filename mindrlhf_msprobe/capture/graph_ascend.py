@@ -73,7 +73,6 @@ class DumpFolder:
                     VALUES.fault(error)
                 else:
                     receiver.fault("a file that a graph wrote", error)
-        for path in self.path.iterdir():
             path.unlink()
 
     def _hand_over_value(self, kind: str, number: int, path: Path, values: list[int]) -> None:
@@ -129,14 +128,6 @@ def _own_folder() -> DumpFolder:
 FOLDER = _own_folder()
 
 
-def _values_handed_over() -> None:
-    mindspore.runtime.synchronize()
-    FOLDER.clear()
-
-
-VALUES.flush = _values_handed_over
-
-
 class _File(Question):
     """The file a probe writes, without what TensorDump appends to the name."""
 
@@ -181,9 +172,12 @@ def watched(cell, part, path, tensor, call):
 
 
 def before_phase() -> None:
-    """Forget what graphs wrote while no phase was open."""
+    """Save the key data that graphs wrote while no phase was open, and forget the rest."""
     mindspore.runtime.synchronize()
     FOLDER.clear()
+
+
+VALUES.flush = before_phase
 
 
 def after_phase(receiver: Receiver) -> None:

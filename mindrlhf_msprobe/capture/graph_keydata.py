@@ -48,6 +48,7 @@ class _Saving(Question):
             CURRENT.tell_once(f"save() in a graph got the name {name!r}; expected a constant text.")
             return "never"
         if not probe.config.key_data_dump:
+            CURRENT.compiled_without.add(name)
             return "never"
         if is_vectorised():
             probe.leave_out_data(name, "it is saved under vmap, jacrev or jacfwd")
@@ -144,11 +145,19 @@ class Values:
             SAVE_NOW(f"{site.path[0]}_grad", _copied(array, site.outline))
 
     def fault(self, error: Exception) -> None:
-        """Keep what a strict run raises until no graph runs: it would poison the executor."""
-        self._strict_fault = error
+        """Count a fault; a strict run's waits until no graph runs: it would poison the executor."""
+        try:
+            if CURRENT.probe is not None:
+                CURRENT.probe.note_fault("key data of compiled graphs", error)
+        except Exception as strict:
+            self._strict_fault = strict
 
     def wait(self) -> None:
-        """Return when what runs has handed over all it saves; raise what a strict run raises."""
+        """Return when what runs has handed over all it saves.
+
+        Raises:
+            Exception: what a strict run raises, or what the training itself has raised meanwhile.
+        """
         self.flush()
         error, self._strict_fault = self._strict_fault, None
         if error is not None:
@@ -156,6 +165,21 @@ class Values:
 
 
 VALUES = Values()
+
+
+def snapshot(data: Any) -> Any:
+    """Return a value whose tensors are copied to the host."""
+    if isinstance(data, Tensor):
+        host = to_host(data)
+        return HostTensor(host.type, host.dtype, np.array(host.array))
+    if isinstance(data, dict):
+        return {key: snapshot(item) for key, item in data.items()}
+    if isinstance(data, (list, tuple)) and not hasattr(data, "_fields"):
+        return type(data)(snapshot(item) for item in data)
+    return data
+
+
+CURRENT.snapshot = snapshot
 
 
 def _copied(array: np.ndarray, tensor: TensorOutline) -> HostTensor:

@@ -125,6 +125,8 @@ class _Source:
         module = ast.Module(body[0].body if isinstance(body[0], ast.If) else body, [])
         if not isinstance(module.body[0], ast.FunctionDef) or module.body[0].decorator_list:
             raise LookupError(f"{name} is no plain function")
+        if any(_is_mangled(node) for node in ast.walk(module)):
+            raise LookupError(f"{name} uses names with two leading underscores, of its class alone")
         ast.increment_lineno(module, first - 2)
         return cls(function, module)
 
@@ -154,10 +156,13 @@ class _Source:
                 name = self._made_by(variable.name.removesuffix("()"))
             if variable.key not in found and name is not None and self._assigns(name):
                 found[variable.key] = name
-        for key, name in found.items():
-            _save_last(self._function.body, name, key, name in parameters)
+        saved = [
+            key
+            for key, name in found.items()
+            if _save_last(self._function.body, name, key, name in parameters)
+        ]
         ast.fix_missing_locations(self.module)
-        return list(found)
+        return saved
 
     def _assigns(self, name: str) -> bool:
         return any(_assigns(statement, name) for statement in self._function.body)
@@ -183,7 +188,8 @@ class _Source:
             code = compile(text, MODULES.write(text), "exec")
         else:
             code = compile(self.module, original.__code__.co_filename, "exec")
-        own = next(c for c in code.co_consts if isinstance(c, CodeType))
+        name = original.__name__
+        own = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
         copy = FunctionType(own, original.__globals__, original.__name__, original.__defaults__)
         copy.__kwdefaults__ = original.__kwdefaults__
         copy.__qualname__, copy.__module__ = original.__qualname__, original.__module__
@@ -196,38 +202,51 @@ def _name_of(node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
 
 
-def _save_last(block: list[ast.stmt], name: str, key: str, defined: bool) -> None:
+def _save_last(block: list[ast.stmt], name: str, key: str, defined: bool) -> bool:
     """Put a call of `save` behind the last assignment of a variable in a block.
 
     Args:
         defined: whether it has a value before the block.
+
+    Returns:
+        whether a call was put anywhere.
     """
     at = max(i for i, statement in enumerate(block) if _assigns(statement, name))
-    defined = defined or any(_always_assigns(statement, name) for statement in block[: at + 1])
-    if defined:
+    before = defined or any(_always_assigns(statement, name) for statement in block[:at])
+    if (before or _always_assigns(block[at], name)) and not _always_leaves(block[at]):
         call = ast.parse(f"{_SAVE}('', {key!r}, {name})").body[0]
         for node in ast.walk(call):
             ast.copy_location(node, block[at])
         block.insert(at + 1, call)
-        return
-    for inner in _blocks_of(block[at]):
-        if any(_assigns(statement, name) for statement in inner):
-            _save_last(inner, name, key, False)
+        return True
+    inner = [b for b in _blocks_of(block[at]) if any(_assigns(each, name) for each in b)]
+    put = [_save_last(each, name, key, before) for each in inner]
+    return bool(put) and all(put)
 
 
 def _blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     for field in ("body", "orelse", "finalbody"):
         inner = getattr(statement, field, None)
-        if inner:
+        if inner and not isinstance(statement, _SCOPES):
             yield inner
+    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield part.body
 
 
-def _assigns(statement: ast.stmt, name: str) -> bool:
+#: What has variables of its own.
+_SCOPES = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
+
+
+def _assigns(statement: ast.AST, name: str) -> bool:
     """Tell whether a statement, or one inside it, gives a variable a value, or an element one."""
-    return any(
-        isinstance(getattr(node, "ctx", None), ast.Store) and _stored_in(node) == name
-        for node in ast.walk(statement)
-    )
+    if isinstance(statement, _SCOPES):
+        return False
+    if isinstance(getattr(statement, "ctx", None), ast.Store) and _stored_in(statement) == name:
+        return True
+    return any(_assigns(child, name) for child in ast.iter_child_nodes(statement))
 
 
 def _stored_in(node: ast.AST) -> str | None:
@@ -246,6 +265,20 @@ def _always_assigns(statement: ast.stmt, name: str) -> bool:
         )
     if isinstance(statement, ast.With):
         return any(_always_assigns(inner, name) for inner in statement.body)
-    if isinstance(statement, (ast.For, ast.While, ast.Try)):
-        return False
-    return _assigns(statement, name)
+    simple = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+    return isinstance(statement, simple) and _assigns(statement, name)
+
+
+def _always_leaves(statement: ast.stmt) -> bool:
+    """Tell whether nothing behind a statement is ever reached."""
+    if isinstance(statement, ast.If):
+        branches = statement.body, statement.orelse
+        return all(any(map(_always_leaves, branch)) for branch in branches)
+    if isinstance(statement, ast.With):
+        return any(map(_always_leaves, statement.body))
+    return isinstance(statement, (ast.Return, ast.Raise, ast.Continue, ast.Break))
+
+
+def _is_mangled(node: ast.AST) -> bool:
+    name = getattr(node, "id", None) or getattr(node, "attr", None) or ""
+    return isinstance(name, str) and name.startswith("__") and not name.endswith("__")

@@ -398,11 +398,11 @@ class Recorder:
             return dict(self._configurations)
 
     def wait_for_graphs(self) -> None:
-        """Return when graphs that run have handed over what they save in the open step."""
-        try:
-            CURRENT.wait()
-        except Exception as error:
-            self.fault("key data of compiled graphs", error)
+        """Return when graphs that run have handed over what they save in the open step.
+
+        What the training itself has raised meanwhile passes on.
+        """
+        CURRENT.wait()
 
     def advance(self) -> int:
         """Open the next step, to which everything belongs that is begun from now on.
@@ -421,7 +421,7 @@ class Recorder:
     def _note_compiled_without(self) -> None:
         """Write down, and say once, which keys are saved by graphs that hand nothing over."""
         missing = sorted(CURRENT.compiled_without - self._keys_saved)
-        why = "the graph that saves it was compiled before the probe was made"
+        why = "the graph that saves it was compiled while no probe took key data"
         news = [key for key in missing if self._writer.note_left_out("key_data", key, why)]
         if news:
             logger.warning("not recorded as key data: %s: %s", ", ".join(news), why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,18 +52,47 @@ class LossValues:
                 session.note_lost(key, reason)
 
     @contextmanager
-    def of_one_update(self) -> Iterator[None]:
-        """Save what the loss computes in one call of the train cell, once."""
-        always = next((key for saved in self._saved for key in sorted(saved.keys)), None)
-        with CURRENT.once_each_run(always) as values:
-            yield
-        for name, data in values:
-            CURRENT.save(self._session.probe, name, data)
+    def of_one_update(self, train_cell: Any) -> Iterator[None]:
+        """Save what the loss computes in one call of a train cell, once.
+
+        It runs the loss for its value, and may run it once more for the gradients: what the last
+        run gave counts. One that cuts the batch runs the loss for each part: all of it counts.
+        """
+        held: list[tuple[str, Any]] = []
+        try:
+            with CURRENT.hold() as held:
+                yield
+        finally:
+            always = next((key for saved in self._saved for key in sorted(saved.keys)), None)
+            for name, data in held if _cuts_batch(train_cell) else _of_last_run(held, always):
+                CURRENT.save(self._session.probe, name, data)
 
     def remove(self) -> None:
         """Give the loss its own methods back."""
         for saved in self._saved:
             saved.remove()
+
+
+def _of_last_run(held: list[tuple[str, Any]], always: str | None) -> list[tuple[str, Any]]:
+    """Return what the last run saved, if every run saves `always` once."""
+    runs = max(1, sum(name == always for name, _ in held))
+    times = Counter(name for name, _ in held)
+    seen: Counter[str] = Counter()
+    last = []
+    for name, data in held:
+        seen[name] += 1
+        if times[name] % runs or seen[name] > times[name] - times[name] // runs:
+            last.append((name, data))
+    return last
+
+
+def _cuts_batch(train_cell: Any) -> bool:
+    """Tell whether a train cell holds one of MindSpore's that run a network on parts of a batch."""
+    kinds = {kind.__name__ for cell in train_cell.cells_and_names() for kind in type(cell[1]).mro()}
+    return bool(kinds & _CUT_BATCHES)
+
+
+_CUT_BATCHES = {"PipelineCell", "MicroBatchInterleaved", "GradAccumulationCell"}
 
 
 def _by_reason(reasons: Mapping[str, str], found: Iterable[str]) -> dict[str, list[str]]:
@@ -81,3 +111,13 @@ def variables(*pairs: tuple[str, str]) -> list[Variable]:
 def named(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
     """Return values by name, as far as there are both."""
     return dict(zip(names, values))
+
+
+def returned_by_name(names: Sequence[str], result: Any) -> dict[str, Any]:
+    """Return what a train cell returned by name; where there are not as many, the first alone.
+
+    What is None is left out.
+    """
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    known = names if len(values) == len(names) else names[:1]
+    return {name: value for name, value in zip(known, values) if value is not None}

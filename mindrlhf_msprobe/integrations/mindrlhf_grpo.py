@@ -16,7 +16,7 @@ from mindrlhf_msprobe.compat.ms_probe import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.loss_values import LossValues, named, variables
+from mindrlhf_msprobe.integrations.loss_values import LossValues, named, returned_by_name, variables
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
@@ -27,6 +27,7 @@ from mindrlhf_msprobe.integrations.session import (
 )
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe
+from mindrlhf_msprobe.probe_arguments import MISSING, key_data_items
 from mindrlhf_msprobe.yaml_file import read_yaml
 
 _TRAINER = "MindRLHF's GRPO trainer"
@@ -311,21 +312,25 @@ class _Integration:
         session = self._session
         if session is None:
             return
-        with CURRENT.once_each_run(None) as values:
+        with CURRENT.hold() as values:
             result = yield
         for name, data in values:
             if name != _EACH_REWARD:
                 CURRENT.save(session.probe, name, data)
                 continue
             functions = getattr(maker, "verifier_function", ())
-            for number, function in enumerate(functions):
-                own = getattr(function, "__name__", str(number))
+            names = [getattr(function, "__name__", "") for function in functions]
+            for number, own in enumerate(names):
+                if names.count(own) > 1:
+                    own = f"{own}.{number}"
                 session.probe.save_data(f"rewards.{own}", data[:, number])
         session.probe.save_data("rewards", result[0])
 
     def _save_each_reward(self, session: Session | None) -> None:
         """Let the rewards of each verifier function be saved, while a training is recorded."""
         maker = self._class("GRPOExperienceMaker")
+        if maker is None:
+            return
         try:
             function = self._patches.run_instead(maker, "compute_rewards", None)
             if session is not None and session.probe.config.key_data_dump:
@@ -365,17 +370,11 @@ class _Integration:
         if self._loss_inputs:
             session.probe.save_data(_LOSS_INPUTS, {**named(self._loss_inputs, args), **kwargs})
         values = self._loss_values
-        with nullcontext() if values is None else values.of_one_update():
+        with nullcontext() if values is None else values.of_one_update(cell):
             result = yield
-        returned = result if isinstance(result, (tuple, list)) else (result,)
         own = () if values is None else values.keys
-        session.probe.save_data(
-            {
-                key: value
-                for key, value in named(_OF_TRAIN_STEP, returned).items()
-                if key not in own and value is not None
-            }
-        )
+        returned = returned_by_name(_OF_TRAIN_STEP, result)
+        session.probe.save_data({key: returned[key] for key in returned if key not in own})
 
     # MindRLHF's own MsProbe, where it has one.
 
@@ -418,11 +417,14 @@ class _Integration:
             }
             self._session.configurations |= news
 
-    def _own_save_data(self, name: Any, data: Any) -> None:
+    def _own_save_data(self, name: Any = MISSING, data: Any = MISSING) -> None:
+        given = [value for value in (name, data) if value is not MISSING]
         if self._config is None:
-            MsProbe.save_data(name, data)
-        elif self._session is not None and name not in self._recorded:
-            CURRENT.save(self._session.probe, name, data)
+            MsProbe.save_data(*given)
+        elif self._session is not None:
+            for key, value in key_data_items(None if name is MISSING else name, data, {}):
+                if key not in self._recorded:
+                    CURRENT.save(self._session.probe, key, value)
 
     def _own_step(self) -> None:
         if self._config is None:

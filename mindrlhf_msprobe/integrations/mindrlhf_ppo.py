@@ -19,7 +19,7 @@ import numpy as np
 
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.loss_values import LossValues, named, variables
+from mindrlhf_msprobe.integrations.loss_values import LossValues, named, returned_by_name, variables
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin
 from mindrlhf_msprobe.log import logger
@@ -240,12 +240,10 @@ class _Integration:
             return
         values = self._loss_values
         session.probe.save_data(_LOSS_INPUTS, {**named(self._loss_inputs, args), **kwargs})
-        once = nullcontext() if values is None else values.of_one_update()
+        once = nullcontext() if values is None else values.of_one_update(cell)
         with once, session.phase(*_UPDATES):
             result = yield
-        returned = result if isinstance(result, (tuple, list)) else (result,)
-        names = _OF_TRAIN_STEP if len(returned) == len(_OF_TRAIN_STEP) else _OF_TRAIN_STEP[:1]
-        session.probe.save_data(named(names, returned))
+        session.probe.save_data(returned_by_name(_OF_TRAIN_STEP, result))
 
 
 def _section(config: Any) -> Any:

@@ -124,3 +124,75 @@ def test_an_array_that_is_filled_is_saved_when_it_is_full(tmp_path):
         assert copy(3) == module_level(3)
     (datum,) = open_run(tmp_path).key_data("table")
     assert datum.value.tolist() == [[0, 1, 2]] * 2
+
+
+def branches(flag):
+    if flag:
+        total = 1
+        return total
+    else:
+        total = 2
+        return total
+
+
+def comprehension(rows):
+    doubled = [ratio * 2 for ratio in rows]
+
+    def ratio_of(x):
+        ratio = x
+        return ratio
+
+    return doubled, ratio_of(1)
+
+
+def matched(kind, default=lambda x: x):
+    match kind:
+        case "a":
+            found = 1
+        case _:
+            return default(None)
+    return found
+
+
+def attempted(value):
+    try:
+        number = int(value)
+    except ValueError:
+        number = -1
+    return number
+
+
+class WithPrivateNames:
+    def method(self):
+        y = self.__own
+        return y
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "variable", "saved"),
+    [
+        (branches, (True,), "total", [1]),
+        (branches, (False,), "total", [2]),
+        (matched, ("a",), "found", [1]),
+        (matched, ("b",), "found", []),
+        (attempted, ("3",), "number", [3]),
+        (attempted, ("x",), "number", [-1]),
+    ],
+)
+def test_where_a_value_may_be_missing_it_is_saved_where_it_is_made(
+    function, arguments, variable, saved, tmp_path
+):
+    copy = copy_that_saves(function, [Variable(variable, "value")])
+    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+        assert copy(*arguments) == function(*arguments)
+    assert [int(d.value) for d in open_run(tmp_path).key_data("value")] == saved
+
+
+def test_variables_of_other_scopes_are_none():
+    with pytest.raises(LookupError, match="no variable ratio"):
+        copy_that_saves(comprehension, [Variable("ratio", "ratio")])
+
+
+def test_names_of_a_class_alone_are_refused():
+    with pytest.raises(LookupError, match="two leading underscores"):
+        copy_that_saves(WithPrivateNames.method, [Variable("y", "y")])

@@ -121,7 +121,7 @@ def test_what_was_compiled_without_a_probe_is_coverage(tmp_path, caplog):
     run = open_run(tmp_path)
     assert run.keys == []
     assert set(run.coverage()["key_data"]) >= {"y", "tree", "loss"}
-    assert "compiled before the probe was made" in caplog.text
+    assert "while no probe took key data" in caplog.text
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -210,3 +210,13 @@ def test_a_gradient_of_a_part_of_the_network(probe, tmp_path):
     probe.close()
     assert gradient.asnumpy() == pytest.approx(3 * np.exp([0.0, 1.0]))
     assert open_run(tmp_path).key_data("inner_grad")[0].value.tolist() == [3.0, 3.0]
+
+
+def test_what_is_held_is_as_it_was(probe):
+    parameter = ms.Parameter(Tensor([1.0, 2.0]), name="p")
+    with CURRENT.hold() as held:
+        save("ignored", "p", parameter)
+        save("ignored", "tree", {"a": [parameter]})
+        parameter.set_data(Tensor([5.0, 5.0]))
+    assert held[0][1].array.tolist() == held[1][1]["a"][0].array.tolist() == [1.0, 2.0]
+    assert probe.current_step == 0

@@ -504,6 +504,57 @@ def test_a_loss_that_computes_otherwise_is_named(tmp_path, configure, untouched,
     assert set(run.coverage()["key_data"]) == OF_LOSS
 
 
+def test_a_loss_that_fails_leaves_what_it_had_computed(tmp_path, configure):
+    main = module("main")
+    kind = module("mindrlhf.models.grpo_models").GRPOModel
+    masked_mean = kind.masked_mean
+
+    def fails_later(self, data, *args, **kwargs):
+        if fails_later.calls == 2:
+            raise ZeroDivisionError("no sample")
+        fails_later.calls += 1
+        return masked_mean(self, data, *args, **kwargs)
+
+    fails_later.calls = 0
+    kind.masked_mean = fails_later
+    mindrlhf.install()
+    with pytest.raises(ZeroDivisionError):
+        main.train(configure({"msprobe": True, "key_data_dump": True}))
+    run = open_run(tmp_path / "run")
+    assert {"log_prob", "kl", "loss_inputs"} <= set(run.keys)
+
+
+def test_a_train_cell_that_cuts_the_batch_runs_its_loss_for_each_part(tmp_path, configure):
+    """Each part is a save of its own: none may be taken for a repetition of another."""
+    main = module("main")
+    models = module("mindrlhf.models.grpo_models")
+
+    class MicroBatchInterleaved(ms.nn.Cell):
+        def __init__(self, network):
+            super().__init__(auto_prefix=False)
+            self.network = network
+
+        def construct(self, *inputs):
+            halves = [[x[i : i + 1] for x in inputs] for i in range(2)]
+            return (self.network(*halves[0]) + self.network(*halves[1])) / 2
+
+    one_step = models.TrainOneStepWithLossScaleGRPO
+    worker = module("mindrlhf.worker.train_worker")
+
+    def with_parts(network, optimizer):
+        cell = one_step(MicroBatchInterleaved(network), optimizer)
+        cell.grad = ms.ops.GradOperation(get_by_list=True)
+        return cell
+
+    worker.TrainOneStepWithLossScaleGRPO = with_parts
+    mindrlhf.install()
+    main.train(configure({"msprobe": True, "key_data_dump": True}, epochs=1))
+    run = open_run(tmp_path / "run")
+    saved = [d.value.shape for d in run.key_data("log_prob", step=0)]
+    assert set(saved) == {(1, 4)}
+    assert len(saved) >= 4
+
+
 def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
     """Each actor believes to be rank 0; none is refused, and none writes into another's run."""
     ray = pytest.importorskip("ray")
