@@ -333,14 +333,17 @@ class _Cutter:
         axis: int,
         each: int,
     ) -> Record:
-        found: list[tuple[Record, tuple[int, ...]]] = []
-        for entry, rows in sources:
-            other = next(
-                (r for r in entry.records if (r.io, r.path) == (record.io, record.path)), None
-            )
-            if other is None or other.location is None:
-                return _piece(named, gap=_STATISTICS)
-            found.append((other, rows))
+        place = record.io, record.path
+        each_source = [
+            (next((r for r in entry.records if (r.io, r.path) == place), None), rows)
+            for entry, rows in sources
+        ]
+        found = [(other, rows) for other, rows in each_source if other is not None]
+        for other, _ in found:
+            if other.leaf.error is not None:  # a part that was lost is more than one not recorded
+                return replace(other, name=named.name)
+        if len(found) < len(sources) or any(other.location is None for other, _ in found):
+            return _piece(named, gap=_STATISTICS)
         shape = list(record.leaf.shape or ())
         shape[axis] = each * sum(len(rows) for _, rows in found)
         leaf = Leaf(named.leaf.type, named.leaf.dtype, tuple(shape), data_name=named.leaf.data_name)

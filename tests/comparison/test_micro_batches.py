@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import numpy as np
@@ -391,3 +392,22 @@ def test_repetitions_that_are_whole_excuse_no_piece_of_a_key(tmp_path, whole):
     result = compare_runs(run, keys="old_log_prob=log_prob", noise=noise)
     assert result.verdict.status is Outcome.DIVERGED
     assert {f.status for f in result.findings} == {Status.DIFFERENT}
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_piece_of_a_batch_that_was_lost_is_no_coverage(tmp_path, broken):
+    """Also where only a later one of the batches that it spans was lost."""
+    order = (0, 1, 2, 4), (3, 5, 6), (7,)  # the first one spans both
+    run = record(tmp_path / "a", whole=((0, 1, 2, 3), (4, 5, 6, 7)), parts=order)
+    journal = next((run / LOG_PROB).rglob("records.jsonl"))
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if line["entry"] == f"Cell.head.Dense.forward.{broken}":
+            del line["output"][0]["data_name"]
+            line["output"][0]["error"] = "the disk was full"
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = compared(run)
+    assert result.verdict.status is Outcome.DIVERGED
+    found = {f.record: f for f in result.findings if f.status is Status.UNREADABLE}
+    assert found["Cell.head.Dense.forward.0.output.0"].note.endswith("the disk was full")
+    assert set(gaps(result)) == {"values without rows"}
