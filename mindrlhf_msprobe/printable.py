@@ -10,7 +10,19 @@ import re
 import unicodedata
 
 _LONGEST = 20_000  # characters of one line
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LINE_ENDS = ("Zl", "Zp")
+
+
+def shortened(text: object, most: int = 300) -> str:
+    """Return a text that a file gives as a sentence quotes it.
+
+    It is cut, and memory addresses, which are others in every process, are left out.
+    """
+    quoted = _ADDRESS.sub("", str(text))
+    if len(quoted) <= most:
+        return quoted
+    return f"{quoted[:most]}… ({len(quoted)} characters)"
 
 
 def printable(line: str) -> str:

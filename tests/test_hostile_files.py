@@ -88,3 +88,50 @@ def test_whatever_is_damaged_the_answer_is_right(small, tmp_path, seed, capsys):
         )  # fmt: skip
         if command[0] == "compare" and unread:
             assert code != 0, (name, how, shown.out)
+
+
+def first_tensor(content):
+    """Return the first description of a tensor in some JSON."""
+    if isinstance(content, dict) and "shape" in content:
+        return content
+    parts = content.values() if isinstance(content, dict) else content
+    found = (first_tensor(part) for part in parts if isinstance(part, (dict, list)))
+    return next((leaf for leaf in found if leaf is not None), None)
+
+
+LONG = "x" * 20_000
+FIELDS = ["error", "dtype", "type", "data_name", "fingerprint", "max"]
+HEADERS = [
+    "{'descr': f(1), 'fortran_order': False, 'shape': (1,)}",
+    f"{{'descr': '{'z' * 9000}', 'fortran_order': False, 'shape': (1,)}}",
+    f"{{'descr': '<f4', '{'k' * 9000}': False, 'shape': (1,)}}",
+]
+
+
+@pytest.mark.parametrize("place", [*FIELDS, "state", "lost", *HEADERS])
+def test_what_a_file_says_is_quoted_in_lines_that_can_be_read(small, tmp_path, capsys, place):
+    """No endless line, and no address of an object, which would be another one each time."""
+    run = tmp_path / "b"
+    shutil.copytree(small, run)
+    described = next(run.glob("data/loss/step0/rank0/*/loss.json"))
+    if place in HEADERS:
+        head = place.encode() + b"\n"
+        npy = described.with_name("loss.npy")
+        npy.write_bytes(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(64))
+    elif place in FIELDS:
+        content = json.loads(described.read_bytes())
+        first_tensor(content)[place] = LONG
+        described.write_text(json.dumps(content))
+    else:
+        manifest = json.loads((run / "run.json").read_bytes())
+        manifest[place] = {LONG: 3} if place == "lost" else LONG
+        (run / "run.json").write_text(json.dumps(manifest))
+    out = tmp_path / "out"
+    commands = [["compare", str(small), str(run), "-o", str(out)], ["show", str(run)]]
+    commands += [["show", str(run), "loss"], ["show", str(run), "loss", "--step", "0"]]
+    for command in commands:
+        main(command)
+        said = "".join(capsys.readouterr())
+        assert max(map(len, said.splitlines())) < 1500
+        assert " at 0x" not in said
+    assert " at 0x" not in (out / "verdict.json").read_text()

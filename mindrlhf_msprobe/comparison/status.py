@@ -22,10 +22,12 @@ from mindrlhf_msprobe.comparison.non_finite import one_sided_words
 from mindrlhf_msprobe.comparison.spans import AT_ONCE, Elements
 from mindrlhf_msprobe.comparison.texts import Decode, text_difference, token_difference
 from mindrlhf_msprobe.findings import Side, Status
+from mindrlhf_msprobe.printable import shortened
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
+_LONG = 300  # characters of two texts that are not shown whole
 _GRADIENTS = ("backward", PARAMETERS_GRAD)
 _MOST_SIZES = 32  # of a shape that are shown; a hostile one may have millions
 
@@ -79,7 +81,7 @@ def judge(
         return _judge_texts(a, b, elements)
     if "str" in (a.leaf.type, b.leaf.type) and a.leaf.is_tensor and b.leaf.is_tensor:
         kinds = ["text" if leaf.type == "str" else leaf.dtype for leaf in (a.leaf, b.leaf)]
-        return Status.DTYPE_MISMATCH, None, f"{kinds[0]} against {kinds[1]}"
+        return Status.DTYPE_MISMATCH, None, f"{shortened(kinds[0])} against {shortened(kinds[1])}"
     if not (a.leaf.is_tensor and b.leaf.is_tensor):
         if any(f".{what}." in a.name for what in _GRADIENTS):
             none = [leaf.type == "NoneType" and not leaf.opaque for leaf in (a.leaf, b.leaf)]
@@ -88,7 +90,8 @@ def judge(
         return _judge_scalars(a.leaf, b.leaf, tolerance)
     by_value = not tolerance.bitwise
     if a.leaf.dtype != b.leaf.dtype and not by_value:
-        return Status.DTYPE_MISMATCH, None, f"{a.leaf.dtype} against {b.leaf.dtype}"
+        note = f"{shortened(a.leaf.dtype)} against {shortened(b.leaf.dtype)}"
+        return Status.DTYPE_MISMATCH, None, note
     if a.leaf.shape != b.leaf.shape:
         note = f"{_shape(a)} against {_shape(b)}"
         return Status.SHAPE_MISMATCH, None, _with_tokens(note, a, b, decode)
@@ -116,7 +119,7 @@ def why_unreadable(record: Record) -> str | None:
 
 
 def _file_name(record: Record) -> str:
-    return record.file.name if record.file else record.name
+    return shortened(record.file.name if record.file else record.name)
 
 
 def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement:
@@ -180,10 +183,12 @@ def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     opaque = a.opaque or b.opaque  # nothing but the type is known
     if opaque or a.is_tensor != b.is_tensor or (a.type != b.type and tolerance.bitwise):
         kinds = [leaf.dtype if leaf.is_tensor else leaf.type for leaf in (a, b)]
-        return Status.DTYPE_MISMATCH, None, f"{kinds[0]} against {kinds[1]}"
+        return Status.DTYPE_MISMATCH, None, f"{shortened(kinds[0])} against {shortened(kinds[1])}"
     if a.value == b.value or (_is_nan(a.value) and _is_nan(b.value)):
         return Status.IDENTICAL, None, ""
-    note = f"{a.value!r} against {b.value!r}"
+    note = f"{shortened(repr(a.value))} against {shortened(repr(b.value))}"
+    if isinstance(a.value, str) and isinstance(b.value, str) and len(a.value + b.value) > _LONG:
+        note = text_difference(a.value, b.value)
     if not (is_number(a.value) and is_number(b.value)):
         return Status.DIFFERENT, None, note
     if is_finite(a.value) != is_finite(b.value):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.printable import printable
+from mindrlhf_msprobe.printable import printable, shortened
 from mindrlhf_msprobe.report.wording import spans, stopped_at
 from mindrlhf_msprobe.storage.ending import Stop
 from mindrlhf_msprobe.storage.inventory import FoundRecord, Holding
@@ -185,15 +185,15 @@ def _kind(leaf: Leaf) -> str:
     if leaf.type == "str":
         return "text"
     if leaf.dtype is None:
-        return printable(leaf.type)
-    return f"{printable(leaf.dtype)} {list(leaf.shape or ())}"
+        return printable(shortened(leaf.type, _LONGEST_VALUE))
+    return f"{printable(shortened(leaf.dtype, _LONGEST_VALUE))} {list(leaf.shape or ())}"
 
 
 def _number(value: Any) -> str:
     """Return a number in at most six significant digits; an integer as it is."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:.6g}" if isinstance(value, float) else printable(shortened(value))
 
 
 def render_records(records: Sequence[FoundRecord]) -> str:
@@ -210,12 +210,13 @@ def render_records(records: Sequence[FoundRecord]) -> str:
         if leaf.is_tensor:
             known = leaf.nan_count is not None  # msprobe does not count
             counts = f"  NaN {leaf.nan_count}, Inf {leaf.inf_count}" if known else ""
-            lines.append(f"  {leaf.dtype} {list(leaf.shape or ())}{counts}")
-            lines.append(f"  max {leaf.max}  min {leaf.min}  mean {leaf.mean}  norm {leaf.norm}")
+            lines.append(f"  {shortened(leaf.dtype)} {list(leaf.shape or ())}{counts}")
+            of = (("max", leaf.max), ("min", leaf.min), ("mean", leaf.mean), ("norm", leaf.norm))
+            lines.append("  " + "  ".join(f"{name} {shortened(value)}" for name, value in of))
             if leaf.type == "str":
                 lines.append(f"  text {leaf.value!r}")
             if leaf.fingerprint is not None:
-                lines.append(f"  {leaf.fingerprint}")
+                lines.append(f"  {shortened(leaf.fingerprint)}")
         else:
             lines.append(f"  {leaf.type} {leaf.value!r}")
         if found.values is not None:

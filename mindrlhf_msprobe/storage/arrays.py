@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from mindrlhf_msprobe.printable import shortened
 from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.atomic import write_atomic
 
@@ -195,17 +196,17 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         else:
             header = npy.read_array_header_2_0(stream)
     except Exception as error:  # numpy parses the header as Python, which fails in many ways
-        raise ArrayFileError(f"has no valid .npy header: {str(error)[:200]}") from None
+        raise ArrayFileError(f"has no valid .npy header: {shortened(error)}") from None
     shape, fortran, dtype = header
     if not (
         isinstance(shape, tuple)
         and len(shape) <= bounds.DIMENSIONS
         and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
     ):
-        raise ArrayFileError(f"claims the shape {str(shape)[:200]}")
+        raise ArrayFileError(f"claims the shape {shortened(shape)}")
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
         objects = dtype.hasobject
-        held = "pickled Python objects" if objects else f"the dtype {str(dtype)[:200]}"
+        held = "pickled Python objects" if objects else f"the dtype {shortened(dtype)}"
         raise ArrayFileError(
             f"holds {held}, which are never loaded" if objects else f"holds {held}"
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.printable import shortened
 from mindrlhf_msprobe.storage.arrays import ArrayFileError
 from mindrlhf_msprobe.storage.atomic import number_to_json
 from mindrlhf_msprobe.storage.keydata import KeyDatum
@@ -178,7 +179,7 @@ def _first_values(record: Record) -> tuple[list[Any] | None, str | None]:
     try:
         return record.array().reshape(-1)[:_FIRST_VALUES].tolist(), None
     except ArrayFileError as error:
-        return None, f"{os.path.basename(record.location)} {error}"
+        return None, f"{shortened(os.path.basename(record.location))} {error}"
 
 
 def _plain(value: Any) -> Any:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.printable import shortened
 from mindrlhf_msprobe.storage import bounds
 from mindrlhf_msprobe.storage.atomic import number_from_json, number_to_json
 
@@ -175,7 +176,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
             type=str(kind),
             value=value if kind == "str" and isinstance(value, str) else _value(value),
             opaque=bool(content.get("opaque")) or (value is None and kind != "NoneType"),
-            error=error if error is None else str(error),
+            error=error if error is None else shortened(error),
         )
     if not (
         isinstance(shape, list)
@@ -203,7 +204,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         fingerprint=fingerprint,
         value=content.get("text"),
         data_name=_text(content.get("data_name")),
-        error=_text(error),
+        error=None if error is None else shortened(error),
         whole=content.get("whole") is True,
         md5=md5,
         rounding=_positive(content.get("rounding")),

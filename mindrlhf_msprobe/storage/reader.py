@@ -18,6 +18,7 @@ from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import phase_order
+from mindrlhf_msprobe.printable import shortened
 from mindrlhf_msprobe.storage import bounds, foreign, layout, recorded
 from mindrlhf_msprobe.storage.claim import load_manifest
 from mindrlhf_msprobe.storage.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
@@ -58,6 +59,7 @@ _NO_JOURNAL = (
 )
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
+_LONGEST_STATE = 40  # characters of what a manifest says instead of a state
 _MOST_ATTEMPTS = 10_000  # at one run
 
 
@@ -167,7 +169,7 @@ class Run:
         for manifest in self.manifests:
             world = manifest.get("world")
             rank = world.get("rank") if isinstance(world, dict) else None
-            ranks.setdefault(str(manifest.get("state")), []).append(str(rank))
+            ranks.setdefault(shortened(manifest.get("state"), _LONGEST_STATE), []).append(str(rank))
         if len(ranks) < 2:
             return next(iter(ranks), "unknown")
         said = (f"{state} (rank {', '.join(of)})" for state, of in sorted(ranks.items()))
@@ -320,7 +322,8 @@ class Run:
         for manifest in self.manifests:
             lost, rank = manifest.get("lost"), rank_of(manifest)
             if isinstance(lost, dict):
-                said += [f"rank {rank} lost {n} record(s): {what}" for what, n in lost.items()]
+                counts = ((shortened(what), n) for what, n in lost.items())
+                said += [f"rank {rank} lost {n} record(s): {what}" for what, n in counts]
         return said
 
     @property
