@@ -21,6 +21,9 @@ CONFIGURATIONS = "configurations"
 #: Spans that are kept of one phase or key: run.json is written anew at every step.
 MOST_SPANS = 64
 
+#: Spans that are read of one phase or key: a run that was merged lists those of all its parts.
+MOST_READ = 4096
+
 Span = list[Any]
 
 
@@ -32,7 +35,7 @@ def with_step(spans: Sequence[Span], step: int, count: int) -> list[Span]:
         kept[-1][1] = step
     else:
         kept.append([step, step, count])
-    return _joined([*kept, *later])
+    return _joined([*kept, *later], max(MOST_SPANS, len(spans)))
 
 
 def before(spans: Sequence[Span], step: int) -> list[Span]:
@@ -50,7 +53,7 @@ def without_steps_from(recorded: object, step: int) -> dict[str, Any]:
 
 
 def both(a: object, b: object) -> dict[str, Any]:
-    """Return what two manifests of one rank list together."""
+    """Return what two manifests of one rank list together: every step of either, as it is read."""
     one, other = checked(a), checked(b)
     merged: dict[str, Any] = {**one, **{k: v for k, v in other.items() if k == CONFIGURATIONS}}
     for kind in (PHASES, KEY_DATA):
@@ -71,12 +74,26 @@ def _united(a: Sequence[Span], b: Sequence[Span]) -> list[Span]:
             united[-1] = [united[-1][0], max(last, united[-1][1]), n if same else None]
         else:
             united.append([first, last, n])
-    return united
+    return _joined(_touching_joined(united), MOST_READ) if len(united) > MOST_READ else united
 
 
-def _joined(spans: list[Span]) -> list[Span]:
-    """Return at most `MOST_SPANS`: of the oldest, how many there are in each step is forgotten."""
-    while len(spans) > MOST_SPANS:
+def _touching_joined(spans: list[Span]) -> list[Span]:
+    """Return spans with those that follow each other as one; how many there are is forgotten.
+
+    Those that lie apart stay so: a step between them was not recorded, and is not missing.
+    """
+    found: list[Span] = []
+    for first, last, n in spans:
+        if found and first == found[-1][1] + 1:
+            found[-1] = [found[-1][0], last, n if n == found[-1][2] else None]
+        else:
+            found.append([first, last, n])
+    return found
+
+
+def _joined(spans: list[Span], most: int) -> list[Span]:
+    """Return at most `most`: of the oldest, how many there are in each step is forgotten."""
+    while len(spans) > most:
         first, second = spans[0], spans[1]
         apart = first[1] + 1 < second[0]  # nothing says that there is anything between
         spans = spans[1:] if apart else [[first[0], second[1], None], *spans[2:]]
@@ -92,7 +109,7 @@ def checked(recorded: object) -> dict[str, Any]:
         listed = recorded.get(kind)
         names = listed.items() if isinstance(listed, dict) else ()
         found[kind] = {
-            name: [list(span) for span in spans[:MOST_SPANS] if _is_span(span)]
+            name: [list(span) for span in spans[:MOST_READ] if _is_span(span)]
             for name, spans in names
             if isinstance(spans, list)
         }
