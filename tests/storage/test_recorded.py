@@ -20,7 +20,7 @@ def steps_of(content):
 
 
 def test_a_run_of_many_parts_lists_the_steps_of_all_of_them():
-    """Each part recorded every tenth step of its own: what is lost later is seen, also at the end."""
+    """Each part recorded every tenth step of its own: a loss in the last part is seen."""
     merged, wanted = {}, set()
     for part in range(5):
         steps = range(part * 1000, part * 1000 + 600, 10)
