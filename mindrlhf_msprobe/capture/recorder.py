@@ -93,10 +93,11 @@ class Recorder:
         self._graph_probes: GraphProbes | None = None
         self._network_settings: NetworkSettings | None = None
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that trained
-        process_end.listen(self.note_end)
         for what, error in unknown:
             self.fault(what, error)
         self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
+        # The last: what is raised above, under `strict`, leaves nobody behind who would be told.
+        process_end.listen(self.note_end)
 
     @property
     def step(self) -> int:

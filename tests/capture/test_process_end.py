@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mindrlhf_msprobe.capture import process_end
+pytest.importorskip("mindspore")
+
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture import environment, process_end
 
 
 class Ends:
@@ -113,3 +117,21 @@ def test_with_nobody_else_everything_is_as_it_was(ends: Ends, told: Any) -> None
         assert before != (sys.exit, threading.excepthook)
         process_end.forget(listener)
         assert before == (sys.exit, threading.excepthook)
+
+
+def test_a_recorder_that_was_never_made_hears_nothing(
+    make_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `strict`, a fault while it is made: nothing of it stays in the process."""
+
+    def no_seeds() -> None:
+        raise OSError("no seeds")
+
+    before = sys.exit, threading.excepthook
+    with monkeypatch.context() as broken:
+        broken.setattr(environment, "seeds", no_seeds)
+        with pytest.raises(OSError, match="no seeds"):
+            make_probe(strict=True)
+    assert (sys.exit, threading.excepthook) == before
+    make_probe(strict=True, existing="overwrite").close()
+    assert (sys.exit, threading.excepthook) == before
