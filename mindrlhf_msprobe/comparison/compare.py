@@ -15,7 +15,6 @@ from mindrlhf_msprobe.comparison.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.executor import (
     Engine,
     Progress,
-    available_cores,
     merged_problems,
     run,
 )
@@ -40,6 +39,7 @@ from mindrlhf_msprobe.comparison.timeline import END
 from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.verdict import conclude
 from mindrlhf_msprobe.comparison.view import View, views
+from mindrlhf_msprobe.cores import available_cores
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.findings import (
     Chosen,

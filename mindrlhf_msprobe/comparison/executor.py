@@ -9,7 +9,6 @@ result is the same.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -166,14 +165,6 @@ class ThisProcess:
 
     def close(self) -> None:
         """There is nothing to end."""
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def run(

@@ -15,10 +15,10 @@ from mindrlhf_msprobe.comparison.executor import (
     Failure,
     Result,
     Task,
-    available_cores,
     perform,
 )
 from mindrlhf_msprobe.comparison.place import Job
+from mindrlhf_msprobe.cores import available_cores
 from mindrlhf_msprobe.errors import UsageError
 
 _REACH_SECONDS = 10.0

@@ -13,12 +13,12 @@ from mindrlhf_msprobe.comparison.executor import (
     Failure,
     Result,
     Task,
-    available_cores,
     perform,
 )
 from mindrlhf_msprobe.comparison.place import Job
 from mindrlhf_msprobe.comparison.processes import Process
 from mindrlhf_msprobe.comparison.worker import receive, send
+from mindrlhf_msprobe.cores import available_cores
 
 _KILLED_SECONDS = 10.0  # within which a process that was killed ends
 _MOST_START_FAILURES = 3

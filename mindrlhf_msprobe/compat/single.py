@@ -209,7 +209,7 @@ class SingleComparator:
                 f"{_MOST_PROCESSES}."
             )
         from mindrlhf_msprobe.comparison import compare_runs
-        from mindrlhf_msprobe.comparison.executor import available_cores
+        from mindrlhf_msprobe.cores import available_cores
 
         a, b = _run_of(dir1), _run_of(dir2)
         workers = num_processes if num_processes < available_cores() else None

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from functools import partial
 
+from mindrlhf_msprobe.cores import available_cores
 from mindrlhf_msprobe.forking import forked, may_fork
 from mindrlhf_msprobe.report.blank import Blank, Outline
 
@@ -24,7 +25,7 @@ _LENGTH = struct.Struct("<Q")  # stands before each answer
 
 def start() -> BlankProcess | None:
     """Start the process; None where it cannot be had, or is not worth while."""
-    worth_while = "openpyxl" not in sys.modules and len(os.sched_getaffinity(0)) > 1
+    worth_while = "openpyxl" not in sys.modules and available_cores() > 1
     if not (worth_while and may_fork()):
         return None
     try:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 from zipfile import ZipFile
@@ -16,6 +17,7 @@ from conftest import run_python
 from openpyxl import load_workbook
 from openpyxl.utils import get_column_letter
 
+from mindrlhf_msprobe.report import blank_process
 from mindrlhf_msprobe.report.blank import Outline
 from mindrlhf_msprobe.report.sheets import Sheet
 from mindrlhf_msprobe.report.xlsx import _letters, write_xlsx
@@ -57,6 +59,26 @@ def write_run(path: Path, keys: int, seed: int) -> None:
         place.mkdir(parents=True)
         np.save(place / f"key{key}.npy", np.random.default_rng(seed).standard_normal(8))
         (place / f"key{key}.json").write_text(json.dumps({"data": {"shape": [8]}}))
+
+
+def test_where_cores_cannot_be_asked_for_it_still_starts_or_not(monkeypatch):
+    """macOS has no `sched_getaffinity`, and a sandbox may refuse it: all cores count then."""
+    asked = []
+    monkeypatch.setattr(blank_process, "may_fork", lambda: asked.append(1))
+    monkeypatch.delitem(sys.modules, "openpyxl")
+
+    def refused(pid):
+        raise PermissionError("sched_getaffinity")
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", refused)
+    assert blank_process.start() is None
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert blank_process.start() is None
+    assert len(asked) == 2
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert blank_process.start() is None
+    assert len(asked) == 2
 
 
 @needs_two_cores
