@@ -78,6 +78,7 @@ def test_the_last_one_made_is_the_current_one(tmp_path):
     SingleSave(tmp_path / "a")
     second.save({"x": 3.0})  # always through the class
     SingleSave.step()
+    second._shared.probe._recorder._writer.wait()  # its step is still open
     saved = {
         name: [(d.step, float(d.value)) for d in open_run(tmp_path / name).key_data()]
         for name in ("a", "b")
