@@ -13,7 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage import layout, recorded
+from mindrlhf_msprobe.storage import layout, others, recorded
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.claim import (
     being_written,
@@ -42,8 +42,6 @@ CASTS = "to_float casts them"
 #: When the settings of a manifest were taken.
 AT_START = "start"
 AT_FIRST_PHASE = "first_phase"
-
-_MOST_OTHERS = 1000  # directories that are named
 
 #: What the watched networks and their optimizers are set to.
 NETWORK_SECTIONS = ("networks", "modes", "optimizers")
@@ -265,9 +263,10 @@ class Manifest:
     def _note_others(self, left: Iterable[str]) -> None:
         """Note directories of steps and ranks in which something stays that no run recorded."""
         known = self.content.get("others")
-        others = dict.fromkeys([*(known if isinstance(known, list) else []), *left])
-        if others:
-            self.content["others"] = list(others)[:_MOST_OTHERS]
+        earlier = [n for n in known if isinstance(n, str)] if isinstance(known, list) else []
+        named = others.listed([*earlier, *left])
+        if named:
+            self.content["others"] = named
 
     def note_recorded(
         self, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]

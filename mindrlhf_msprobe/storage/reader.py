@@ -8,7 +8,7 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from mindrlhf_msprobe.storage.ending import FINISHED, KILLED, RUNNING, Stop, sto
 from mindrlhf_msprobe.storage.journal import read_journal
 from mindrlhf_msprobe.storage.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.missing import missing, rank_of
+from mindrlhf_msprobe.storage.others import Others
 from mindrlhf_msprobe.storage.places import (
     is_wanted,
     key_data_directories,
@@ -99,7 +100,7 @@ class Run:
             raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
         self.manifests = list(self._read_manifests())
         self._of_rank: dict[int, list[dict[str, Any]]] | None = None
-        others = set(_others(path, self.manifests))
+        others = Others(path, self.manifests)
         self._layer_dirs: dict[tuple[str, int, int], Path] = {}
         for place, directory in layer_directories(path, self._unlisted):
             if directory in others and not (directory / layout.JOURNAL_FILE).exists():
@@ -111,7 +112,8 @@ class Run:
             self._layer_dirs.setdefault(place, directory)
         self._key_dirs: dict[tuple[str, int, int, int], Path] = {}
         for datum, directory in key_data_directories(path, self._unlisted):
-            if others & {directory, directory.parent} and not is_ours(path, directory, datum[0]):
+            of_others = directory in others or directory.parent in others
+            if of_others and not is_ours(path, directory, datum[0]):
                 self.left_out.append(directory)
                 continue
             if datum in self._key_dirs:
@@ -648,12 +650,3 @@ def _unusable_patterns(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
             except PatternError as error:
                 found.setdefault(name, {})[text] = str(error)
     return found
-
-
-def _others(root: Path, manifests: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
-    """Yield the directories that manifests name as none of the run's."""
-    for manifest in manifests:
-        named = manifest.get("others")
-        for name in named if isinstance(named, list) else ():
-            if isinstance(name, str):
-                yield root / name
