@@ -272,14 +272,8 @@ class Manifest:
         self, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
     ) -> None:
         """Note how many entries of phases, and saves of keys, a step has; `save` writes it."""
-        listed = recorded.checked(self.content.get("recorded"))
-        for kind, counts in ((recorded.PHASES, phases), (recorded.KEY_DATA, key_data)):
-            names = {**listed.get(kind, {})}
-            for name, count in counts.items():
-                if count:
-                    names[name] = recorded.with_step(names.get(name, ()), step, count)
-            listed[kind] = names
-        self.content["recorded"] = listed
+        known = self.content.get("recorded")
+        self.content["recorded"] = recorded.with_counts(known, step, phases, key_data)
 
     def note_configurations(self) -> None:
         """Note that configurations.json was written; `save` writes it."""

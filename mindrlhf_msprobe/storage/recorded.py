@@ -17,6 +17,11 @@ from mindrlhf_msprobe.storage import bounds, layout
 PHASES = "phases"
 KEY_DATA = "key_data"
 CONFIGURATIONS = "configurations"
+#: The kinds of which not every name is listed; what is not is not missed either.
+UNLISTED = "unlisted"
+
+#: Keys that are listed. A trainer may make up new ones at every step; phases are configured.
+MOST_KEYS = 500
 
 #: Spans that are kept of one phase or key: run.json is written anew at every step.
 MOST_SPANS = 64
@@ -38,6 +43,24 @@ def with_step(spans: Sequence[Span], step: int, count: int) -> list[Span]:
     return _joined([*kept, *later], max(MOST_SPANS, len(spans)))
 
 
+def with_counts(
+    recorded: object, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what a manifest lists, with how many entries and saves a step has of each name."""
+    listed = checked(recorded)
+    for kind, counts in ((PHASES, phases), (KEY_DATA, key_data)):
+        names = {**listed.get(kind, {})}
+        for name, count in counts.items():
+            if not count:
+                continue
+            if kind == KEY_DATA and name not in names and len(names) >= MOST_KEYS:
+                listed[UNLISTED] = [KEY_DATA]
+            else:
+                names[name] = with_step(names.get(name, ()), step, count)
+        listed[kind] = names
+    return listed
+
+
 def before(spans: Sequence[Span], step: int) -> list[Span]:
     """Return what spans say of the steps before one."""
     return [[first, min(last, step - 1), n] for first, last, n in spans if first < step]
@@ -55,7 +78,8 @@ def without_steps_from(recorded: object, step: int) -> dict[str, Any]:
 def both(a: object, b: object) -> dict[str, Any]:
     """Return what two manifests of one rank list together: every step of either, as it is read."""
     one, other = checked(a), checked(b)
-    merged: dict[str, Any] = {**one, **{k: v for k, v in other.items() if k == CONFIGURATIONS}}
+    merged: dict[str, Any] = {**one}
+    merged.update((name, other[name]) for name in (CONFIGURATIONS, UNLISTED) if name in other)
     for kind in (PHASES, KEY_DATA):
         names = {**one.get(kind, {}), **other.get(kind, {})}
         merged[kind] = {
@@ -115,6 +139,8 @@ def checked(recorded: object) -> dict[str, Any]:
         }
     if recorded.get(CONFIGURATIONS) is True:
         found[CONFIGURATIONS] = True
+    if recorded.get(UNLISTED) == [KEY_DATA]:
+        found[UNLISTED] = [KEY_DATA]
     return found
 
 

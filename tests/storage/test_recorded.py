@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 
+import pytest
+from runs import Recording
+
+from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.storage import recorded
 
 
@@ -58,3 +64,44 @@ def test_more_spans_than_are_read_are_joined_where_they_follow_each_other():
     merged = recorded.both(one, other)
     assert steps_of(merged) == steps_of(one) | steps_of(other)
     assert len(merged[recorded.PHASES]["actor_update"]) == 50
+
+
+@pytest.fixture
+def keys_of_every_step(tmp_path, monkeypatch):
+    """A run whose trainer makes up names: `loss` and ten keys of its own in each of four steps."""
+    monkeypatch.setattr(recorded, "MOST_KEYS", 25, raising=False)
+    recording = Recording(tmp_path / "a")
+    for step in range(4):
+        for key in ("loss", *(f"loss_{step}_{i}" for i in range(10))):
+            recording.data(key, float(step))
+        recording.end_step()
+    return recording.close()
+
+
+def test_keys_that_change_their_names_do_not_fill_run_json(keys_of_every_step):
+    """Of the first ones it is known what is missing; of the rest, that nobody lists them."""
+    run = keys_of_every_step
+    content = json.loads((run / "run.json").read_bytes())["recorded"]
+    assert len(content[recorded.KEY_DATA]) == 25
+    assert content[recorded.KEY_DATA]["loss"] == [[0, 3, 1]]
+    assert content["unlisted"] == [recorded.KEY_DATA]
+    opened = open_run(run)
+    assert (len(opened.keys), list(opened.problems)) == (41, [])
+    for key in ("loss_0_3", "loss_3_9"):
+        shutil.rmtree(run / "data" / key)
+    (problem,) = open_run(run).problems
+    assert "loss_0_3" in str(problem)
+
+
+def test_that_keys_are_not_listed_survives_what_is_made_of_the_list(keys_of_every_step):
+    content = json.loads((keys_of_every_step / "run.json").read_bytes())["recorded"]
+    for made in (
+        recorded.checked(content),
+        recorded.both({}, content),
+        recorded.both(content, {}),
+        recorded.without_steps_from(content, 1),
+        recorded.with_counts(content, 4, {}, {"loss": 1}),
+    ):
+        assert made["unlisted"] == [recorded.KEY_DATA]
+    few = recorded.checked(listed([1, 2]))
+    assert "unlisted" not in few
