@@ -47,9 +47,15 @@ def render_holdings(
 
 
 def render_left_out(directories: Sequence[Path]) -> list[str]:
-    """Return a line for each directory of dumps that stood there before the run."""
-    left_out = [f"Left out: {path}: it stood there before this run" for path in directories]
-    return [printable(line) for line in left_out[:_MOST_LEFT_OUT]]
+    """Return lines that name directories of dumps which stood there before the run.
+
+    Of many, the first ones, and how many more there are.
+    """
+    shown = directories[:_MOST_LEFT_OUT]
+    lines = [f"Left out: {path}: it stood there before this run" for path in shown]
+    if more := len(directories) - len(shown):
+        lines.append(f"Left out: and {more} more that stood there before this run")
+    return [printable(line) for line in lines]
 
 
 def render_stops(stops: Sequence[Stop]) -> list[str]:
