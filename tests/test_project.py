@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,25 @@ def test_documents_are_in_both_languages(document):
     chinese = (ROOT / "docs" / "zh" / document).read_text(encoding="utf-8")
     for mark in ("\n#", "\n|", "\n```"):
         assert english.count(mark) == chinese.count(mark), mark
+
+
+def private_names(module):
+    """Yield what a module takes of MindSpore that is not public."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (n for n in names if n.startswith("mindspore.") and "._" in n)
+        constant = isinstance(node, ast.Constant) and node.value
+        name = node.attr if isinstance(node, ast.Attribute) else constant
+        if name in ("_executor", "_pynative_executor", "_c_expression"):
+            yield name
+
+
+def test_private_names_of_mindspore_are_in_one_module():
+    """A version that names them otherwise is met in one place."""
+    package = ROOT / "mindrlhf_msprobe"
+    found = {str(p.relative_to(package)) for p in package.rglob("*.py") if [*private_names(p)]}
+    assert found == {"capture/mindspore_api.py"}

@@ -11,11 +11,10 @@ from typing import Any
 
 import mindspore
 from mindspore import nn
-from mindspore._c_expression import MixedPrecisionType
 from mindspore.common import hook_handle
 
 from mindrlhf_msprobe.capture.copies import left_out_of_copies
-from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
+from mindrlhf_msprobe.capture.mindspore_api import INNER_EXECUTOR, MIXED_PRECISION
 
 #: Arguments and keyword arguments of a cell.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -44,9 +43,8 @@ _COMPILING = _Compiling()
 # kwargs and must do nothing.
 
 
-# Without MindSpore's wrapper around it: it is called four times an entry.
-_EXECUTOR = getattr(EXECUTOR, "_executor", EXECUTOR)
-_SET_CAST: Callable[[Any, bool], None] = _EXECUTOR.set_mixed_precision_type
+# Without the wrapper, because it is called four times an entry.
+_SET_CAST: Callable[[Any, bool], None] = INNER_EXECUTOR.set_mixed_precision_type
 
 
 def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,11 +55,11 @@ def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def inside(*args: Any) -> Any:
-        _SET_CAST(MixedPrecisionType.NOTSET, True)
+        _SET_CAST(MIXED_PRECISION.NOTSET, True)
         try:
             return function(*args)
         finally:
-            _SET_CAST(MixedPrecisionType.NOTSET, False)
+            _SET_CAST(MIXED_PRECISION.NOTSET, False)
 
     return inside
 

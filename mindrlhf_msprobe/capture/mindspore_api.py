@@ -15,6 +15,10 @@ _NEW, _OLD = "mindspore.graph.api", "mindspore.common.api"
 API: Any = importlib.import_module(_NEW if find_spec("mindspore.graph") else _OLD)
 #: What differentiates functions in PyNative mode.
 EXECUTOR: Any = API._pynative_executor
+#: The same without MindSpore's wrapper in Python around it, for what is called for each entry.
+INNER_EXECUTOR: Any = getattr(EXECUTOR, "_executor", EXECUTOR)
+#: To what operators cast their inputs.
+MIXED_PRECISION: Any = _c_expression.MixedPrecisionType
 #: The classes of what compiles graphs: of cells, and where MindSpore has one of its own, of jit.
 GRAPH_EXECUTORS: list[Any] = [
     found
