@@ -31,6 +31,34 @@ _TYPES = {  # by MindSpore's name of a dtype
 _DTYPES = {name: np.dtype(kind) for name, kind in _TYPES.items()}
 
 
+_OF_TRAINING = "_mindrlhf_msprobe_of_training"
+
+
+def wait_for(tensor: Any) -> None:
+    """Wait until a tensor has been computed.
+
+    MindSpore raises what an operator met at the first wait for its outputs, and only there: later
+    ones are told nothing, and find elements that were never computed. Who waits for the training
+    has to pass it on to the training.
+
+    Raises:
+        Exception: an operator of the training failed; `is_of_training` knows it.
+    """
+    wait = getattr(tensor, "wait_pipeline", None)
+    if wait is None:  # another version computes at once, or tells in asnumpy
+        return
+    try:
+        wait()
+    except Exception as error:
+        setattr(error, _OF_TRAINING, True)
+        raise
+
+
+def is_of_training(error: BaseException) -> bool:
+    """Tell whether an exception is an operator's of the training, which `wait_for` was told."""
+    return getattr(error, _OF_TRAINING, False) is True
+
+
 def elements_of(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None:
     """Return a tensor's elements, or None where `asnumpy` has to be asked.
 
@@ -59,9 +87,12 @@ def elements_of(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None
 def _has_address(tensor: Any) -> bool:
     """Tell whether a tensor lies where operators compute, without an error in the log.
 
-    MindSpore refuses to give out a tensor's storage, and says of one without an address something
-    else than of one that has it.
+    MindSpore has no call that tells. It refuses to give out a tensor's storage, of one without an
+    address otherwise than of one that has it: the refusal is compared, whatever it says, with that
+    of a tensor that is known to have one. Any other answer leaves the tensor to `asnumpy`, and a
+    wrong one costs a line in the log, never a number: its address is asked for, and is none.
     """
+    wait_for(tensor)  # until then it has none
     answers = _storage_answers()
     return answers is not None and _storage_answer(tensor) == answers
 
@@ -71,13 +102,14 @@ def _storage_answers() -> str | None:
     """Return the answer for an operator's output; None where it is the same for all tensors."""
     mindspore = sys.modules["mindspore"]
     given = mindspore.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
-    before, result = _storage_answer(given), _storage_answer(given * 2)
+    before, computed = _storage_answer(given), given * 2
+    wait_for(computed)
+    result = _storage_answer(computed)
     return None if before == result or result is None else result
 
 
 def _storage_answer(tensor: Any) -> str | None:
     try:
-        tensor.wait_pipeline()  # until then it has no address
         tensor.untyped_storage()
     except RuntimeError as error:
         return str(error)

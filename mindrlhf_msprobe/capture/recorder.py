@@ -16,6 +16,7 @@ from mindrlhf_msprobe.capture.configurations import error_in_words, named_config
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.keydata import describe_key_data
+from mindrlhf_msprobe.capture.memory import is_of_training
 from mindrlhf_msprobe.capture.messages import Messages
 from mindrlhf_msprobe.capture.open_step import OpenStep
 from mindrlhf_msprobe.capture.room import tell_missing_ranks, tell_room
@@ -573,7 +574,10 @@ class Recorder:
         self._writer.abandon()
 
     def fault(self, what: str, error: BaseException, count: int = 1) -> None:
-        """Count a fault while recording and log it once per kind; raise it in strict mode."""
+        """Count a fault while recording and log it once per kind; raise it in strict mode.
+
+        What an operator of the training met is raised in any mode: it is told nobody else.
+        """
         if error is self._raised:  # on its way out already, through another guard
             raise error
         why = type(error).__name__
@@ -583,7 +587,7 @@ class Recorder:
         with self._lock:
             first = kind not in self._lost
             self._lost[kind] = self._lost.get(kind, 0) + count
-        if self._config.strict:
+        if self._config.strict or is_of_training(error):
             self._raised = error
             raise error
         step = self.step if self._ending is None else self._ending

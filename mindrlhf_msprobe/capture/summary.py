@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from mindrlhf_msprobe.capture.memory import elements_of
+from mindrlhf_msprobe.capture.memory import elements_of, wait_for
 from mindrlhf_msprobe.capture.statistics import statistics_of
 from mindrlhf_msprobe.storage.arrays import (
     BFLOAT16,
@@ -105,11 +105,13 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
 
     Raises:
         TypeError: its dtype cannot be held as numbers (strings, objects, dates).
+        Exception: what an operator of the training met; see `memory.wait_for`.
     """
     if isinstance(value, HostTensor):
         return value
     if _is_mindspore_tensor(value):
         kind, name = "mindspore.Tensor", _name_of(value.dtype)
+        wait_for(value)
         computed = computed or value._has_auto_grad()  # in the graph of gradients are outputs only
         if _is_mindspores_own(type(value)):
             elements = elements_of(value, name, computed=computed)

@@ -11,7 +11,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import read_json  # noqa: E402
+from conftest import read_json, run_python  # noqa: E402
 from mindspore import nn  # noqa: E402
 from small_networks import (  # noqa: E402
     BrokenTensor,
@@ -252,3 +252,54 @@ def test_strict_raises_for_key_data_too(make_probe: Callable[..., Probe]) -> Non
         probe.save_data(bad=Opaque())
     probe.close()
     assert manifest(probe)["lost"] == {"key data bad: TypeError": 1}
+
+
+def test_what_an_operator_of_the_training_met_is_raised_in_the_training(tmp_path: Path) -> None:
+    """MindSpore raises it once, at the first wait: recording, which waits first, passes it on.
+
+    Else what was never computed would be trained on. In a process of its own, where operators do
+    not wait for each other.
+    """
+    program = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops
+from mindrlhf_msprobe import Probe
+ms.set_context(mode=ms.PYNATIVE_MODE)
+class Row(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table = ms.Parameter(ms.Tensor(np.ones((4, 4), np.float32)), name="table")
+    def construct(self, index):
+        return ops.gather(self.table, index, 0)
+network = Row()
+step = ms.value_and_grad(lambda i: network(i).sum(), None, network.trainable_params())
+def trained(probe, index):
+    with probe.phase("actor_update"):
+        step(index)[0].asnumpy()
+def generated(probe, index):
+    with probe.phase("actor_generate_sequences"):
+        network(index).asnumpy()
+def saved(probe, index):
+    probe.save_data(x=network(index))
+    network(index).asnumpy()
+for run in trained, generated, saved:
+    for rows in 3, 30_000:
+        path = f"{run.__name__}_{rows}"
+        layers = run is not saved
+        probe = Probe.from_config(dict(
+            msprobe=True, dump_path=path, key_data_dump=not layers,
+            actor_infer_dump=layers, actor_train_dump=layers,
+        ))
+        probe.watch(actor=network)
+        try:
+            run(probe, ms.Tensor(np.full(rows, 9)))
+        except RuntimeError as error:
+            print(path, "Gather" in str(error))
+        run(probe, ms.Tensor([1, 2]))
+        probe.close()
+"""
+    done = run_python(program, tmp_path)
+    cases = [f"{how}_{rows}" for how in ("trained", "generated", "saved") for rows in (3, 30_000)]
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [[c, "True"] for c in cases]
+    lost = [read_json(tmp_path / case / "run.json")["lost"] for case in cases]
+    assert [sum(counts.values()) for counts in lost] == [1] * len(cases)
