@@ -36,17 +36,21 @@ class Current:
         self.snapshot: Callable[[Any], Any] = lambda data: data
         self.expected = False
         self.held: list[tuple[str, Any]] | None = None
-        self._probes: list[Probe] = []
+        self._probes: list[tuple[Probe, Callable[[str, BaseException], None]]] = []
         self.compiled_without: set[str] = set()
         self._told: set[str] = set()
 
-    def begin(self, probe: Probe) -> None:
-        """Let a probe be the newest."""
-        self._probes.append(probe)
+    def begin(self, probe: Probe, fault: Callable[[str, BaseException], None]) -> None:
+        """Let a probe be the newest.
+
+        Args:
+            fault: told of what goes wrong while it records; raises it in strict mode.
+        """
+        self._probes.append((probe, fault))
 
     def end(self, probe: Probe) -> None:
         """Forget a probe, if it is known."""
-        self._probes = [known for known in self._probes if known is not probe]
+        self._probes = [known for known in self._probes if known[0] is not probe]
 
     def save(self, probe: Probe, name: Any, data: Any) -> None:
         """Save key data with a probe; what is wrong is said once, and training goes on."""
@@ -72,7 +76,12 @@ class Current:
     @property
     def probe(self) -> Probe | None:
         """The newest probe that records."""
-        return self._probes[-1] if self._probes else None
+        return self._probes[-1][0] if self._probes else None
+
+    def fault(self, what: str, error: BaseException) -> None:
+        """Count a fault of the newest probe; raises it in strict mode."""
+        if self._probes:
+            self._probes[-1][1](what, error)
 
     def probe_for(self, call: str) -> Probe | None:
         """Return the newest probe that records; where there is none, that is said once."""

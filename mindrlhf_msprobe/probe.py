@@ -88,7 +88,7 @@ class Probe:
         self._recorder = Recorder(self._config, rank)
         atexit.register(self._close_at_exit)
         _leave_to_parent_after_fork(self)
-        CURRENT.begin(self)
+        CURRENT.begin(self, self._recorder.fault)
 
     @property
     def enabled(self) -> bool:
@@ -358,11 +358,6 @@ class Probe:
         self._phases = self._config.phase_table()
         if self._recorder is not None:
             self._recorder.record_more(self._config)
-
-    def note_fault(self, what: str, error: Exception) -> None:
-        """Count a fault of what records with this probe; raises it in strict mode."""
-        if self._recorder is not None:
-            self._recorder.fault(what, error)
 
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""

@@ -136,7 +136,7 @@ def test_a_run_recorded_with_such_a_pattern_is_still_compared(tmp_path, setting,
     """It is read at once; what the pattern may have left out is missing, and that is said."""
     runs = [record_training(tmp_path / name, steps=1) for name in "ab"]
     manifest = json.loads((runs[0] / "run.json").read_text())
-    manifest["config"][setting] = [text]
+    manifest["config"][setting], manifest["recorded"] = [text], {}
     (runs[0] / "run.json").write_text(json.dumps(manifest))
     known = text == HANGS[0]
     assert bool(open_run(runs[0]).unusable_patterns) is not known

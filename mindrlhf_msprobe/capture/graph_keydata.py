@@ -147,8 +147,7 @@ class Values:
     def fault(self, error: Exception) -> None:
         """Count a fault; a strict run's waits until no graph runs: it would poison the executor."""
         try:
-            if CURRENT.probe is not None:
-                CURRENT.probe.note_fault("key data of compiled graphs", error)
+            CURRENT.fault("key data of compiled graphs", error)
         except Exception as strict:
             self._strict_fault = strict
 

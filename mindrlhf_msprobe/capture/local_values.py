@@ -24,16 +24,9 @@ from mindrlhf_msprobe.capture.saving import save
 _SAVE = "mindrlhf_msprobe_save"
 
 
-@dataclass(frozen=True)
-class Variable:
-    """A local variable, and the key under which its value is saved.
-
-    Attributes:
-        name: the variable's; or, with "()", the method of the cell of whose result it is made.
-    """
-
-    name: str
-    key: str
+#: A local variable, and the key under which its value is saved. "name()" is the variable that is
+#: assigned the result of that method of the cell.
+Variable = tuple[str, str]
 
 
 class SavedLocals:
@@ -63,7 +56,7 @@ class SavedLocals:
             raise LookupError(f"{type(cell).__name__} has no method {method}")
         source = _Source.of(original)
         self.saved_already = frozenset(source.saved())
-        wanted = [v for v in variables if v.key not in self.saved_already]
+        wanted = [(name, key) for name, key in variables if key not in self.saved_already]
         self.keys = frozenset(source.add_saves(wanted))
         self._had = vars(cell).get(method)
         self._own: Any = None
@@ -91,7 +84,7 @@ def copy_that_saves(function: Any, variables: Sequence[Variable]) -> FunctionTyp
     """
     source = _Source.of(function)
     if not source.add_saves(variables):
-        names = " or ".join(variable.name for variable in variables)
+        names = " or ".join(name for name, _ in variables)
         raise LookupError(f"{function.__qualname__} has no variable {names}")
     return source.function(compiled=False)
 
@@ -150,12 +143,10 @@ class _Source:
         """Save each variable behind the statement that assigns it last; return their keys."""
         parameters = {arg.arg for arg in ast.walk(self._function.args) if isinstance(arg, ast.arg)}
         found: dict[str, str] = {}
-        for variable in variables:
-            name: str | None = variable.name
-            if variable.name.endswith("()"):
-                name = self._made_by(variable.name.removesuffix("()"))
-            if variable.key not in found and name is not None and self._assigns(name):
-                found[variable.key] = name
+        for name, key in variables:
+            own = self._made_by(name.removesuffix("()")) if name.endswith("()") else name
+            if key not in found and own is not None and self._assigns(own):
+                found[key] = own
         saved = [
             key
             for key, name in found.items()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.local_values import SavedLocals, Variable
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.integrations.session import Session, runs_in_python
 from mindrlhf_msprobe.log import logger
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.local_values import SavedLocals
 
 
 class LossValues:
@@ -26,8 +28,10 @@ class LossValues:
     """
 
     def __init__(
-        self, session: Session, loss: Any, variables: Mapping[str, Sequence[Variable]]
+        self, session: Session, loss: Any, variables: Mapping[str, Sequence[tuple[str, str]]]
     ) -> None:
+        from mindrlhf_msprobe.capture.local_values import SavedLocals  # imports MindSpore
+
         self._session = session
         self._saved: list[SavedLocals] = []
         compiled = not runs_in_python(loss)
@@ -37,14 +41,14 @@ class LossValues:
             try:
                 saved = SavedLocals(loss, method, wanted, compiled=compiled)
             except LookupError as error:
-                for variable in wanted:
-                    reasons.setdefault(variable.key, str(error))
+                for _, key in wanted:
+                    reasons.setdefault(key, str(error))
                 continue
             self._saved.append(saved)
             keys |= saved.keys | saved.saved_already
             where = f"{type(loss).__name__}.{method}"
-            for variable in wanted:
-                reasons.setdefault(variable.key, f"{where} has no variable {variable.name}")
+            for name, key in wanted:
+                reasons.setdefault(key, f"{where} has no variable {name}")
         self.keys = frozenset(keys)
         for reason, lost in _by_reason(reasons, keys).items():
             logger.warning("%s are not recorded as key data: %s", " and ".join(lost), reason)
@@ -101,11 +105,6 @@ def _by_reason(reasons: Mapping[str, str], found: Iterable[str]) -> dict[str, li
         if key not in found:
             lost.setdefault(reason, []).append(key)
     return lost
-
-
-def variables(*pairs: tuple[str, str]) -> list[Variable]:
-    """Return variables from (name, key) pairs."""
-    return [Variable(name, key) for name, key in pairs]
 
 
 def named(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:

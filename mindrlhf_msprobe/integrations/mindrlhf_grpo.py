@@ -10,13 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mindrlhf_msprobe.capture.local_values import Variable, copy_that_saves
-from mindrlhf_msprobe.capture.saving import save
 from mindrlhf_msprobe.compat.ms_probe import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.loss_values import LossValues, named, returned_by_name, variables
+from mindrlhf_msprobe.integrations.loss_values import LossValues, named, returned_by_name
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
@@ -38,7 +36,7 @@ _UPDATE = "actor_update"
 
 #: What is recorded of the loss, by what MindRLHF calls it in the construct of its GRPOModel.
 _OF_LOSS = {
-    "construct": variables(
+    "construct": (
         ("per_token_logps", "log_prob"),
         ("ratio", "ratio"),
         ("compute_approx_kl()", "kl"),
@@ -334,7 +332,9 @@ class _Integration:
         try:
             function = self._patches.run_instead(maker, "compute_rewards", None)
             if session is not None and session.probe.config.key_data_dump:
-                copy = copy_that_saves(function, [Variable("rewards_per_func", _EACH_REWARD)])
+                from mindrlhf_msprobe.capture.local_values import copy_that_saves
+
+                copy = copy_that_saves(function, [(_EACH_REWARD, _EACH_REWARD)])
                 self._patches.run_instead(maker, "compute_rewards", copy)
         except LookupError as error:
             logger.info("%s: the rewards of each function are not recorded: %s", _TRAINER, error)
@@ -393,6 +393,8 @@ class _Integration:
 
     def _replace_save(self) -> None:
         """Let an installed msprobe's `save` in MindRLHF's modules be ours while this records."""
+        from mindrlhf_msprobe import save
+
         package = self._module.__name__.partition(".")[0]
         for name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", {})

@@ -19,7 +19,7 @@ import numpy as np
 
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.loss_values import LossValues, named, returned_by_name, variables
+from mindrlhf_msprobe.integrations.loss_values import LossValues, named, returned_by_name
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin
 from mindrlhf_msprobe.log import logger
@@ -35,18 +35,18 @@ _REWARD = "reward_compute"  # recorded where msprobe_config.phases declares it
 
 #: What is recorded of the loss, by what MindRLHF calls it in methods of its PPO_model.
 _OF_LOSS = {
-    "construct": variables(
+    "construct": (
         ("logprobs", "log_prob"),
         ("approx_kl", "kl_loss"),
         ("pg_loss", "actor_loss"),
         ("vf_loss", "value_loss"),
     ),
-    "get_vfloss_and_pgloss": variables(("ratio", "ratio")),
+    "get_vfloss_and_pgloss": (("ratio", "ratio"),),
 }
 #: What the train cell returns, in this order.
 _OF_TRAIN_STEP = ("loss", "lr", "overflow", "loss_scale")
 _LOSS_INPUTS = "loss_inputs"
-_OF_UPDATE = (*_OF_TRAIN_STEP, *(v.key for of in _OF_LOSS.values() for v in of), _LOSS_INPUTS)
+_OF_UPDATE = (*_OF_TRAIN_STEP, *(key for of in _OF_LOSS.values() for _, key in of), _LOSS_INPUTS)
 
 #: The arguments of PPOTrainer, in their order.
 _CONFIGS = (

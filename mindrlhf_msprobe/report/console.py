@@ -163,7 +163,7 @@ def _look_closer(first: Divergence, output: str | None, one_run: bool) -> list[s
         unless += ", look closer"
     again = "it again, into another" if one_run else "both again, each into its own"
     lines = [
-        f"{unless}: record {again} dump_path{size_of_next(first)}, with",
+        f"{unless}: record {again} dump_path{size_of_next(first, one_run)}, with",
         f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",
     ]
     if words := bisection_of(first):

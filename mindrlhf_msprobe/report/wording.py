@@ -185,13 +185,17 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def size_of_next(first: Divergence) -> str:
-    """Return what the next recording takes, as far as it is known."""
+def size_of_next(first: Divergence, one_run: bool) -> str:
+    """Return what the next recording takes, as far as it is known.
+
+    Args:
+        one_run: whether the run is compared with itself, and recorded once more alone.
+    """
     from mindrlhf_msprobe.report.listing import size
 
     settings = first.next_step or {}
     if first.next_step_bytes is not None:
-        about = f"about {size(first.next_step_bytes)} each, of a rank"
+        about = f"about {size(first.next_step_bytes)}{'' if one_run else ' each'}, of a rank"
         return f" ({about}{', estimated from its cells' * first.next_step_estimated})"
     if "msprobe" in settings:
         return (

@@ -1,5 +1,6 @@
 """The weights of each network when it was first entered, and what the process ran with then."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -293,14 +294,15 @@ def test_an_attempt_that_entered_nothing_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "earlier", ['{"initial_weights": 3, "attempts": 4, "versions": []}', '{"taken": []}']
+    "earlier", [{"initial_weights": 3, "attempts": 4, "versions": []}, {"taken": []}]
 )
 def test_a_strange_manifest_of_an_earlier_attempt_is_survived(
-    layer_probe: Callable[..., Probe], tmp_path: Path, earlier: str
+    layer_probe: Callable[..., Probe], tmp_path: Path, earlier: dict[str, Any]
 ) -> None:
     """Whatever an earlier run.json holds, recording goes on and loses nothing of its own."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text(earlier)
+    ours = {"schema": 1, "attempts": [], "world": {}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(ours | earlier))
     probe = layer_probe(existing="resume")
     network = Scale()
     probe.watch(actor=network)

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, ProbeConfig, open_run
-from mindrlhf_msprobe.capture.local_values import SavedLocals, Variable, copy_that_saves
+from mindrlhf_msprobe.capture.local_values import SavedLocals, copy_that_saves
 
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 SCALE = 2.0
@@ -37,13 +37,13 @@ class Loss(nn.Cell):
 
 
 WANTED = [
-    Variable("missing", "y"),
-    Variable("y", "y"),
-    Variable("square()", "kl"),
-    Variable("shifted", "shifted"),
-    Variable("total", "total"),
-    Variable("b", "b"),
-    Variable("nowhere", "nowhere"),
+    ("missing", "y"),
+    ("y", "y"),
+    ("square()", "kl"),
+    ("shifted", "shifted"),
+    ("total", "total"),
+    ("b", "b"),
+    ("nowhere", "nowhere"),
 ]
 
 
@@ -97,7 +97,7 @@ def test_a_traceback_shows_the_lines_of_the_original():
 )
 def test_what_has_no_source_to_copy_is_refused(make, said):
     with pytest.raises(LookupError, match=said):
-        copy_that_saves(make(), [Variable("y", "y")])
+        copy_that_saves(make(), [("y", "y")])
 
 
 def test_a_function_with_variables_around_it_is_refused():
@@ -108,7 +108,7 @@ def test_a_function_with_variables_around_it_is_refused():
         return y
 
     with pytest.raises(LookupError, match="uses variables of a function around it"):
-        copy_that_saves(inner, [Variable("y", "y")])
+        copy_that_saves(inner, [("y", "y")])
 
 
 def module_level(count):
@@ -119,7 +119,7 @@ def module_level(count):
 
 
 def test_an_array_that_is_filled_is_saved_when_it_is_full(tmp_path):
-    copy = copy_that_saves(module_level, [Variable("table", "table")])
+    copy = copy_that_saves(module_level, [("table", "table")])
     with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
         assert copy(3) == module_level(3)
     (datum,) = open_run(tmp_path).key_data("table")
@@ -182,7 +182,7 @@ class WithPrivateNames:
 def test_where_a_value_may_be_missing_it_is_saved_where_it_is_made(
     function, arguments, variable, saved, tmp_path
 ):
-    copy = copy_that_saves(function, [Variable(variable, "value")])
+    copy = copy_that_saves(function, [(variable, "value")])
     with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
         assert copy(*arguments) == function(*arguments)
     assert [int(d.value) for d in open_run(tmp_path).key_data("value")] == saved
@@ -190,9 +190,9 @@ def test_where_a_value_may_be_missing_it_is_saved_where_it_is_made(
 
 def test_variables_of_other_scopes_are_none():
     with pytest.raises(LookupError, match="no variable ratio"):
-        copy_that_saves(comprehension, [Variable("ratio", "ratio")])
+        copy_that_saves(comprehension, [("ratio", "ratio")])
 
 
 def test_names_of_a_class_alone_are_refused():
     with pytest.raises(LookupError, match="two leading underscores"):
-        copy_that_saves(WithPrivateNames.method, [Variable("y", "y")])
+        copy_that_saves(WithPrivateNames.method, [("y", "y")])

@@ -297,7 +297,13 @@ def judged(job, start=executor.ThisProcess, **settings):
 
 
 def two_workers(job):
-    return LocalWorkers(job, 2)
+    """Return two workers that have both begun: how many tasks run at once depends on it."""
+    workers = LocalWorkers(job, 2)
+    workers.expect(2)
+    while not all(worker.ready for worker in workers._workers):
+        for key, _ in workers._selector.select():
+            workers._take(key.data)
+    return workers
 
 
 @pytest.mark.parametrize("kind", ["bitwise", "tolerance", "noise"])

@@ -128,7 +128,8 @@ def test_a_rank_that_is_killed_leaves_the_others_whole(jobs, root):
     result = compare_runs(root / "shared/run", root / "killed/run")
     found = [f for f in result.findings if (f.step, f.rank) in ended]
     assert {f.status.value for f in found} == {"identical"}
-    assert {f.status.value for f in result.findings} == {"identical", "only_in_a"}
+    # Where rank 0 could say of what it stopped, what it did not reach is coverage.
+    assert {f.status.value for f in result.findings} <= {"identical", "only_in_a"}
 
 
 def test_ranks_that_see_different_directories_are_told(jobs, root, capsys):
