@@ -2,12 +2,14 @@
 
 The standard decorator compiles six methods for each frozen class; of some ninety classes that
 was a quarter of what a command needs before it begins. Here only `__init__` is compiled; the others
-are the same functions for all classes. What a class can do is the same.
+are the same functions for all classes. What a class can do is the same, except that a frozen class
+with a field that is keyword-only, no argument of `__init__` or an `InitVar` is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -25,8 +27,8 @@ else:
             others: what the standard decorator takes; with any of them, it makes the class.
 
         Raises:
-            TypeError: a field of a frozen class is keyword-only or no argument of `__init__`: the
-                standard decorator can do that.
+            TypeError: a field of a frozen class is keyword-only, no argument of `__init__` or an
+                `InitVar`, which the standard decorator can do; or what that one refuses, too.
         """
         if others:
             return dataclasses.dataclass(cls, frozen=frozen, **others)
@@ -35,24 +37,51 @@ else:
         return _made(cls, frozen)
 
 
+#: How the standard decorator marks fields and what is an argument of `__init__` alone.
+_FIELD, _INIT_ONLY = (getattr(dataclasses, name) for name in ("_FIELD", "_FIELD_INITVAR"))
+
+
 def _made(cls: Any, frozen: bool) -> Any:
-    cls = dataclasses.dataclass(init=not frozen, repr=False, eq=False)(cls)
+    given = dict(cls.__dict__)
+    has_doc = bool(cls.__doc__)
+    # Python sets __hash__ to None where a class has an __eq__ of its own.
+    has_hash = "__hash__" in given and not (given["__hash__"] is None and "__eq__" in given)
+    for name in ("__setattr__", "__delattr__"):
+        if frozen and name in given:
+            raise TypeError(f"Cannot overwrite attribute {name} in class {cls.__name__}")
+    # Of classes that inherit from others, the standard one knows which may not, and why.
+    inherits = any("__dataclass_fields__" in base.__dict__ for base in cls.__mro__[1:])
+    cls = dataclasses.dataclass(init=not frozen, repr=False, eq=False, frozen=frozen and inherits)(
+        cls
+    )
     fields = dataclasses.fields(cls)
     own: dict[str, Any] = {"__repr__": _repr, "__eq__": _equal(fields)}
     if frozen:
-        other = [field.name for field in fields if field.kw_only or not field.init]
-        if other:
-            raise TypeError(
-                f"{cls.__qualname__}.{other[0]} is keyword-only or no argument of __init__; "
-                f"expected a field without either. Use dataclasses.dataclass."
-            )
-        own |= {"__init__": _init(cls, fields), "__setattr__": _set, "__delattr__": _delete}
+        _check(cls)
+        own |= _refusing(cls, frozenset(field.name for field in fields))
+        own["__init__"] = _init(cls, fields)
     for name, method in own.items():
         if name not in cls.__dict__:
             setattr(cls, name, method)
-    if cls.__dict__.get("__hash__") is None:
+    if not has_hash:
         cls.__hash__ = _hash(fields) if frozen else None
+    parameters = cls.__dataclass_params__
+    parameters.init = parameters.repr = parameters.eq = True
+    parameters.frozen = frozen
+    if not has_doc:
+        cls.__doc__ = cls.__name__ + str(inspect.signature(cls)).replace(" -> None", "")
     return cls
+
+
+def _check(cls: Any) -> None:
+    """Refuse a field that `_init` has no means for."""
+    for field in cls.__dataclass_fields__.values():
+        kind = field._field_type
+        if kind is _INIT_ONLY or (kind is _FIELD and (field.kw_only or not field.init)):
+            raise TypeError(
+                f"{cls.__qualname__}.{field.name} is keyword-only, no argument of __init__ or an "
+                f"InitVar; expected a field that is none of them. Use dataclasses.dataclass."
+            )
 
 
 def _init(cls: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Callable[..., None]:
@@ -125,9 +154,17 @@ def _repr(self: Any) -> str:
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
-def _set(self: Any, name: str, value: object) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+def _refusing(cls: Any, names: frozenset[str]) -> dict[str, Callable[..., None]]:
+    """Return the methods that keep an instance as it was made; a subclass may add its own."""
 
+    def __setattr__(self: Any, name: str, value: object) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
 
-def _delete(self: Any, name: str) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    def __delattr__(self: Any, name: str) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    return {"__setattr__": __setattr__, "__delattr__": __delattr__}

@@ -101,7 +101,27 @@ def inherited(make, **options):
     return Made
 
 
-CLASSES = (plain, single, empty, checked, with_its_own, inherited)
+def undocumented(make, **options):
+    @make(**options)
+    class Made:
+        one: int
+        two: str = "b"
+
+    return Made
+
+
+def without_hash(make, **options):
+    @make(**options)
+    class Made:
+        """A class."""
+
+        one: int
+        __hash__ = None
+
+    return Made
+
+
+CLASSES = (plain, single, empty, checked, with_its_own, inherited, undocumented, without_hash)
 
 
 def both(of, **options):
@@ -119,6 +139,7 @@ def test_it_is_described_as_the_standard_one(of, frozen):
     assert names[0] == names[1]
     assert ours.__match_args__ == theirs.__match_args__
     assert ours.__doc__ == theirs.__doc__
+    assert repr(ours.__dataclass_params__) == repr(theirs.__dataclass_params__)
     given = [5][: len(dataclasses.fields(ours))]
     assert repr(ours(*given)) == repr(theirs(*given))
 
@@ -216,6 +237,55 @@ def test_other_options_are_the_standards(options):
 
 def test_a_field_it_has_no_means_for_is_refused():
     """Rather than a class that is made wrong."""
-    for made_of in (field(kw_only=True), field(init=False, default=1)):
-        with pytest.raises(TypeError, match=r"Use dataclasses\.dataclass"):
-            dataclass(frozen=True)(type("Made", (), {"__annotations__": {"x": int}, "x": made_of}))
+    fields = (
+        {"__annotations__": {"x": int}, "x": field(kw_only=True)},
+        {"__annotations__": {"x": int}, "x": field(init=False, default=1)},
+        {"__annotations__": {"x": dataclasses.InitVar[int]}},
+        {"__annotations__": {"x": dataclasses.InitVar[int]}, "x": 1},
+    )
+    for one in fields:
+        with pytest.raises(TypeError, match=r"Made\.x .* Use dataclasses\.dataclass"):
+            dataclass(frozen=True)(type("Made", (), one))
+
+
+@pytest.mark.parametrize("decorated", [False, True])
+def test_a_subclass_adds_attributes_and_keeps_the_fields(decorated):
+    """A plain subclass sets what is its own; a frozen one of a frozen one sets nothing."""
+    tables = []
+    for make in MAKERS:
+        base = plain(make, frozen=True)
+        made = type("Sub", (base,), {})
+        instance = (make(frozen=True)(made) if decorated else made)(1)
+        found = []
+        for name in ("one", "three", "another"):
+            for change in (lambda *what: setattr(*what, 3), delattr):
+                try:
+                    found.append(change(instance, name))
+                except FrozenInstanceError as error:
+                    found.append(str(error))
+        tables.append((found, instance.one, getattr(instance, "another", None)))
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("base", MAKERS)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_frozen_classes_and_others_do_not_inherit_from_each_other(base, frozen):
+    """As the standard one refuses it, in the same words."""
+    refusals = []
+    for make in MAKERS:
+        sub = type("Sub", (single(base, frozen=not frozen),), {"__annotations__": {"two": int}})
+        with pytest.raises(TypeError) as refused:
+            make(frozen=frozen)(sub)
+        refusals.append(str(refused.value))
+    assert refusals[0] == refusals[1]
+
+
+@pytest.mark.parametrize("name", ["__setattr__", "__delattr__"])
+def test_a_frozen_class_that_has_the_method_itself_is_refused(name):
+    """It would not be frozen."""
+    refusals = []
+    for make in MAKERS:
+        with pytest.raises(TypeError) as refused:
+            make(frozen=True)(type("Made", (), {name: lambda *_: None}))
+        refusals.append(str(refused.value))
+    assert refusals[0] == refusals[1]
