@@ -510,7 +510,7 @@ def test_a_loss_that_fails_leaves_what_it_had_computed(tmp_path, configure):
     masked_mean = kind.masked_mean
 
     def fails_later(self, data, *args, **kwargs):
-        if fails_later.calls == 2:
+        if fails_later.calls == 5:  # not while gradients are taken
             raise ZeroDivisionError("no sample")
         fails_later.calls += 1
         return masked_mean(self, data, *args, **kwargs)
