@@ -93,6 +93,7 @@ _BESIDE = {
     "loss_inputs": None,
     "log_prob": "actor_update",
     "ratio": "actor_update",
+    "kl": "actor_update",
     "kl_loss": "actor_update",
     "actor_loss": "actor_update",
     "loss": "actor_update",

@@ -45,7 +45,7 @@ _OF_EVERY_CELL = frozenset(
         *("_parameter_layout_dict", "_phase_cache", "_scope", "_jit_config_dict"),
         *("jit_config_dict", "_parallel_inputs_run", "_construct_inputs_num"),
         *("_construct_inputs_names", "instance_key", "_buffers", "_cells", "_params"),
-        *("_params_list", "_primitives"),
+        *("_params_list", "_primitives", "current_phase"),
     ]
 )
 _OURS = "msprobe_"

@@ -125,6 +125,15 @@ def test_key_data_keep_their_order_without_any_cell():
     assert keys(*data) == [f"{name}.0" for name in names]
 
 
+def test_what_a_loss_is_made_of_keeps_the_order_in_which_it_is_made():
+    """Key data alone: what the loss is given, what it computes, what the update returns."""
+    names = ["loss_inputs", "log_prob", "ratio", "kl", "kl_loss", "actor_loss", "loss", "lr"]
+    data = [datum(key, seq) for seq, key in enumerate(sorted(names))]
+    assert keys(*data) == [f"{name}.0" for name in names]
+    each = [datum("rewards", 0), datum("rewards.format", 1), datum("advantages", 2)]
+    assert keys(*each) == ["rewards.format.0", "rewards.0", "advantages.0"]
+
+
 def test_unknown_keys_stand_where_they_were_saved():
     """A key nothing is known about stands at its time among the cells, or last without one."""
     entries = [entry("a", UPDATE, 0, 1), entry("b", UPDATE, 3, 4)]
