@@ -230,8 +230,4 @@ def _take_gradient(message: np.ndarray) -> None:
 OPEN_VALUE = host_function("msprobe_open_value", _safely(_take_opened))
 VALUE_TENSOR = host_function("msprobe_value_tensor", _safely(_take_tensor))
 CLOSE_VALUE = host_function("msprobe_close_value", _safely(_take_closed))
-VALUE_GRADIENT = host_function("msprobe_value_gradient", _safely(_take_gradient))
-for _probe in (OPEN_VALUE, VALUE_TENSOR, CLOSE_VALUE):
-    _probe.add_prim_attr("side_effect_io", True)
-for _probe in (OPEN_VALUE, VALUE_TENSOR, CLOSE_VALUE, VALUE_GRADIENT):
-    _probe.recompute(False)  # a recomputed cell hands over what it computed first
+VALUE_GRADIENT = host_function("msprobe_value_gradient", _safely(_take_gradient), in_order=False)

@@ -325,17 +325,23 @@ def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
     return elements
 
 
-def host_function(name: str, called: Callable[[Any], np.ndarray]) -> ops.Custom:
-    """Return what a graph calls: it takes an array on the host and returns digits."""
+def host_function(
+    name: str, called: Callable[[Any], np.ndarray], *, in_order: bool = True
+) -> ops.Custom:
+    """Return what a graph calls: it takes an array on the host and returns digits.
+
+    Args:
+        in_order: whether its calls keep the program's order.
+    """
     called.__name__ = called.__qualname__ = name
-    return ops.Custom(called, (DIGITS,), mindspore.int32, "pyfunc")
+    function = ops.Custom(called, (DIGITS,), mindspore.int32, "pyfunc")
+    if in_order:
+        function.add_prim_attr("side_effect_io", True)
+    function.recompute(False)  # a recomputed cell hands over what it computed first
+    return function
 
 
 OPEN = host_function("msprobe_open", _received(_take_opened))
 CLOSE = host_function("msprobe_close", _received(_take_closed))
 TENSOR = host_function("msprobe_tensor", _received(_take_tensor))
-GRADIENT = host_function("msprobe_gradient", _received(_take_gradient))
-for _probe in (OPEN, CLOSE, TENSOR):
-    _probe.add_prim_attr("side_effect_io", True)
-for _probe in (OPEN, CLOSE, TENSOR, GRADIENT):
-    _probe.recompute(False)  # a recomputed cell hands over what it computed first
+GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), in_order=False)

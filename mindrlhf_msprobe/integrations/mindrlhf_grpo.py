@@ -230,7 +230,6 @@ class _Integration:
             for names, before in self._replaced:
                 names.update(before)
             self._replaced.clear()
-        if session is not None:
             session.probe.close()
 
     def _around_configs(self, *_: Any, **__: Any) -> Part:
