@@ -871,6 +871,7 @@ class Comparison:
         problems: what could not be read of either run, and what it lost while recording.
         tables: the files written, by name, relative to `output_path`.
         fingerprints: (name, fingerprint) of each, by which a later comparison knows them again.
+        verdict_file: what the verdict is called beside them.
         chosen: which part of the runs was compared; None: all of it.
         all_cells: whether neither run left out cells by their names.
         earlier: what an earlier comparison found, and how this one stands to it.
@@ -888,6 +889,7 @@ class Comparison:
     output_path: str | None = None
     tables: tuple[str, ...] = ()
     fingerprints: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    verdict_file: str = "verdict.json"
     chosen: Chosen | None = None
     agreements: tuple[Agreement, ...] = field(default=(), repr=False)
     all_cells: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, overload
@@ -31,6 +32,7 @@ class PackedFindings(Sequence["Finding | None"]):
     Attributes:
         counts: how many of them stand in each table.
         by_elements, texts: the tables in which elements were compared, or texts.
+        ranks: which of them stand in each table, with their numbers of findings.
     """
 
     def __init__(self, findings: Iterable[Finding | None]) -> None:
@@ -51,6 +53,9 @@ class PackedFindings(Sequence["Finding | None"]):
             if any(finding.metrics is not None for finding in found)
         }
         self.texts = {table for table, found in groups.items() if any(map(holds_text, found))}
+        self.ranks = {
+            table: Counter(finding.rank for finding in found) for table, found in groups.items()
+        }
         self._packed = {
             table: zlib.compress(pickle.dumps(found, pickle.HIGHEST_PROTOCOL), 1)
             for table, found in groups.items()
@@ -98,10 +103,20 @@ class KeptFindings(Sequence[Finding]):
         """Tell whether texts were compared in a table."""
         return any(table in place.texts for place in self._places)
 
-    def of(self, table: TableName) -> Iterator[Finding]:
-        """Yield the findings of one table."""
+    def ranks(self, table: TableName) -> Counter[int]:
+        """Return how many findings each rank has in a table."""
+        counts: Counter[int] = Counter()
         for place in self._places:
-            yield from place.of(table)
+            counts.update(place.ranks.get(table, {}))
+        return counts
+
+    def of(self, table: TableName, rank: int | None = None) -> Iterator[Finding]:
+        """Yield the findings of one table, those of one rank if one is given."""
+        for place in self._places:
+            if rank is None:
+                yield from place.of(table)
+            elif rank in place.ranks.get(table, {}):
+                yield from (finding for finding in place.of(table) if finding.rank == rank)
 
     def __len__(self) -> int:
         return sum(self.tables.values())

@@ -87,6 +87,7 @@ def compare_runs(
     csv: bool = False,
     lang: str | None = None,
     all_rows: bool = False,
+    keep_earlier: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two runs, or two phases or ranks of one run, and say where they first part, and why.
@@ -124,6 +125,8 @@ def compare_runs(
         all_rows: list every record. By default, of a comparison of more than 50 000 records those
             of cells that agree are one row a phase, step and rank in the tables, and one of
             `Comparison.agreements` instead of a finding each.
+        keep_earlier: name the files with the time in them, as msprobe does, beside those of earlier
+            comparisons; else they take the place of these.
         progress: told how many records are done, and of how many as far as is known.
 
     Returns:
@@ -164,7 +167,7 @@ def compare_runs(
         from mindrlhf_msprobe.report.staging import check_output
 
         _refuse_among_evidence(Path(output_path), [a, *([b] if b else []), *repetitions])
-        check_output(Path(output_path))
+        check_output(Path(output_path), beside=keep_earlier)
     all_places = sorted(job.sides[0].places() | job.sides[1].places())
     check_steps(chosen, {step for step, _ in all_places})
     places = [place for place in all_places if chosen.takes_step(place[0])]
@@ -186,7 +189,7 @@ def compare_runs(
         comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
     if output_path is None:
         return comparison
-    return _written(comparison, output_path, csv, lang)
+    return _written(comparison, output_path, csv, lang, keep_earlier=keep_earlier)
 
 
 def _listed(
@@ -198,12 +201,20 @@ def _listed(
     return [whole.get((place.step, place.rank), place) for place in judged]
 
 
-def _written(comparison: Comparison, output: _PathLike, csv: bool, lang: str | None) -> Comparison:
+def _written(
+    comparison: Comparison,
+    output: _PathLike,
+    csv: bool,
+    lang: str | None,
+    *,
+    keep_earlier: bool,
+) -> Comparison:
     """Write the tables; whatever goes wrong there, the error holds the comparison."""
-    from mindrlhf_msprobe.report import OutputError, write_comparison
+    from mindrlhf_msprobe.report import OutputError, write_beside, write_comparison
 
     try:
-        return write_comparison(comparison, Path(output), csv=csv, lang=lang)
+        write = write_beside if keep_earlier else write_comparison
+        return write(comparison, Path(output), csv=csv, lang=lang)
     except OutputError as error:
         error.comparison = comparison
         raise

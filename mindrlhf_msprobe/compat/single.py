@@ -227,6 +227,9 @@ def compare_distributed(
 ) -> None:
     """Compare the layer data of two runs, all ranks: what lies below one step of each, usually.
 
+    Writes `compare_result_<time>.xlsx`, of several ranks `compare_result_rank<N>_<time>.xlsx` each,
+    beside what earlier comparisons wrote.
+
     Args:
         dir1, dir2: directories `…/step<N>` with the ranks in them, or a phase's, or a whole run's;
             also by msprobe's names, npu_dump_dir and bench_dump_dir.
@@ -259,7 +262,9 @@ def compare_distributed(
     from mindrlhf_msprobe.comparison import compare_runs
 
     log.configure()
-    _tell(compare_runs(Path(dir1), Path(dir2), output_path=Path(output_path)))
+    _tell(
+        compare_runs(Path(dir1), Path(dir2), output_path=Path(output_path), keep_earlier=True)
+    )
 
 
 def _run_of(directory: _PathLike) -> Path:

@@ -13,14 +13,22 @@ _HOMES = {
     "VERDICT_FILE": "mindrlhf_msprobe.report.staging",
     "OutputError": "mindrlhf_msprobe.report.staging",
     "check_output": "mindrlhf_msprobe.report.staging",
+    "write_beside": "mindrlhf_msprobe.report.files",
     "write_comparison": "mindrlhf_msprobe.report.files",
     "write_report": "mindrlhf_msprobe.report.files",
 }
 
-__all__ = ["VERDICT_FILE", "OutputError", "check_output", "write_comparison", "write_report"]
+__all__ = [
+    "VERDICT_FILE",
+    "OutputError",
+    "check_output",
+    "write_beside",
+    "write_comparison",
+    "write_report",
+]
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.report.files import write_comparison, write_report
+    from mindrlhf_msprobe.report.files import write_beside, write_comparison, write_report
     from mindrlhf_msprobe.report.staging import VERDICT_FILE, OutputError, check_output
 
 

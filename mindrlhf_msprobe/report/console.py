@@ -266,7 +266,7 @@ def _files(comparison: Comparison) -> list[str]:
     if comparison.output_path is None:
         return []
     output = Path(comparison.output_path)
-    lines = [f"Machine-readable: {output / VERDICT_FILE}"]
+    lines = [f"Machine-readable: {output / comparison.verdict_file}"]
     if comparison.tables:
         first, *others = comparison.tables
         rest = f" and {len(others)} more" if others else ""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.findings import Comparison
+from mindrlhf_msprobe.kept import KeptFindings, TableName, table_of
 from mindrlhf_msprobe.report import blank
 from mindrlhf_msprobe.report.sheets import Table
-from mindrlhf_msprobe.report.staging import VERDICT_FILE, fingerprint, staged
+from mindrlhf_msprobe.report.staging import (
+    KEPT_AS,
+    SUMMARY_FILE,
+    VERDICT_FILE,
+    fingerprint,
+    holds_only_a_copy,
+    staged,
+    stamped,
+)
 from mindrlhf_msprobe.storage.atomic import dump_lines, write_atomic
 
 
@@ -53,23 +63,101 @@ def write_comparison(
         OutputError: the directory cannot be written, or holds a file of one of these names that
             no comparison wrote.
     """
-    from mindrlhf_msprobe.language import language
-    from mindrlhf_msprobe.report.summary import STEM, summary_of
-    from mindrlhf_msprobe.report.workbook import file_names, tables_of, write_workbooks
+    from mindrlhf_msprobe.report.summary import STEM
+    from mindrlhf_msprobe.report.workbook import tables_of
 
     of_records = tables_of(comparison.findings, comparison.agreements)
-    _, *names_of_records = file_names([Table(STEM, ()), *of_records])
-    links = {table.of: own[0] for table, own in zip(of_records, names_of_records)}
-    tables = [summary_of(comparison, links, lang or language()), *of_records]
+    tables = _with_summary(comparison, STEM, of_records, lang)
     with staged(output) as directory:
-        names = write_workbooks(tables, directory)
-        if csv:
-            from mindrlhf_msprobe.report.csv_tables import write_csv_files
+        written = replace(comparison, output_path=str(output))
+        return _write(written, tables, directory, csv)
 
-            names += write_csv_files(tables, directory)
-        files = tuple((name, fingerprint(directory / name)) for name in names)
-        written = replace(
-            comparison, output_path=str(output), tables=tuple(names), fingerprints=files
+
+def write_beside(
+    comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None
+) -> Comparison:
+    """Write all tables and the verdict under names with the time in them, as msprobe names them.
+
+    `compare_result_<time>.xlsx` is the table of a phase, `compare_result_rank<N>_<time>.xlsx` that
+    of one of its ranks where there are several; of several phases, and of keys, the name comes
+    first; `summary_<time>.xlsx` and `verdict_<time>.json` come with them. What is in `output` stays
+    there. summary.xlsx and verdict.json are copies of the latest ones, unless they are those of a
+    comparison that is nowhere else.
+
+    Args:
+        csv, lang: as for `write_comparison`.
+
+    Raises:
+        OutputError: the directory cannot be written.
+    """
+    from mindrlhf_msprobe.report.summary import STEM
+    from mindrlhf_msprobe.report.workbook import tables_of
+
+    phases = {phase for phase, is_key in _names_of(comparison) if not is_key}
+    with stamped(output) as (directory, stamp):
+
+        def file_of_a_rank(phase: str, rank: int | None) -> str:
+            of_phase = f"_{phase}" if len(phases) > 1 else ""
+            of_rank = "" if rank is None else f"_rank{rank}"
+            return f"compare_result{of_phase}{of_rank}_{stamp}"
+
+        of_records = [
+            replace(table, stem=f"{table.stem}_{stamp}") if table.of[0] == "key" else table
+            for table in tables_of(
+                comparison.findings, comparison.agreements, file_of_a_rank=file_of_a_rank
+            )
+        ]
+        summary = f"{STEM}_{stamp}"
+        tables = _with_summary(comparison, summary, of_records, lang)
+        named = replace(
+            comparison, output_path=str(output), verdict_file=f"verdict_{stamp}.json"
         )
-        write_atomic(directory / VERDICT_FILE, [dump_lines(written.to_json())])
+        written = _write(named, tables, directory, csv)
+    if holds_only_a_copy(output):
+        with staged(output) as directory:
+            shutil.copyfile(output / f"{summary}.xlsx", directory / SUMMARY_FILE)
+            copied = (SUMMARY_FILE, fingerprint(directory / SUMMARY_FILE))
+            copy = replace(
+                written, tables=(SUMMARY_FILE, *written.tables[1:]), fingerprints=(copied,)
+            )
+            content = {**copy.to_json(), KEPT_AS: written.verdict_file}
+            write_atomic(directory / VERDICT_FILE, [dump_lines(content)])
+    return written
+
+
+def _names_of(comparison: Comparison) -> set[TableName]:
+    findings = comparison.findings
+    tables = findings.tables if isinstance(findings, KeptFindings) else map(table_of, findings)
+    return {*tables, *((agreement.phase, False) for agreement in comparison.agreements)}
+
+
+def _with_summary(
+    comparison: Comparison, stem: str, of_records: Sequence[Table], lang: str | None
+) -> list[Table]:
+    """Return the tables with the summary, which leads to them, in front."""
+    from mindrlhf_msprobe.language import language
+    from mindrlhf_msprobe.report.summary import summary_of
+    from mindrlhf_msprobe.report.workbook import file_names
+
+    _, *names_of_records = file_names([Table(stem, ()), *of_records])
+    links: dict[tuple[str, str], str] = {}
+    for table, own in zip(of_records, names_of_records):
+        links.setdefault(table.of, own[0])
+    return [replace(summary_of(comparison, links, lang or language()), stem=stem), *of_records]
+
+
+def _write(
+    comparison: Comparison, tables: Sequence[Table], directory: Path, csv: bool
+) -> Comparison:
+    """Write tables and the verdict into a directory; return the comparison that names them."""
+    from mindrlhf_msprobe.report.workbook import write_workbooks
+
+    names = write_workbooks(tables, directory)
+    if csv:
+        from mindrlhf_msprobe.report.csv_tables import write_csv_files
+
+        names += write_csv_files(tables, directory)
+    files = tuple((name, fingerprint(directory / name)) for name in names)
+    written = replace(comparison, tables=tuple(names), fingerprints=files)
+    write_atomic(directory / comparison.verdict_file, [dump_lines(written.to_json())])
     return written

@@ -20,7 +20,12 @@ from mindrlhf_msprobe.findings import TOOL, Comparison
 VERDICT_FILE = "verdict.json"
 SUMMARY_FILE = "summary.xlsx"
 
+#: Names, in a verdict.json that is a copy, the file of which it is one.
+KEPT_AS = "kept_as"
+
 _PREFIX = ".msprobe_report"
+_CLAIM = ".msprobe_stamp"  # and the time: made by one process only
+_STAMP = "%Y%m%d%H%M%S"  # as msprobe writes it
 _EARLIER = "earlier"  # inside the staging directory: what was replaced, until all is in place
 _DAY = 86_400.0  # seconds; no comparison is written for so long
 _SUFFIXES = (".xlsx", ".csv")
@@ -66,10 +71,74 @@ def staged(output: Path) -> Iterator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def check_output(output: Path) -> None:
+@contextlib.contextmanager
+def stamped(output: Path) -> Iterator[tuple[Path, str]]:
+    """Yield a hidden directory inside `output`, and a time that no name in `output` has in it.
+
+    What is written into the directory lies in `output` at the end, verdict last; its names hold the
+    time, so that nothing is replaced. Of two processes, or of two calls in one second, each has a
+    time of its own: the next second that is free. On any exception nothing is added.
+
+    Raises:
+        OutputError: the directory cannot be written.
+    """
+    with _clear_errors(output):
+        output.mkdir(parents=True, exist_ok=True)
+        _remove_stale(output)
+        directory, stamp = _claimed(output)
+        try:
+            yield directory, stamp
+            names = sorted(path.name for path in directory.iterdir())
+            for name in sorted(names, key=lambda name: name.endswith(".json")):
+                os.replace(directory / name, output / name)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _claimed(output: Path) -> tuple[Path, str]:
+    """Return a new directory that only one process can make, and the time in its name.
+
+    Its owner looks for files with that time after it has made it: whoever had the time before has
+    put all files in their places by then.
+    """
+    at = time.time()
+    while True:
+        stamp = time.strftime(_STAMP, time.localtime(at))
+        directory = output / f"{_CLAIM}.{stamp}"
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+            if not any(stamp in name for name in os.listdir(output) if name != directory.name):
+                return directory, stamp
+            directory.rmdir()
+        at += 1
+
+
+def holds_only_a_copy(output: Path) -> bool:
+    """Tell whether verdict.json and summary.xlsx may be replaced without losing a comparison.
+
+    They are not there, or are a copy of files with a time in their names, which stay.
+    """
+    if not any(_is_file(output / name) for name in (VERDICT_FILE, SUMMARY_FILE)):
+        return True
+    try:
+        original = json.loads((output / VERDICT_FILE).read_bytes())[KEPT_AS]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+    if not (isinstance(original, str) and Path(original).name == original):
+        return False
+    ours = _left_by_a_comparison(output)
+    return _is_file(output / original) and (
+        SUMMARY_FILE in ours or not _is_file(output / SUMMARY_FILE)
+    )
+
+
+def check_output(output: Path, *, beside: bool = False) -> None:
     """Make sure that a comparison can be written into `output`, and leave what is there.
 
     What a killed comparison had half replaced is put back.
+
+    Args:
+        beside: whether its files will have names of their own, whatever lies there.
 
     Raises:
         OutputError: the directory cannot be created or written, or holds a summary.xlsx or a
@@ -77,7 +146,8 @@ def check_output(output: Path) -> None:
     """
     with _clear_errors(output):
         _remove_stale(output)
-        _refuse_foreign(output, (VERDICT_FILE, SUMMARY_FILE))
+        if not beside:
+            _refuse_foreign(output, (VERDICT_FILE, SUMMARY_FILE))
         missing = [path for path in (output, *output.parents) if not os.path.lexists(path)]
         try:
             output.mkdir(parents=True, exist_ok=True)
@@ -236,6 +306,10 @@ def _remove_stale(output: Path) -> None:
         if path.is_dir() and not path.is_symlink() and _is_stale(path):
             _roll_back(path, output)
             shutil.rmtree(path, ignore_errors=True)
+    for path in output.glob(f"{_CLAIM}.*"):
+        with contextlib.suppress(OSError):
+            if not path.is_symlink() and time.time() - path.stat().st_mtime > _DAY:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_stale(path: Path) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.findings import Agreement, Finding, Side, Status, counted
@@ -30,22 +31,38 @@ _LONGEST_SHEET_NAME = 31
 _NOT_IN_SHEET_NAMES = re.compile(r"[\[\]:*?/\\\x00-\x1f]")
 
 
-def tables_of(findings: Iterable[Finding], agreements: Iterable[Agreement] = ()) -> list[Table]:
+def tables_of(
+    findings: Iterable[Finding],
+    agreements: Iterable[Agreement] = (),
+    *,
+    file_of_a_rank: Callable[[str, int | None], str] | None = None,
+) -> list[Table]:
     """Return one table a key, then one a phase; their rows keep the findings' causal order.
 
     Args:
         agreements: what agrees and has no finding each; one row before those of its step and rank.
+        file_of_a_rank: if each rank of a phase has a table of its own, what that is called: given
+            the phase, and the rank, None where the phase has only one.
     """
     kept = findings if isinstance(findings, KeptFindings) else _Listed(findings)
     folded: dict[TableName, list[Agreement]] = {}
     for agreement in agreements:
         folded.setdefault((agreement.phase, False), []).append(agreement)
     counts = kept.tables
-    names = list(dict.fromkeys([*counts, *folded]))
-    return [
-        _table(kept, name, counts.get(name, 0), folded.get(name, []))
-        for name in sorted(names, key=lambda name: not name[1])
-    ]
+    names = sorted(dict.fromkeys([*counts, *folded]), key=lambda name: not name[1])
+    tables: list[Table] = []
+    for name in names:
+        agreeing = folded.get(name, [])
+        if file_of_a_rank is None or name[1]:
+            tables.append(_table(kept, name, counts.get(name, 0), agreeing))
+            continue
+        of_rank = kept.ranks(name)
+        ranks = sorted({*of_rank, *(agreement.rank for agreement in agreeing)})
+        for rank in ranks:
+            own = [agreement for agreement in agreeing if agreement.rank == rank]
+            stem = file_of_a_rank(name[0], rank if len(ranks) > 1 else None)
+            tables.append(replace(_table(kept, name, of_rank[rank], own, rank), stem=stem))
+    return tables
 
 
 def expect_tables() -> None:
@@ -69,17 +86,25 @@ class _Listed:
     def texts(self, table: TableName) -> bool:
         return any(map(holds_text, self._tables.get(table, ())))
 
-    def of(self, table: TableName) -> Iterable[Finding]:
-        return self._tables.get(table, ())
+    def ranks(self, table: TableName) -> Counter[int]:
+        return Counter(finding.rank for finding in self._tables.get(table, ()))
+
+    def of(self, table: TableName, rank: int | None = None) -> Iterable[Finding]:
+        found = self._tables.get(table, ())
+        return found if rank is None else (f for f in found if f.rank == rank)
 
 
 def _table(
-    kept: KeptFindings | _Listed, name: TableName, count: int, agreements: Sequence[Agreement]
+    kept: KeptFindings | _Listed,
+    name: TableName,
+    count: int,
+    agreements: Sequence[Agreement],
+    rank: int | None = None,
 ) -> Table:
     stem, is_key = name
 
     def findings() -> Iterator[Finding]:
-        return _with_agreements(kept.of(name), agreements)
+        return _with_agreements(kept.of(name, rank), agreements)
 
     count += len(agreements)
     if is_key:
