@@ -262,9 +262,7 @@ def compare_distributed(
     from mindrlhf_msprobe.comparison import compare_runs
 
     log.configure()
-    _tell(
-        compare_runs(Path(dir1), Path(dir2), output_path=Path(output_path), keep_earlier=True)
-    )
+    _tell(compare_runs(Path(dir1), Path(dir2), output_path=Path(output_path), keep_earlier=True))
 
 
 def _run_of(directory: _PathLike) -> Path:

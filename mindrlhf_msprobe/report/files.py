@@ -109,9 +109,7 @@ def write_beside(
         ]
         summary = f"{STEM}_{stamp}"
         tables = _with_summary(comparison, summary, of_records, lang)
-        named = replace(
-            comparison, output_path=str(output), verdict_file=f"verdict_{stamp}.json"
-        )
+        named = replace(comparison, output_path=str(output), verdict_file=f"verdict_{stamp}.json")
         written = _write(named, tables, directory, csv)
     if holds_only_a_copy(output):
         with staged(output) as directory:

@@ -129,7 +129,12 @@ def test_no_two_at_once_have_one_time(tmp_path):
 
 def test_nothing_is_added_where_writing_fails(tmp_path):
     """Neither a table nor a hidden directory."""
-    with pytest.raises(RuntimeError), stamped(tmp_path) as (directory, stamp):
-        (directory / f"a_{stamp}.xlsx").write_text("half")
-        raise RuntimeError
+
+    def write() -> None:
+        with stamped(tmp_path) as (directory, stamp):
+            (directory / f"a_{stamp}.xlsx").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write()
     assert list(tmp_path.iterdir()) == []
