@@ -28,9 +28,12 @@ class Phase:
     counts_tokens: bool = False
 
 
+#: The phase in which the responses are generated.
+GENERATE = "actor_generate_sequences"
+
 #: In the order in which a step usually runs them.
 PHASES: tuple[Phase, ...] = (
-    Phase("actor_generate_sequences", "actor", "actor_infer_dump", counts_tokens=True),
+    Phase(GENERATE, "actor", "actor_infer_dump", counts_tokens=True),
     Phase("actor_compute_log_prob", "actor", "actor_train_dump"),
     Phase("reference_compute_log_prob", "reference", "reference_dump"),
     Phase("critic_compute_values", "critic", "critic_train_dump"),

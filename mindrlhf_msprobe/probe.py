@@ -18,7 +18,7 @@ from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import UsageError, nearest
 from mindrlhf_msprobe.phase_context import NO_PHASE, NoPhase, PhaseContext
-from mindrlhf_msprobe.phases import ROLES, Phase
+from mindrlhf_msprobe.phases import GENERATE, ROLES, Phase
 from mindrlhf_msprobe.probe_arguments import MISSING, checked_cell, checked_tokens, key_data_items
 
 if TYPE_CHECKING:
@@ -180,6 +180,23 @@ class Probe:
         if self._recorder is not None:
             self._refuse_if_closed("leave_out_data")
             self._recorder.leave_out_data(key, why, quiet=quiet)
+
+    def note_generation(self, settings: Mapping[str, Any], phase: str = GENERATE) -> None:
+        """Say what generation runs with in this step: temperature, top_p, lengths, seed, …
+
+        Written to run.json under `generation`, so that a comparison names what differs, and from
+        which step on. The arguments of a method `generate` of a watched network, or of a cell in
+        it, are noted without this.
+
+        Args:
+            settings: name → number, switch or short text; other values are left out.
+
+        Raises:
+            UsageError: the phase is not known.
+        """
+        if self._recorder is not None:
+            self._refuse_if_closed("note_generation")
+            self._recorder.note_generation(self._known_phase("note_generation", phase), settings)
 
     def phase(
         self,
@@ -436,6 +453,8 @@ class Probe:
         with self._lock:
             if self._open is context:
                 self._open = None
+                if self._recorder is not None:
+                    self._recorder.leave()
 
 
 _RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()

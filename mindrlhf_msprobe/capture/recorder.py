@@ -19,6 +19,7 @@ from mindrlhf_msprobe.capture.keydata import describe_key_data
 from mindrlhf_msprobe.capture.memory import is_of_training
 from mindrlhf_msprobe.capture.messages import Messages
 from mindrlhf_msprobe.capture.open_step import OpenStep
+from mindrlhf_msprobe.capture.random_states import RandomStates
 from mindrlhf_msprobe.capture.room import tell_missing_ranks, tell_room
 from mindrlhf_msprobe.capture.summary import HostTensor, Summaries
 from mindrlhf_msprobe.config import ProbeConfig
@@ -35,6 +36,7 @@ from mindrlhf_msprobe.storage.own_places import PlaceLostError
 from mindrlhf_msprobe.storage.writer import RunWriter
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.generation import GenerateCalls, GenerationSettings
     from mindrlhf_msprobe.capture.graph import GraphProbes, PhaseCapture
     from mindrlhf_msprobe.capture.graph_joint import JointCapture
     from mindrlhf_msprobe.capture.hooks import ParameterHooks
@@ -93,6 +95,10 @@ class Recorder:
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         self._graph_probes: GraphProbes | None = None
         self._network_settings: NetworkSettings | None = None
+        self._generation: GenerationSettings | None = None
+        self._generate_calls: GenerateCalls | None = None
+        self._generates: str | None = None  # the phase that is open, if it generates
+        self._random_states = RandomStates(self.fault)
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that trained
         for what, error in unknown:
             self.fault(what, error)
@@ -176,6 +182,44 @@ class Recorder:
             settings = self._settings_of_networks()
             settings.enter(phase, network, self.step)
             self._write_network_settings(settings)
+            if phase.counts_tokens:
+                self._listen_to_generate(phase, network)
+
+    def _listen_to_generate(self, phase: Phase, network: Any) -> None:
+        self._generates = phase.name
+        try:
+            if self._generate_calls is None:
+                from mindrlhf_msprobe.capture.generation import GenerateCalls
+
+                self._generate_calls = GenerateCalls(
+                    self._note_open_generation, lambda: self._generates is not None, self.fault
+                )
+            self._generate_calls.listen(network)
+        except Exception as error:
+            self.fault("what is generated with", error)
+
+    def _note_open_generation(self, settings: Mapping[str, Any]) -> None:
+        if self._generates is not None:
+            self._note_generation(self._generates, settings)
+
+    def _note_generation(self, phase: str, settings: Mapping[str, Any]) -> None:
+        from mindrlhf_msprobe.capture.generation import GenerationSettings
+
+        with self._lock:
+            if self._generation is None:
+                self._generation = GenerationSettings()
+            self._generation.note(phase, self.step, settings)
+            if self._generation.changed:
+                self._writer.note_generation(self._generation.take())
+
+    def note_generation(self, phase: Phase, settings: Mapping[str, Any]) -> None:
+        """Note what a phase generates with: name → value; what is no plain value is left out."""
+        try:
+            from mindrlhf_msprobe.capture.generation import plain_settings
+
+            self._note_generation(phase.name, plain_settings(settings))
+        except Exception as error:
+            self.fault("what is generated with", error)
 
     def _settings_of_networks(self) -> NetworkSettings:
         if self._network_settings is None:
@@ -209,6 +253,20 @@ class Recorder:
         self._begun = True
         self._threads.add(threading.current_thread())
         self._entered.update(phase.name for phase in phases)
+        with self.ledger.charge(STEP):
+            self._note_random_states()
+
+    def leave(self) -> None:
+        """Note that the phases which were open have ended."""
+        self._generates = None
+
+    def _note_random_states(self) -> None:
+        """Note in which states the random generators are when the step's first phase begins."""
+        try:
+            if self._random_states.note(self.step):
+                self._writer.note_random_states(self._random_states.content)
+        except Exception as error:
+            self.fault("the states of random generators", error)
 
     def wants(self, phase: Phase) -> bool:
         """Tell whether a phase that is switched on is recorded in this step."""
@@ -539,6 +597,8 @@ class Recorder:
         process_end.forget(self.note_end)
         if self._graph_probes is not None:
             self._graph_probes.close()
+        if self._generate_calls is not None:
+            self._generate_calls.close()
         try:
             step = self._open_step.close()
             try:
@@ -570,6 +630,8 @@ class Recorder:
     def abandon(self) -> None:
         """Record nothing more: called in a forked child, which leaves the run to its parent."""
         process_end.abandon()
+        if self._generate_calls is not None:
+            self._generate_calls.close()
         self._lock = threading.RLock()  # the old one may be held by a thread that is not here
         self._writer.abandon()
 

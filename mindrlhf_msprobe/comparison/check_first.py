@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from mindrlhf_msprobe.comparison.judged import JudgedStep
+from mindrlhf_msprobe.comparison.preflight_generation import SEEDS, states_differ
 from mindrlhf_msprobe.comparison.preflight_networks import CELLS, MODES, OPTIMIZERS
 from mindrlhf_msprobe.comparison.preflight_remark import GENERATOR_STATES
 from mindrlhf_msprobe.findings import (
@@ -28,6 +29,7 @@ from mindrlhf_msprobe.phases import (
     key_data_home,
     phase_table,
 )
+from mindrlhf_msprobe.storage.manifest import GENERATION
 from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
 
@@ -82,6 +84,7 @@ class _Place:
         self._cause = cause
         self._finding: Finding = finding
         self._key = finding.key
+        self._runs = runs
         self._cell = cell_name(origin) if origin else None
         self._backward = pair.entry is not None and pair.entry.direction != "forward"
         config = runs[0].config(finding.rank)
@@ -114,6 +117,8 @@ class _Place:
             return self._of_mode(difference)
         if difference.section == CELLS:
             return self._of_cells(difference)
+        if difference.section == GENERATION:
+            return Nearness.PHASE if self._draws and self._concerns(difference.role) else None
         if difference.section == OPTIMIZERS:
             role = difference.role or ""
             after = role in self._updated and self._cause is not Cause.COMPUTATION
@@ -175,10 +180,9 @@ class _Place:
     def _of_run(self, difference: Difference) -> bool:
         if difference.section == "determinism":
             return self._cause is Cause.COMPUTATION
-        if difference.section == "seeds":
+        if difference.section == SEEDS:
             if difference.name.startswith(GENERATOR_STATES):
-                draws = self._key in INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)
-                return draws and not difference.name.startswith("random")
+                return self._draws and self._drawn_from(difference)
             return True
         if difference.section != "configurations" or difference.is_place:
             return False
@@ -186,3 +190,18 @@ class _Place:
             return True
         named = {role for role in ROLES if role in difference.name.split(".")}
         return not named or self._phase.role in named
+
+    @property
+    def _draws(self) -> bool:
+        """Whether the finding is of what generation chose: responses, or a pass of its phase."""
+        if self._key in _PROMPTS:
+            return False
+        return self._key in INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)
+
+    def _drawn_from(self, difference: Difference) -> bool:
+        """Tell whether tokens may be drawn from a generator that was in other states then."""
+        if difference.name.startswith("random_state"):
+            return False
+        name = next(name for name in GENERATOR_STATES if difference.name.startswith(name))
+        finding = self._finding
+        return states_differ(self._runs, finding.rank, name, finding.step) is not False

@@ -12,6 +12,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from mindrlhf_msprobe.comparison.preflight_generation import (
+    compare_generation,
+    compare_random_states,
+)
 from mindrlhf_msprobe.comparison.preflight_networks import compare_networks
 from mindrlhf_msprobe.comparison.preflight_remark import GENERATOR_STATES, remark
 from mindrlhf_msprobe.comparison.preflight_values import (
@@ -30,7 +34,12 @@ from mindrlhf_msprobe.comparison.preflight_weights import compare_weights
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.manifest import AT_FIRST_PHASE, NETWORK_SECTIONS, SCHEMA
+from mindrlhf_msprobe.storage.manifest import (
+    AT_FIRST_PHASE,
+    GENERATION,
+    NETWORK_SECTIONS,
+    SCHEMA,
+)
 from mindrlhf_msprobe.storage.reader import Run
 
 __all__ = ["MAX_DIFFERENCES", "preflight", "remark"]
@@ -39,10 +48,16 @@ MAX_DIFFERENCES = 1000
 
 _SECTIONS = (
     *("schema", "versions", "device", "world", "seeds", "determinism"),
-    *("modes", "cells", "optimizers", "environment", "configurations", "msprobe_config"),
+    *("modes", "cells", "optimizers", GENERATION),
+    *("environment", "configurations", "msprobe_config"),
 )
 # Sections of which the later snapshot counts, the one of the first network that was entered.
 _SETTINGS = ("device", "seeds", "determinism", "environment")
+# What a further attempt notes where it is different.
+_OF_ATTEMPTS = (
+    *("versions", "device", "determinism", "environment"),
+    *(*NETWORK_SECTIONS, GENERATION),
+)
 # A variable that is not set is not recorded; in the other sections that is an older version.
 _ABSENCE_COUNTS = ("environment", "configurations")
 # Addresses, ports, ids and log directories: other in any two runs, and without a meaning.
@@ -89,6 +104,8 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
             other_rank = ranks is not None and ranks.get(rank, rank) != rank
             _compare_manifests(rank, left, right, merged, notes, other_rank)
             compare_networks(rank, left, right, merged, notes)
+            compare_generation(rank, left, right, merged, notes)
+            compare_random_states(rank, left, right, merged)
         for section, found in merged.differences():
             differences[section].append(found)
         weights = compare_weights(by_rank, notes)
@@ -238,11 +255,7 @@ def _note_attempts(name: str, manifest: Mapping[str, Any], notes: Notes) -> None
     attempts = manifest.get("attempts")
     for number, attempt in enumerate(attempts if isinstance(attempts, list) else [], 1):
         if isinstance(attempt, dict):
-            other = [
-                s
-                for s in ("versions", "device", "determinism", "environment", *NETWORK_SECTIONS)
-                if s in attempt
-            ]
+            other = [s for s in _OF_ATTEMPTS if s in attempt]
             if other:
                 notes.add(
                     f"attempt {number} of run {name} ran with other {', '.join(other)} than its "

@@ -10,12 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from mindrlhf_msprobe.comparison.preflight_timeline import (
+    SAME,
+    Timeline,
+    apart,
+    first_apart,
+    last_step,
+    steps_of,
+)
 from mindrlhf_msprobe.comparison.preflight_values import (
     ABSENT,
     Notes,
     Ranks,
     named,
-    same,
     section_of,
     shown,
 )
@@ -26,10 +33,6 @@ from mindrlhf_msprobe.storage.manifest import WITHHELD
 MODES, CELLS, OPTIMIZERS = "modes", "cells", "optimizers"
 _ROOT = "root"
 _MAX_OF_ONE = 8  # changes of one attribute are recorded, and no more
-_SAME: Any = object()
-
-#: What a setting is from a step on, in the order of the steps.
-Timeline = list[tuple[int, Any]]
 
 
 def compare_networks(
@@ -46,7 +49,7 @@ def compare_networks(
                 reason = f"{{}}: only run {name} recorded {{it}}"
                 notes.about(reason, "the settings of networks and optimizers")
         return
-    last = min(_last_step(a), _last_step(b))
+    last = min(last_step(a), last_step(b))
     # Another version may have other attributes; of the same one, the trainer set what is there.
     versions = section_of(a, "versions")
     alike = versions is not None and versions == section_of(b, "versions")
@@ -111,13 +114,13 @@ class _Networks:
             if isinstance(entry, dict) and isinstance(entry.get("role"), str):
                 found.networks.append(_network(entry))
         for phase, changes in (section_of(manifest, MODES) or {}).items():
-            timeline = [(step, _mode(change)) for step, change in _steps(changes)]
+            timeline = [(step, _mode(change)) for step, change in steps_of(changes)]
             if timeline:
                 found.modes[phase] = timeline
         for name, entry in (section_of(manifest, OPTIMIZERS) or {}).items():
             if isinstance(entry, dict):
                 rates: dict[str, Timeline] = {}
-                for step, change in _steps(entry.get("changes")):
+                for step, change in steps_of(entry.get("changes")):
                     rates.setdefault(str(change.get("name")), []).append(
                         (step, change.get("value"))
                     )
@@ -141,7 +144,7 @@ def _network(entry: Mapping[str, Any]) -> _Network:
                 if isinstance(name, str):
                     cells[name] = str(group.get("class")), attributes
     changes: dict[tuple[str, str], Timeline] = {}
-    for step, change in _steps(entry.get("changes")):
+    for step, change in steps_of(entry.get("changes")):
         key = str(change.get("cell")), str(change.get("name"))
         changes.setdefault(key, []).append((step, change.get("value")))
     phases = entry.get("phases")
@@ -155,29 +158,9 @@ def _network(entry: Mapping[str, Any]) -> _Network:
     )
 
 
-def _steps(changes: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    for change in changes if isinstance(changes, list) else ():
-        step = change.get("step") if isinstance(change, dict) else None
-        if isinstance(step, int):
-            yield step, change
-
-
 def _mode(change: Mapping[str, Any]) -> tuple[bool, dict[str, bool]]:
     others = section_of(change, "others") or {}
     return bool(change.get("training")), {name: bool(value) for name, value in others.items()}
-
-
-def _last_step(manifest: Mapping[str, Any]) -> float:
-    """Return the last step that a run has; infinity where it does not say."""
-    attempts = manifest.get("attempts")
-    steps = [
-        step
-        for attempt in (attempts if isinstance(attempts, list) else [])
-        if isinstance(attempt, dict)
-        for step in (attempt.get("last_completed_step"), attempt.get("unfinished_step"))
-        if isinstance(step, int)
-    ]
-    return max(steps, default=float("inf"))
 
 
 def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_Found]:
@@ -187,8 +170,8 @@ def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_F
             notes.about(f"modes: only run {side} recorded {{}}", named((phase,)))
             continue
         role = a.role_of(phase)
-        step, left, right = _first_apart(a.modes[phase], b.modes[phase], last)
-        if left is None or right is None:
+        step, left, right = first_apart(a.modes[phase], b.modes[phase], last)
+        if left is SAME:
             continue
         suffix = "" if step is None else f" from step {step} on"
         if left[0] != right[0]:
@@ -222,40 +205,6 @@ def _mode_of(cell: str, mode: tuple[bool, dict[str, bool]]) -> bool:
             return training
         cell = cell.rpartition(".")[0]
     return others[cell]
-
-
-def _first_apart(a: Timeline, b: Timeline, last: float) -> tuple[int | None, Any, Any]:
-    """Return the step from which on two timelines differ, None for the first, and both values.
-
-    Both values are None where they do not differ.
-    """
-    first = max(a[0][0], b[0][0])
-    for step in sorted({first, *(s for s, _ in (*a, *b) if first < s <= last)}):
-        for mine, other in _in_turn(a, b, step):
-            if not _alike(mine, other):
-                return None if step == first else step, mine, other
-    return None, None, None
-
-
-def _in_turn(a: Timeline, b: Timeline, step: int) -> Iterator[tuple[Any, Any]]:
-    """Yield what both were in turn in a step; the last of one that had fewer values stays."""
-    left, right = _values(a, step), _values(b, step)
-    for i in range(max(len(left), len(right))):
-        yield left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
-
-
-def _values(timeline: Timeline, step: int) -> list[Any]:
-    """Return what a setting was in a step: one value, or several in turn."""
-    before = [value for at, value in timeline if at < step][-1:]
-    return [value for at, value in timeline if at == step] or before
-
-
-def _alike(a: Any, b: Any) -> bool:
-    if isinstance(a, tuple):  # a mode
-        return bool(a == b)
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return all(_alike(x, y) for x, y in zip(a, b))
-    return same(a, b)
 
 
 def _pairs(a: _Networks, b: _Networks) -> Iterator[tuple[_Network, _Network, list[str]]]:
@@ -339,32 +288,9 @@ def _unlike(a: _Network, b: _Network, last: float, notes: Notes, alike: bool) ->
                 notes.about(f"cells: only run {side} recorded {{}}", f"{kind}.{named((name,))}")
                 continue
             changes = [n.changes.get((cell, name), []) for n in (a, b)]
-            step, left, right = _apart(mine[name], other[name], changes, last, _MAX_OF_ONE)
-            if left is not _SAME:
+            step, left, right = apart(mine[name], other[name], changes, last, _MAX_OF_ONE)
+            if left is not SAME:
                 yield _Unlike(cell, str(kind), name, left, right, step)
-
-
-def _apart(
-    a: Any, b: Any, changes: Sequence[Timeline], last: float, most: float = float("inf")
-) -> tuple[int | None, Any, Any]:
-    """Return from which step on a setting differs, None for the first, with both values.
-
-    Args:
-        a, b: its values at the beginning.
-        changes: of both.
-        most: how many changes are recorded; after so many nothing is known.
-    """
-    if not _alike(a, b):
-        return None, a, b
-    for timeline in changes:
-        if len(timeline) >= most:
-            last = min(last, timeline[-1][0])
-    left_all, right_all = ([(-1, start), *timeline] for start, timeline in zip((a, b), changes))
-    for step in sorted({step for timeline in changes for step, _ in timeline if step <= last}):
-        for left, right in _in_turn(left_all, right_all, step):
-            if not _alike(left, right):
-                return step, left, right
-    return None, _SAME, _SAME
 
 
 def _optimizers(
@@ -392,8 +318,8 @@ def _optimizers(
                     notes.about(f"optimizers: only run {side} recorded {{}}", whose)
                 continue
             both = changes.get(setting, []), other_changes.get(setting, [])
-            step, left, right = _apart(mine[setting], other[setting], both, last)
-            if left is not _SAME:
+            step, left, right = apart(mine[setting], other[setting], both, last)
+            if left is not SAME:
                 suffix = "" if step is None else f" from step {step} on"
                 whose = named((name, setting)) + suffix
                 yield _Found(whose, setting, left, right, role, step=step)

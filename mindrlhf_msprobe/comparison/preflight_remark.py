@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights, counted
 
 #: Seeds of which only a fingerprint of the generator's state is known.
-GENERATOR_STATES = ("numpy_state", "random_state")
+GENERATOR_STATES = ("numpy_state", "random_state", "mindspore_state")
 
 
 def remark(preflight: Preflight, role: str | None, *, told: bool = False) -> str:
@@ -72,12 +72,14 @@ def _about_settings(differences: Iterable[Difference]) -> str:
             name = "" if difference.name == "mindspore" else f" {difference.name}"
             return f"the seed{name} differs: {_against(difference)}"
     for difference in by_section.get("seeds", []):
-        if difference.name.startswith("numpy_state"):
-            return "numpy's random generator was in another state"
+        for name, whose in (("numpy_state", "numpy"), ("mindspore_state", "MindSpore")):
+            if difference.name.startswith(name):
+                since = "" if difference.step is None else f" from step {difference.step} on"
+                return f"{whose}'s random generator was in another state{since}"
     for difference in by_section.get("determinism", []):
         return f"the determinism setting {difference.name} differs: {_against(difference)}"
     explaining = (
-        *("modes", "cells", "optimizers", "versions", "configurations"),
+        *("modes", "cells", "optimizers", "generation", "versions", "configurations"),
         *("device", "world", "environment"),
     )
     rest = [d for section in explaining for d in by_section.get(section, [])]

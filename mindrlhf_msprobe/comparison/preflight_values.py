@@ -20,7 +20,10 @@ DIRECTORY = "dump_path"
 # A variable that is not set is not recorded; in the other sections that is an older version.
 _ABSENCE_COUNTS = ("environment", "configurations")
 _MAY_HOLD_SECRETS = ("environment", "configurations", "cells", "optimizers")
-_NONE_IS_A_VALUE = ("configurations", "msprobe_config", "versions", "cells", "optimizers")
+_NONE_IS_A_VALUE = (
+    *("configurations", "msprobe_config", "versions", "cells", "optimizers"),
+    "generation",
+)
 
 _MAX_DEPTH = 64
 _MAX_TEXT = 200

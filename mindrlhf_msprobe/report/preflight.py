@@ -15,6 +15,7 @@ _ORDER = (
     "modes",
     "cells",
     "optimizers",
+    "generation",
     "seeds",
     "determinism",
     "versions",

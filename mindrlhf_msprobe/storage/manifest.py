@@ -13,7 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage import layout, others, recorded
+from mindrlhf_msprobe.storage import layout, others, random_states, recorded
 from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.claim import (
     being_written,
@@ -45,6 +45,10 @@ AT_FIRST_PHASE = "first_phase"
 
 #: What the watched networks and their optimizers are set to.
 NETWORK_SECTIONS = ("networks", "modes", "optimizers")
+#: What phases generate with, and from which step on.
+GENERATION = "generation"
+#: The states of random generators by step.
+RANDOM_STATES = "random_states"
 
 
 class Manifest:
@@ -70,6 +74,7 @@ class Manifest:
         self.content = content
         self._further = further
         self._written: tuple[int, ...] | None = None  # which file was written last
+        self._states_before: dict[str, Any] = {}  # of random generators, in earlier attempts
         self._reserve = Reserve(self._path)
         # Thousands of fingerprints that change once, in a file that is written at every step, and
         # thousands of attributes: (id of the part) → the part, encoded.
@@ -186,7 +191,7 @@ class Manifest:
                 encoded = self._encoded_weights(value)
             elif name == "networks":
                 encoded = self._encoded_networks(value, break_)
-            elif name == "recorded":
+            elif name in ("recorded", GENERATION, RANDOM_STATES):
                 encoded = dump_json(value)
             else:
                 encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
@@ -258,6 +263,9 @@ class Manifest:
             self._note_others(left)
             listed = recorded.without_steps_from(self.content.get("recorded"), step)
             self.content["recorded"] = listed
+            known = self.content.get(RANDOM_STATES)
+            self._states_before = random_states.without_steps_from(known, step)
+            self.content[RANDOM_STATES] = self._states_before
             self.save()
 
     def _note_others(self, left: Iterable[str]) -> None:
@@ -309,6 +317,24 @@ class Manifest:
             self.content.update(content)
         elif not _began_alike(self.content, content):
             self.attempt.update(content)
+
+    def note_generation(self, content: Mapping[str, Any]) -> None:
+        """Note what phases generate with; `save` writes it.
+
+        A further attempt notes it under its own entry where it is not what the first began with.
+        """
+        if not self._further:
+            self.content[GENERATION] = content
+        elif not _generated_alike(self.content.get(GENERATION), content):
+            self.attempt[GENERATION] = content
+
+    def note_random_states(self, content: Mapping[str, Any]) -> None:
+        """Note the states of this attempt's steps, behind those of earlier ones; `save` writes."""
+        before = self._states_before
+        names = dict.fromkeys([*before, *content])
+        self.content[RANDOM_STATES] = {
+            name: [*before.get(name, ()), *content.get(name, ())] for name in names
+        }
 
     def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
         """Note which cells of a role's network could not be recorded where they are compiled.
@@ -485,6 +511,18 @@ def _began_alike(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(mine.get(key, value) == value for key, value in theirs.items())
 
 
+def _generated_alike(first: Any, other: Mapping[str, Any]) -> bool:
+    """Tell whether two attempts began to generate with the same settings."""
+    if not isinstance(first, dict):
+        return False
+    return all(
+        isinstance(first.get(phase), dict)
+        and first[phase].get("settings") == content.get("settings")
+        and "changes" not in content
+        for phase, content in other.items()
+    )
+
+
 def _left_something(earlier: dict[str, Any]) -> bool:
     """Tell whether an earlier attempt entered a network or ended a step."""
     attempts = earlier.get("attempts")
@@ -503,6 +541,7 @@ def _kept(earlier: dict[str, Any] | None) -> dict[str, Any]:
         *("versions", "device", "seeds", "determinism", "environment"),
         *("taken", "taken_in", "at_start", "initial_weights"),
         *NETWORK_SECTIONS,
+        *(GENERATION, RANDOM_STATES),
     )
     return {name: earlier[name] for name in names if name in earlier}
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.frozen import dataclass
-from mindrlhf_msprobe.storage import layout, recorded
+from mindrlhf_msprobe.storage import layout, random_states, recorded
 from mindrlhf_msprobe.storage.atomic import write_json
 from mindrlhf_msprobe.storage.claim import read_manifest
-from mindrlhf_msprobe.storage.manifest import NETWORK_SECTIONS
+from mindrlhf_msprobe.storage.manifest import GENERATION, NETWORK_SECTIONS, RANDOM_STATES
 from mindrlhf_msprobe.storage.world import RankLock, expected_ranks
 
 #: What nodes of one job may set differently: it changes nothing that is recorded.
@@ -25,6 +25,7 @@ _OF_A_NODE = frozenset({"dump_path", "existing", "strict", "buffer_mb"})
 _SETTINGS = (
     *("versions", "device", "seeds", "determinism", "environment", "initial_weights"),
     *NETWORK_SECTIONS,
+    GENERATION,
 )
 
 _SHOWN = 80  # characters of a value
@@ -338,6 +339,9 @@ def _one_manifest(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
         merged["attempts"] += [{**begun, **own}, *rest]
         merged["state"] = manifest.get("state")
         merged["recording"] = manifest.get("recording", {})
+        states = random_states.joined(merged.get(RANDOM_STATES), manifest.get(RANDOM_STATES))
+        if states:
+            merged[RANDOM_STATES] = states
         merged["recorded"] = recorded.both(merged.get("recorded"), manifest.get("recorded"))
         merged["lost"] = dict(Counter(_counts(merged)) + Counter(_counts(manifest)))
         merged["coverage"] = {**_section(merged, "coverage"), **_section(manifest, "coverage")}

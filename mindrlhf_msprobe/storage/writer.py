@@ -355,6 +355,14 @@ class RunWriter:
 
         self._hand_over("the settings of networks", write)
 
+    def note_generation(self, content: Mapping[str, Any]) -> None:
+        """Note what phases generate with; it is written with the manifest when the step ends."""
+        self._hand_over("generation", lambda: self._manifest.note_generation(content))
+
+    def note_random_states(self, content: Mapping[str, Any]) -> None:
+        """Note the states of random generators; as `note_generation`."""
+        self._hand_over("random states", lambda: self._manifest.note_random_states(content))
+
     def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
         """Note what could not be recorded in graphs; see `Manifest.note_graph_gaps`.
 
