@@ -23,9 +23,10 @@ _HOMES = {
     "PrecisionDebugger": "mindrlhf_msprobe.compat.debugger",
     "SingleComparator": "mindrlhf_msprobe.compat.single",
     "SingleSave": "mindrlhf_msprobe.compat.single",
-    "compare_distributed": "mindrlhf_msprobe.compat.single",
+    "compare_distributed": "mindrlhf_msprobe.compat.comparing",
     "seed_all": "mindrlhf_msprobe.compat.seeds",
     # Not in __all__: scripts say `from … import *`, and have names like these of their own.
+    "compare": "mindrlhf_msprobe.compat.comparing",
     "save": "mindrlhf_msprobe.capture.saving",
     "save_grad": "mindrlhf_msprobe.capture.saving",
     "step": "mindrlhf_msprobe.capture.saving",
@@ -61,10 +62,12 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.saving import save_grad as save_grad
     from mindrlhf_msprobe.capture.saving import step as step
     from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+    from mindrlhf_msprobe.compat.comparing import compare as compare
+    from mindrlhf_msprobe.compat.comparing import compare_distributed
     from mindrlhf_msprobe.compat.debugger import PrecisionDebugger
     from mindrlhf_msprobe.compat.ms_probe import MsProbe
     from mindrlhf_msprobe.compat.seeds import seed_all
-    from mindrlhf_msprobe.compat.single import SingleComparator, SingleSave, compare_distributed
+    from mindrlhf_msprobe.compat.single import SingleComparator, SingleSave
     from mindrlhf_msprobe.config import ProbeConfig, load_config
     from mindrlhf_msprobe.errors import ConfigError, MsprobeError, RunError, UsageError
     from mindrlhf_msprobe.probe import Probe

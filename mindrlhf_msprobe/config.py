@@ -76,6 +76,7 @@ class ProbeConfig:
     strict: bool = False
     initial_step: int = 0
     buffer_mb: int = 512
+    numbered_key_data: bool = False
     phases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -371,6 +372,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "strict": _bool,
     "initial_step": _whole_number(0),
     "buffer_mb": _whole_number(1),
+    "numbered_key_data": _bool,
     "phases": _own_phases,
 }
 _ORDER = tuple(_CHECKS)

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -258,19 +258,40 @@ class Probe:
         """
         if self._recorder is None or not self._config.key_data_dump:
             return
+        self._refuse_if_closed("save_data")
+        self._save(key_data_items(name, data, named), None)
+
+    def save_data_at(self, micro_step: int | None, data: Mapping[str, Any]) -> None:
+        """Save key data at a micro-step of the caller's, for tools that count themselves.
+
+        What was saved there in this step under the same key is replaced. `save_data` goes on
+        counting as if this had not been called.
+
+        Args:
+            micro_step: None: none; the files lie beside those of the micro-steps.
+
+        Raises:
+            UsageError: as `save_data`.
+        """
+        if self._recorder is None or not self._config.key_data_dump:
+            return
+        self._refuse_if_closed("save_data_at")
+        self._save(key_data_items(data, MISSING, {}), (micro_step,))
+
+    def _save(self, items: Iterable[tuple[str, Any]], at: tuple[int | None] | None) -> None:
         from mindrlhf_msprobe.storage.layout import check_key
         from mindrlhf_msprobe.storage.ledger import KEY_DATA
 
-        self._refuse_if_closed("save_data")
+        assert self._recorder is not None
         refused: UsageError | None = None
-        for key, value in key_data_items(name, data, named):
+        for key, value in items:
             try:
                 check_key(key)
             except UsageError as error:
                 refused = refused or error
             else:
                 with self._recorder.ledger.charge(KEY_DATA):
-                    self._recorder.save_key_data(key, value)
+                    self._recorder.save_key_data(key, value, at)
         if refused is not None:
             raise refused
 

@@ -43,6 +43,7 @@ EXTENSIONS = {
     "strict": False,
     "initial_step": 0,
     "buffer_mb": 512,
+    "numbered_key_data": False,
     "phases": {},
 }
 EVERY_KEY = {
@@ -74,6 +75,7 @@ EVERY_KEY = {
     "strict": True,
     "initial_step": 4,
     "buffer_mb": 64,
+    "numbered_key_data": True,
     "phases": {"reward_compute": "reward"},
 }
 

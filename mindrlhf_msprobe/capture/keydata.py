@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.summary import HostTensor, is_tensor, summarise, to_host
+from mindrlhf_msprobe.capture.torch_tensors import elements_of, is_torch_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
@@ -37,16 +38,21 @@ class DescribedKeyData:
         return self._tree
 
 
-def describe_key_data(key: str, value: Any, *, fingerprint: bool) -> DescribedKeyData:
-    """Describe tensors, numpy arrays, Python numbers, texts, None, and structures of them.
+def describe_key_data(
+    key: str, value: Any, *, fingerprint: bool, numbered: bool = False
+) -> DescribedKeyData:
+    """Describe tensors (PyTorch's, too), numpy arrays, numbers, texts, None, structures of them.
 
     A number becomes a 0-d array of int64, float64, bool or complex128; a text becomes its UTF-8
     bytes as uint8, its text kept in the JSON; bfloat16 is stored as float32, exactly.
+
+    Args:
+        numbered: call the files of a tensor and of a list's elements `<key><i>.npy`.
     """
     described = DescribedKeyData()
 
     def save(host: HostTensor, path: str, array: np.ndarray, text: str | None = None) -> Any:
-        name = layout.file_name(path)
+        name = layout.file_name(_numbered(key, path) if numbered else path)
         described.arrays[name] = array
         leaf: dict[str, Any] = {}
 
@@ -59,7 +65,7 @@ def describe_key_data(key: str, value: Any, *, fingerprint: bool) -> DescribedKe
 
     def tensor(value: Any, path: str) -> Any:
         try:
-            host = to_host(value)
+            host = _torch_to_host(value) if is_torch_tensor(value) else to_host(value)
         except Exception as error:
             described.unsaved[path] = f"{type(error).__name__}: {error}"
             return Leaf(type(value).__name__, error=described.unsaved[path])
@@ -77,8 +83,23 @@ def describe_key_data(key: str, value: Any, *, fingerprint: bool) -> DescribedKe
     return described
 
 
+def _numbered(key: str, path: str) -> str:
+    """Return what a file is called in the place of a path that begins with the key."""
+    rest = path[len(key) :]
+    number, dot, inside = rest[1:].partition(".")
+    if rest and not (number.isascii() and number.isdigit()):
+        return path
+    return f"{key}{number or 0}{dot}{inside}"
+
+
+def _torch_to_host(value: Any) -> HostTensor:
+    dtype, array = elements_of(value)
+    contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return HostTensor("torch.Tensor", dtype, contiguous)
+
+
 def _is_array(value: Any) -> bool:
-    return is_tensor(value) or _fits_array(value)
+    return is_tensor(value) or _fits_array(value) or is_torch_tensor(value)
 
 
 def _fits_array(value: Any) -> bool:

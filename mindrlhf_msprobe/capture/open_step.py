@@ -38,8 +38,11 @@ class OpenStep:
         return bool(self._micro_steps)
 
     @contextmanager
-    def saving(self, key: str) -> Iterator[tuple[int, int]]:
+    def saving(self, key: str, *, counted: bool = True) -> Iterator[tuple[int, int]]:
         """Enter one save of a key: (step, micro-step), which are its own.
+
+        Args:
+            counted: whether it takes the next micro-step; else it is told 0, and says itself which.
 
         Raises:
             UsageError: the run has ended meanwhile.
@@ -50,8 +53,9 @@ class OpenStep:
                     f"the data {key!r} came after close(): this run has ended. Make a new probe "
                     f"with another dump_path."
                 )
-            step, micro_step = self.number, self._micro_steps.get(key, 0)
-            self._micro_steps[key] = micro_step + 1
+            step, micro_step = self.number, self._micro_steps.setdefault(key, 0)
+            if counted:
+                self._micro_steps[key] = micro_step + 1
             on_its_way = step, threading.get_ident()
             self._saving.append(on_its_way)
         try:

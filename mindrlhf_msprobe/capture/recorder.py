@@ -411,15 +411,24 @@ class Recorder:
         if new:
             self._messages.gaps(role, new)
 
-    def save_key_data(self, key: str, value: Any) -> None:
-        """Save one value under `key`, as the next micro-step of this step."""
+    def save_key_data(self, key: str, value: Any, at: tuple[int | None] | None = None) -> None:
+        """Save one value under `key`, as the next micro-step of this step.
+
+        Args:
+            at: the micro-step, if it is not the next one; (None,) for none at all, beside those
+                that have one. What was saved there in this step is replaced.
+        """
         self._goes_on()
         self._keys_saved.add(key)
-        with self._open_step.saving(key) as (step, micro_step):
+        with self._open_step.saving(key, counted=at is None) as (step, next_one):
+            micro_step = next_one if at is None else at[0]
             try:
                 if self._writer.lost is not None:
                     raise HoldLostError(self._writer.lost)
-                described = describe_key_data(key, value, fingerprint=self._config.fingerprint)
+                numbered = self._config.numbered_key_data
+                described = describe_key_data(
+                    key, value, fingerprint=self._config.fingerprint, numbered=numbered
+                )
                 for path, reason in described.unsaved.items():
                     self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
                 seq = next(self._sequence)
@@ -429,6 +438,7 @@ class Recorder:
                     micro_step,
                     lambda: {"seq": seq, "data": described.structure},
                     described.arrays,
+                    numbered=numbered,
                 )
             except Exception as error:
                 self.fault(f"key data {key}", error)

@@ -19,7 +19,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "msprobe": (),
     "msprobe.core": ("SingleComparator", "SingleSave"),
     "msprobe.mindspore": ("PrecisionDebugger", "save", "save_grad", "seed_all", "step"),
-    "msprobe.pytorch": ("compare_distributed", "seed_all"),
+    "msprobe.pytorch": ("PrecisionDebugger", "compare", "compare_distributed", "seed_all"),
 }
 
 

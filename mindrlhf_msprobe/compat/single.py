@@ -1,36 +1,30 @@
-"""SingleSave, SingleComparator and compare_distributed: scripts written for msprobe's keep running.
+"""SingleSave and SingleComparator: scripts written for msprobe's keep running.
 
 Files and tables are those of this package, which msprobe's tools read too.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindrlhf_msprobe import log
-from mindrlhf_msprobe.errors import RunError, UsageError, nearest
+from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.compat.shared import SharedProbe
-    from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.probe import Probe
 
 _PathLike = str | os.PathLike[str]
 
 _FRAMEWORKS = ("pytorch", "mindspore")
 _MOST_PROCESSES = 128
-
-#: What msprobe's compare_distributed takes for its console and its tables, which differ here.
-_OF_THE_OUTPUT = (
-    *("is_print_compare_log", "fuzzy_match", "stack_mode", "auto_analyze", "highlight", "xlsx"),
-    *("diff_analyze", "first_diff_analyze", "consistent_check", "backend", "config"),
-)
-_MAPPINGS = ("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
+_LARGEST_MICRO_STEP = 10**9
 
 
 class SingleSave:
@@ -47,7 +41,9 @@ class SingleSave:
         dump_path: where the run is recorded. A directory that holds a run already is continued
             with the step behind the last one, with a warning; one into which this process records
             already, by a PrecisionDebugger, say, is the same run.
-        fmk: taken for the sake of old scripts; tensors are MindSpore's either way.
+        fmk: taken for the sake of old scripts; MindSpore's tensors and PyTorch's are known by
+            themselves.
+        numbered: call the files `<key>0.npy`, `<key>1.npy`, …, as msprobe's guide shows them.
 
     Raises:
         UsageError: fmk is unknown, or dump_path is no path.
@@ -59,12 +55,14 @@ class SingleSave:
     _current: ClassVar[SingleSave | None] = None
     _made: ClassVar[dict[str, SingleSave]] = {}
 
-    def __new__(cls, dump_path: _PathLike, fmk: str = "pytorch") -> SingleSave:
+    def __new__(
+        cls, dump_path: _PathLike, fmk: str = "pytorch", *, numbered: bool = False
+    ) -> SingleSave:
         """Make the saver of `dump_path`, or return the one there is, as the current one."""
         if fmk not in _FRAMEWORKS:
             raise UsageError(
                 f"SingleSave(fmk={fmk!r}); expected one of {', '.join(_FRAMEWORKS)}. It is taken "
-                f"for the sake of old scripts: tensors are MindSpore's."
+                f"for the sake of old scripts: tensors are known by themselves."
             )
         if not isinstance(dump_path, (str, os.PathLike)) or not os.fspath(dump_path):
             raise UsageError(f"SingleSave(dump_path={dump_path!r}); expected a directory's path.")
@@ -78,6 +76,8 @@ class SingleSave:
                 probe = _continued(place)
             else:
                 probe.record_more(key_data_dump=True, configurations_dump=True)
+            if numbered:
+                probe.record_more(numbered_key_data=True)
             saver = super().__new__(cls)
             saver.dump_path = os.fspath(dump_path)
             saver._shared = SharedProbe.of(probe, "SingleSave")
@@ -96,18 +96,21 @@ class SingleSave:
             UsageError: no SingleSave was made, or a name cannot name a directory; the other names
                 of the call are saved.
         """
-        probe = cls._for("save").probe
-        if not isinstance(data, Mapping):
-            logger.warning(
-                "SingleSave.save() got %s; expected a dict of name to data. Nothing was saved.",
-                type(data).__name__,
-            )
-            return
-        named = {name: value for name, value in data.items() if isinstance(name, str)}
-        for name in data:
-            if not isinstance(name, str):
-                logger.warning("SingleSave.save() left out the name %r: it is no text.", name)
-        probe.save_data(named)
+        cls._for("save").probe.save_data(_named("save", data))
+
+    @classmethod
+    def save_ex(cls, data: Mapping[str, Any], micro_batch: int | None = None) -> None:
+        """Save data, name → value, as the micro-step `micro_batch`, which the caller counts.
+
+        Saved twice, the last stays. None: without a micro-step: `<key>.npy` lies in `rank<N>`
+        itself. What `save` counts does not change.
+
+        Raises:
+            UsageError: as `save`, or micro_batch is no micro-step.
+        """
+        probe = cls._for("save_ex").probe
+        number = None if micro_batch is None else _micro_step(micro_batch)
+        probe.save_data_at(number, _named("save_ex", data))
 
     @classmethod
     def save_config(cls, data: Any) -> None:
@@ -134,6 +137,34 @@ class SingleSave:
                 f"SingleSave.{call}() before SingleSave(dump_path): nothing says where to save."
             )
         return cls._current._shared
+
+
+def _named(call: str, data: Any) -> dict[str, Any]:
+    """Return the names and values of data; what msprobe leaves out is left out with a warning."""
+    if not isinstance(data, Mapping):
+        logger.warning(
+            "SingleSave.%s() got %s; expected a dict of name to data. Nothing was saved.",
+            call,
+            type(data).__name__,
+        )
+        return {}
+    for name in data:
+        if not isinstance(name, str):
+            logger.warning("SingleSave.%s() left out the name %r: it is no text.", call, name)
+    return {name: value for name, value in data.items() if isinstance(name, str)}
+
+
+def _micro_step(given: Any) -> int:
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = -1
+    if isinstance(given, bool) or not 0 <= number <= _LARGEST_MICRO_STEP:
+        raise UsageError(
+            f"SingleSave.save_ex(micro_batch={given!r}); expected a whole number from 0 to "
+            f"{_LARGEST_MICRO_STEP}, or None."
+        )
+    return number
 
 
 def _continued(place: str) -> Probe:
@@ -209,60 +240,13 @@ class SingleComparator:
                 f"{_MOST_PROCESSES}."
             )
         from mindrlhf_msprobe.comparison import compare_runs
+        from mindrlhf_msprobe.compat.comparing import tell
         from mindrlhf_msprobe.cores import available_cores
 
         a, b = _run_of(dir1), _run_of(dir2)
         workers = num_processes if num_processes < available_cores() else None
         log.configure()
-        _tell(
-            compare_runs(a, b, output_path=Path(output_path), workers=workers, key_data_only=True)
-        )
-
-
-def compare_distributed(
-    dir1: _PathLike | None = None,
-    dir2: _PathLike | None = None,
-    output_path: _PathLike | None = None,
-    **options: Any,
-) -> None:
-    """Compare the layer data of two runs, all ranks: what lies below one step of each, usually.
-
-    Writes `compare_result_<time>.xlsx`, of several ranks `compare_result_rank<N>_<time>.xlsx` each,
-    beside what earlier comparisons wrote.
-
-    Args:
-        dir1, dir2: directories `…/step<N>` with the ranks in them, or a phase's, or a whole run's;
-            also by msprobe's names, npu_dump_dir and bench_dump_dir.
-        output_path: where the tables are written.
-        options: those of msprobe that concern its console and tables; they change nothing.
-
-    Raises:
-        UsageError: a directory is not given, an option is unknown, or would compare something else.
-        RunError: a directory is not a run, both are the same, they have nothing in common, or the
-            output cannot be written.
-    """
-    dir1 = options.pop("npu_dump_dir", dir1)
-    dir2 = options.pop("bench_dump_dir", dir2)
-    if dir1 is None or dir2 is None or output_path is None:
-        raise UsageError(
-            f"compare_distributed(dir1={dir1!r}, dir2={dir2!r}, output_path={output_path!r}); "
-            f"expected two directories to compare and one to write into."
-        )
-    for name, value in options.items():
-        if name in _MAPPINGS and value:
-            raise UsageError(
-                f"compare_distributed({name}={value!r}) is not offered; names are brought together "
-                f"by compare_runs(…, mapping=FILE)."
-            )
-        if name not in (*_OF_THE_OUTPUT, *_MAPPINGS):
-            raise UsageError(
-                f"compare_distributed() got the unknown option {name}={value!r}."
-                f"{nearest(name, (*_OF_THE_OUTPUT, *_MAPPINGS))}"
-            )
-    from mindrlhf_msprobe.comparison import compare_runs
-
-    log.configure()
-    _tell(compare_runs(Path(dir1), Path(dir2), output_path=Path(output_path), keep_earlier=True))
+        tell(compare_runs(a, b, output_path=Path(output_path), workers=workers, key_data_only=True))
 
 
 def _run_of(directory: _PathLike) -> Path:
@@ -276,14 +260,3 @@ def _run_of(directory: _PathLike) -> Path:
             f"dump_path of a run with key data ({layout.KEY_DATA_DIR}/<key>/step<N>/rank<N>)."
         )
     return path
-
-
-def _tell(comparison: Comparison) -> None:
-    """Log the answer; a comparison of nothing is an error."""
-    from mindrlhf_msprobe.findings import Outcome
-    from mindrlhf_msprobe.report.console import render
-
-    text = render(comparison)
-    if comparison.verdict.status is Outcome.INCOMPARABLE:
-        raise RunError(text)
-    (logger.info if comparison else logger.warning)("%s", text)

@@ -87,9 +87,10 @@ def key_data_step_dir(root: Path, key: str, step: int, rank: int) -> Path:
     return root / KEY_DATA_DIR / key / f"step{step}" / f"rank{rank}"
 
 
-def key_data_dir(root: Path, key: str, step: int, rank: int, micro_step: int) -> Path:
-    """Return the directory of one key, step, rank and micro-step."""
-    return key_data_step_dir(root, key, step, rank) / f"micro_step{micro_step}"
+def key_data_dir(root: Path, key: str, step: int, rank: int, micro_step: int | None) -> Path:
+    """Return the directory of one key, step, rank and micro-step; None: of a save without one."""
+    own = key_data_step_dir(root, key, step, rank)
+    return own if micro_step is None else own / f"micro_step{micro_step}"
 
 
 def step_number(name: str) -> int | None:

@@ -108,7 +108,8 @@ def key_data_directories(
 ) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
     """Yield ((key, step, rank, micro-step), directory) for key data below `root`.
 
-    What msprobe's `save` wrote has no directory of its own for each save.
+    What msprobe's `save` wrote has no directory of its own for each save. A save without a
+    micro-step beside others is taken for micro-step 0, or where there is one, for the last.
     """
     data = root / layout.KEY_DATA_DIR
     for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
@@ -134,6 +135,9 @@ def key_data_directories(
             if not micro_steps:
                 saves = _dumped(path, key, unlisted).get(key, [{}])
                 micro_steps = [(number, path) for number in range(len(saves))]
+            elif (path / layout.file_name(key, ".json")).is_file():  # saved without a micro-step
+                taken = {number for number, _ in micro_steps}
+                micro_steps.append((max(taken) + 1 if 0 in taken else 0, path))
             for number, child in sorted(micro_steps):
                 yield (key, step, rank, number), child
 

@@ -49,6 +49,7 @@ class Removal:
                 path = directory / name
                 if _is_directory(path):
                     self._remove_save(path, key)
+            remove_save(directory, key)
         self._remove_if_empty(directory)
 
     def _remove_phase(self, directory: Path) -> None:
@@ -68,16 +69,11 @@ class Removal:
         if is_temporary_of_ours(directory.name):
             self._unlink(directory, _names(directory))
         elif layout.micro_step_number(directory.name) is not None:
-            description = layout.file_name(key, ".json")
-            if (listed := _arrays_of(directory / description)) is not None:
-                self._unlink(directory, [*listed, description])
+            remove_save(directory, key)
         self._remove_if_empty(directory)
 
     def _unlink(self, directory: Path, names: Iterable[str]) -> None:
-        for name in names:
-            path = directory / name
-            if _is_file(path):
-                path.unlink(missing_ok=True)
+        _unlink(directory, names)
 
     def _remove_if_empty(self, directory: Path) -> None:
         """Remove a directory with nothing but temporary files of ours in it; else note the rest."""
@@ -92,13 +88,33 @@ class Removal:
         self.left += [directory / name for name in rest if name not in known | below]
 
 
+def remove_save(directory: Path, key: str) -> None:
+    """Remove what this package saved under a key into a directory; the JSON first.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    description = layout.file_name(key, ".json")
+    if (listed := _files_of(directory / description)) is not None:
+        _unlink(directory, [description, *listed])
+
+
+def _unlink(directory: Path, names: Iterable[str]) -> None:
+    for name in names:
+        path = directory / name
+        if _is_file(path):
+            path.unlink(missing_ok=True)
+
+
 def was_recorded(root: Path, directory: Path) -> bool:
     """Tell whether one rank's directory of a step, of a phase or a key, holds what was recorded."""
     key = _key_of(root, directory)
     if key is None:
         return is_journal(directory / layout.JOURNAL_FILE) or _is_file(directory / layout.DUMP_FILE)
     description = layout.file_name(key, ".json")
-    return any(_arrays_of(directory / name / description) is not None for name in _names(directory))
+    if _files_of(directory / description) is not None:
+        return True
+    return any(_files_of(directory / name / description) is not None for name in _names(directory))
 
 
 def is_removable(root: Path, directory: Path) -> bool:
@@ -143,28 +159,32 @@ def _names_in(listing: Path) -> set[str]:
     return {line for line in lines if re.fullmatch(r"[A-Za-z0-9_.:-]+\.npy", line)}
 
 
-def _arrays_of(description: Path) -> set[str] | None:
-    """Return the files that the JSON of a save names; None if it is not this package's."""
+def _files_of(description: Path) -> set[str] | None:
+    """Return the files beside the JSON of a save; None if it is not this package's."""
     if not _is_file(description):
         return None
     try:
         content: Any = json.loads(description.read_bytes())
         if not isinstance(content, dict) or "seq" not in content:
             return None
-        return {name for name in _data_names(content.get("data")) if os.sep not in name}
+        arrays = {name for name, _ in files_in(content.get("data")) if os.sep not in name}
+        return arrays | (
+            {f"{name[:-4]}.json" for name in arrays} if content.get("numbered") is True else set()
+        )
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def _data_names(content: Any) -> Iterator[str]:
+def files_in(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (file name, leaf) for what a structure of leaves says lies beside it."""
     if isinstance(content, dict):
         name = content.get("data_name")
         if isinstance(name, str):
-            yield name
+            yield name, content
         content = list(content.values())
     if isinstance(content, list):
         for item in content:
-            yield from _data_names(item)
+            yield from files_in(item)
 
 
 def _names(directory: Path) -> list[str]:

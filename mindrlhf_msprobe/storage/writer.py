@@ -31,6 +31,7 @@ from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledg
 from mindrlhf_msprobe.storage.manifest import Manifest
 from mindrlhf_msprobe.storage.own_places import OwnPlaces, PlaceLostError
 from mindrlhf_msprobe.storage.phase_files import PhaseFiles, start_afresh
+from mindrlhf_msprobe.storage.removal import files_in, remove_save
 
 #: Bytes that may wait to be written unless the configuration says otherwise.
 DEFAULT_BUFFER = 512 << 20
@@ -116,7 +117,7 @@ class RunWriter:
         self._steps_with_data: set[int] = set()
         # Of the writing thread: the directories made, and what was written where, each by its step.
         self._key_data_dirs: dict[Path, int] = {}
-        self._key_data: list[tuple[int, str, Path]] = []
+        self._key_data: dict[tuple[int, str, Path], None] = {}  # what was saved, in that order
         self._places = OwnPlaces(root, rank, self._place_lost)
         self._lost_before: dict[Path, int] = {}  # directory → the step before which it was lost
         self._networks_noted = False
@@ -234,16 +235,21 @@ class RunWriter:
         self,
         key: str,
         step: int,
-        micro_step: int,
+        micro_step: int | None,
         content: Callable[[], Mapping[str, Any]],
         arrays: Mapping[str, np.ndarray],
+        *,
+        numbered: bool = False,
     ) -> None:
         """Save one key's arrays (file name → array) and, last, the JSON that describes them.
 
-        They appear together, whole or not at all.
+        They appear together, whole or not at all, and take the place of what was saved in this step
+        under the same key and micro-step.
 
         Args:
+            micro_step: None: beside the micro-steps.
             content: returns what the JSON holds; called here, while the arrays are written.
+            numbered: write a JSON for each array, too.
 
         Raises:
             StepEndedError: the step has ended.
@@ -251,7 +257,7 @@ class RunWriter:
         what = _named(key)
         step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
         directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
-        temporary = temporary_of(directory)
+        temporary = temporary_of(step_dir / "save" if micro_step is None else directory)
         sizes: list[int] = []
 
         def write_arrays(copies: Mapping[str, np.ndarray]) -> None:
@@ -270,13 +276,20 @@ class RunWriter:
                 return
             self._manifest.check()
             try:
-                size = write_json(temporary / layout.file_name(key, ".json"), described)
+                size = 0
+                if numbered:
+                    described["numbered"] = True
+                    for name, leaf in files_in(described.get("data")):
+                        size += write_json(temporary / f"{name[:-4]}.json", {"data": leaf})
+                size += write_json(temporary / layout.file_name(key, ".json"), described)
+                if (step, key, directory) in self._key_data:
+                    remove_save(directory, key)
                 put_in_place(temporary, directory, last=layout.file_name(key, ".json"))
             except BaseException:
                 drop()
                 raise
             self._ledger.wrote(KEY_DATA, sizes[0] + size, count_leaves(described.get("data")))
-            self._key_data.append((step, key, directory))
+            self._key_data[step, key, directory] = None
 
         def drop() -> None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -461,7 +474,7 @@ class RunWriter:
             self._background.report(f"steps in {error.place}", error, steps)
 
     def _forget_key_data(self, step: int) -> None:
-        self._key_data = [saved for saved in self._key_data if saved[0] > step]
+        self._key_data = {saved: None for saved in self._key_data if saved[0] > step}
         self._key_data_dirs = {path: at for path, at in self._key_data_dirs.items() if at > step}
 
     def _note_step(self, step: int, *, complete: bool, has_data: bool) -> None:
