@@ -27,6 +27,7 @@ from mindrlhf_msprobe.capture.graph_calls import GraphCalls
 from mindrlhf_msprobe.capture.graph_compiling import COMPILATIONS
 from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
 from mindrlhf_msprobe.capture.graph_source import Asked, cell_source, optimizer_source
+from mindrlhf_msprobe.capture.graph_switch import writes_files
 from mindrlhf_msprobe.capture.graph_wrappers import (
     has_been_asked,
     is_inside_recomputed,
@@ -45,10 +46,6 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.manifest import CASTS
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
-
-
-def _writes_files() -> bool:
-    return bool(mindspore.get_context("device_target") == "Ascend")
 
 
 def graph_mode() -> bool:
@@ -301,7 +298,7 @@ def _compiled_around(network: nn.Cell) -> nn.Cell | None:
 
 def listen(receiver: Receiver) -> None:
     """Let what compiled cells hand over from now on go to a receiver."""
-    if _writes_files():
+    if writes_files():
         from mindrlhf_msprobe.capture import graph_ascend
 
         graph_ascend.before_phase()
@@ -312,7 +309,7 @@ def listen(receiver: Receiver) -> None:
 
 def hand_over(receiver: Receiver) -> None:
     """Wait for what still runs, let the receiver have it, and nothing from then on."""
-    if _writes_files():
+    if writes_files():
         from mindrlhf_msprobe.capture import graph_ascend
 
         graph_ascend.after_phase(receiver)

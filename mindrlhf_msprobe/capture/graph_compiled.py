@@ -7,13 +7,13 @@ The nodes that hand something over are the device's: `opened`, `closed`, `handed
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
 # ruff: noqa: RUF005, SIM118
 
-import mindspore
 from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.graph_keydata import NO_CELL
 from mindrlhf_msprobe.capture.graph_probes import KIND
+from mindrlhf_msprobe.capture.graph_switch import writes_files
 
-if mindspore.get_context("device_target") == "Ascend":
+if writes_files():
     from mindrlhf_msprobe.capture.graph_ascend import (
         closed,
         gradient_saved,

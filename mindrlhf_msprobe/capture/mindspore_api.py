@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from mindspore import _c_expression
+from mindspore.ops import primitive
 
 _NEW, _OLD = "mindspore.graph.api", "mindspore.common.api"
 
@@ -19,6 +20,8 @@ EXECUTOR: Any = API._pynative_executor
 INNER_EXECUTOR: Any = getattr(EXECUTOR, "_executor", EXECUTOR)
 #: To what operators cast their inputs.
 MIXED_PRECISION: Any = _c_expression.MixedPrecisionType
+#: Runs an operator as PyNative does, whatever its own `__call__` would do in Python.
+RUN_OP: Any = getattr(primitive, "_run_op", None)
 #: The classes of what compiles graphs: of cells, and where MindSpore has one of its own, of jit.
 GRAPH_EXECUTORS: list[Any] = [
     found

@@ -15,6 +15,7 @@ from mindrlhf_msprobe.capture import process_end
 from mindrlhf_msprobe.capture.configurations import error_in_words, named_configurations, reason_of
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
+from mindrlhf_msprobe.capture.graph_folder import FOLDERS
 from mindrlhf_msprobe.capture.keydata import describe_key_data
 from mindrlhf_msprobe.capture.memory import is_of_training
 from mindrlhf_msprobe.capture.messages import Messages
@@ -102,6 +103,7 @@ class Recorder:
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that trained
         for what, error in unknown:
             self.fault(what, error)
+        FOLDERS.begin(self._writer.root, rank, config.buffer_mb << 20)
         self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
         # The last: what is raised above, under `strict`, leaves nobody behind who would be told.
         process_end.listen(self.note_end)
@@ -609,6 +611,7 @@ class Recorder:
             self._graph_probes.close()
         if self._generate_calls is not None:
             self._generate_calls.close()
+        FOLDERS.end(self._writer.root)
         try:
             step = self._open_step.close()
             try:

@@ -13,8 +13,9 @@ from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.atomic import is_temporary_of_ours, reserve_of
+from mindrlhf_msprobe.storage.graph_files import sweep_folders
 from mindrlhf_msprobe.storage.removal import Removal, is_journal, is_removable, was_recorded
-from mindrlhf_msprobe.storage.world import RankLock, process_started
+from mindrlhf_msprobe.storage.world import RankLock, process_started, world_of
 
 _SHOWN = 3  # files that are named
 _ADVICE = (
@@ -311,7 +312,7 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
 
 
 def sweep(root: Path, rank: int) -> None:
-    """Remove what a killed attempt was writing beside the manifest of this rank."""
+    """Remove what a killed attempt was writing beside the manifest of this rank, and its graphs."""
     manifest = root / layout.manifest_name(rank)
     for path in root.glob(f".{manifest.name}.*"):
         known = path == reserve_of(manifest) or (
@@ -319,3 +320,4 @@ def sweep(root: Path, rank: int) -> None:
         )
         if known and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
+    sweep_folders(root, rank, world_of()["size"])

@@ -1,6 +1,7 @@
-"""The files that a graph writes on Ascend, here written by TensorDump in PyNative mode."""
+"""The files that graphs write on Ascend, here written by TensorDump in PyNative mode."""
 
-import time
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import Tensor, ops  # noqa: E402
 
-from mindrlhf_msprobe.capture.graph_ascend import DumpFolder  # noqa: E402
+from mindrlhf_msprobe.capture import graph_drain  # noqa: E402
+from mindrlhf_msprobe.capture.graph_drain import FENCE, Drain  # noqa: E402
 from mindrlhf_msprobe.capture.graph_outline import TensorOutline  # noqa: E402
 from mindrlhf_msprobe.capture.graph_probes import SITES, Site  # noqa: E402
+from mindrlhf_msprobe.capture.graph_reading import GraphReading  # noqa: E402
+from mindrlhf_msprobe.storage.graph_files import files_in, remove_folder  # noqa: E402
 
 
 class Receiver:
@@ -44,20 +48,52 @@ class Receiver:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> DumpFolder:
-    return DumpFolder(tmp_path / "dump")
+def folder(tmp_path: Path) -> Path:
+    """A folder into which graphs write."""
+    path = tmp_path / "files"
+    path.mkdir()
+    return path
 
 
-def write(folder: DumpFolder, *dumps: tuple[str, int, Tensor]) -> None:
-    """Write files as a graph would, and wait for them."""
-    before = len(list(folder.path.iterdir()))
+def write(folder: Path, *dumps: tuple[str, int, Tensor]) -> None:
+    """Write files as a graph would."""
     for kind, site, value in dumps:
-        ops.TensorDump()(str(folder.path / f"{kind}.{site}"), value)
-    for _ in range(200):
-        if len(list(folder.path.iterdir())) == before + len(dumps):
-            return
-        time.sleep(0.01)
-    raise AssertionError("TensorDump wrote fewer files than asked")
+        ops.TensorDump()(str(folder / f"{kind}.{site}"), value)
+
+
+def fence(folder: Path) -> Callable[[int], None]:
+    """Return what writes the file by which a drain knows that it has read all."""
+    return lambda number: write(folder, (FENCE, number, MARK))
+
+
+@pytest.fixture
+def drain(folder: Path) -> Iterator[Callable[..., Drain]]:
+    """Return a function that starts to empty the folder."""
+    started = []
+
+    def start(reader: Any, most_bytes: int = 1 << 30) -> Drain:
+        drain = Drain(lambda: [folder], lambda: most_bytes, reader)
+        drain.start()
+        started.append(drain)
+        return drain
+
+    yield start
+    for drain in started:
+        drain.stop()
+    SITES.receiver = None
+
+
+@pytest.fixture
+def read(folder: Path, drain: Callable[..., Drain]) -> Callable[[], list[tuple[Any, ...]]]:
+    """Return a function that lets a receiver have what was written; returns its events."""
+
+    def hand_over() -> list[tuple[Any, ...]]:
+        SITES.receiver = receiver = Receiver()
+        drain(GraphReading()).fence(fence(folder))
+        SITES.receiver = None
+        return receiver.events
+
+    return hand_over
 
 
 MARK = Tensor(np.zeros(1, np.int32))
@@ -73,7 +109,7 @@ def sites(dtype: str) -> tuple[int, int, int]:
     )
 
 
-def test_calls_tensors_and_gradients_meet(folder: DumpFolder) -> None:
+def test_calls_tensors_and_gradients_meet(folder: Path, read: Callable[[], Any]) -> None:
     """Files come in the order of their numbers; the last call of a cell has its gradient first."""
     call, value, end = sites("Float32")
     write(
@@ -90,9 +126,7 @@ def test_calls_tensors_and_gradients_meet(folder: DumpFolder) -> None:
         ("gradient", value, Tensor([11, 1], ms.float32)),
         ("gradient", value, Tensor([10, 1], ms.float32)),
     )
-    receiver = Receiver()
-    folder.hand_over(receiver)
-    assert receiver.events == [
+    assert read() == [
         ("opened", 1, -1),
         ("tensor", 1, (0,), "float32", [0, 1]),
         ("closed", 1),
@@ -102,21 +136,19 @@ def test_calls_tensors_and_gradients_meet(folder: DumpFolder) -> None:
         ("gradient", 2, (0,), [11, 1]),
         ("gradient", 1, (0,), [10, 1]),
     ]
-    assert not list(folder.path.iterdir())
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("dtype", ["BFloat16", "Float16", "Bool", "Int32", "Int64", "UInt8"])
-def test_dtypes_come_back(folder: DumpFolder, dtype: str) -> None:
+def test_dtypes_come_back(folder: Path, read: Callable[[], Any], dtype: str) -> None:
     """bfloat16, which the file holds as float32, comes back as bfloat16; others as they are."""
     call, value, _ = sites(dtype)
     mindspore_dtype = getattr(ms, {"Bool": "bool_"}.get(dtype, dtype.lower()))
     write(folder, ("open", call, MARK), ("tensor", value, Tensor([1, 0], mindspore_dtype)))
-    receiver = Receiver()
-    folder.hand_over(receiver)
-    assert receiver.events[1][3:] == (dtype.lower(), [1, 0])
+    assert read()[1][3:] == (dtype.lower(), [1, 0])
 
 
-def test_what_cannot_be_read_is_a_fault(folder: DumpFolder) -> None:
+def test_what_cannot_be_read_is_a_fault(folder: Path, read: Callable[[], Any]) -> None:
     """A file of another shape, of no open call, or of another tool never stops the others."""
     call, value, end = sites("Float32")
     write(
@@ -126,17 +158,121 @@ def test_what_cannot_be_read_is_a_fault(folder: DumpFolder) -> None:
         ("tensor", value, Tensor([1, 2, 3], ms.float32)),
         ("close", end, MARK),
     )
-    (folder.path / "somebody_else.npy").write_bytes(b"")
-    receiver = Receiver()
-    folder.hand_over(receiver)
-    assert [event[0] for event in receiver.events] == ["fault", "opened", "fault", "closed"]
+    (folder / "somebody_else.npy").write_bytes(b"")
+    assert [event[0] for event in read()] == ["fault", "opened", "fault", "closed"]
+    assert [path.name for path in folder.iterdir()] == ["somebody_else.npy"]
 
 
-def test_what_was_written_between_phases_is_forgotten(folder: DumpFolder) -> None:
-    """A phase reads only what was written while it was open."""
+def test_what_is_written_between_phases_is_removed(folder: Path, drain: Any) -> None:
+    """A phase gets what was written while it was open, and nothing else stays."""
     call, _, _ = sites("Float32")
     write(folder, ("open", call, MARK))
-    folder.clear()
-    receiver = Receiver()
-    folder.hand_over(receiver)
+    draining = drain(GraphReading())
+    draining.fence(fence(folder))
+    assert not list(folder.iterdir())
+    SITES.receiver = receiver = Receiver()
+    draining.fence(fence(folder))
     assert receiver.events == []
+
+
+def test_a_file_that_is_still_written_is_waited_for(
+    folder: Path, drain: Callable[..., Drain]
+) -> None:
+    """What comes behind it is not read before it; nothing of it is lost."""
+    call, value, _ = sites("Float32")
+    SITES.receiver = receiver = Receiver()
+    write(folder, ("open", call, MARK), ("tensor", value, Tensor([1, 2], ms.float32)))
+    (path,) = folder.glob("tensor.*")
+    content = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(content[:-4])
+    write(folder, ("tensor", value, Tensor([3, 4], ms.float32)))
+    finish = threading.Timer(0.2, lambda: path.write_bytes(content))
+    finish.start()
+    drain(GraphReading()).fence(fence(folder))
+    assert [event[-1] for event in receiver.events[1:]] == [[1, 2], [3, 4]]
+
+
+def test_a_file_that_stays_cut_short_is_counted(
+    folder: Path, read: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full: the tensor is lost, and its gradient still finds its call."""
+    monkeypatch.setattr(graph_drain, "_SETTLED", 0.05)
+    call, value, _ = sites("Float32")
+    write(folder, ("open", call, MARK), ("tensor", value, Tensor([1, 2], ms.float32)))
+    (path,) = folder.glob("tensor.*")
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-4])
+    write(folder, ("gradient", value, Tensor([5, 6], ms.float32)))
+    events = read()
+    assert events[1:] == [
+        ("fault", "a file that a graph wrote", "CutShortError"),
+        ("gradient", 1, (0,), [5, 6]),
+    ]
+    assert not list(folder.iterdir())
+
+
+class Slow(Receiver):
+    """Takes nothing more until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+
+    def tensor(self, call: int, site: Site, array: np.ndarray) -> None:
+        self.may.wait(30)
+        super().tensor(call, site, array)
+
+
+def test_no_more_waits_than_may(folder: Path, drain: Callable[..., Drain]) -> None:
+    """Above the bound tensors are removed unread, each is counted, and calls stay whole."""
+    call, value, end = sites("Float32")
+    SITES.receiver = receiver = Slow()
+    size = 200  # bytes of a file, which has a header of 128
+    draining = drain(GraphReading(), most_bytes=3 * size)
+    most = []
+    for number in range(20):
+        write(
+            folder,
+            ("open", call, MARK),
+            ("tensor", value, Tensor([number, 0], ms.float32)),
+            ("close", end, MARK),
+        )
+        draining.look()
+        payload = [file.size for file in files_in(folder) if file.kind == "tensor"]
+        most.append(sum(payload))
+    assert 0 < max(most) <= 3 * size
+    receiver.may.set()
+    draining.fence(fence(folder))
+    kinds = [event[0] for event in receiver.events]
+    assert kinds.count("opened") == kinds.count("closed") == 20
+    assert kinds.count("tensor") + kinds.count("fault") == 20
+    assert kinds.count("tensor") == len([event for event in most if event]) - kinds.count("fault")
+    assert {event[2] for event in receiver.events if event[0] == "fault"} == {"FolderFullError"}
+    assert not list(folder.iterdir())
+
+
+def test_files_that_do_not_come_are_not_waited_for_for_ever(
+    folder: Path, drain: Callable[..., Drain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that writes nothing more costs a moment, not the job."""
+    monkeypatch.setattr(graph_drain, "_PATIENCE", 0.1)
+    with pytest.raises(TimeoutError, match="have written nothing"):
+        drain(GraphReading()).fence(lambda number: None)
+
+
+def test_only_files_of_graphs_are_removed(folder: Path, tmp_path: Path) -> None:
+    """A folder with something else in it stays, and so does what a link leads to."""
+    call, _, _ = sites("Float32")
+    write(folder, ("open", call, MARK))
+    own = folder / "own.npy"
+    own.write_bytes(b"")
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    remove_folder(link)
+    assert len(list(folder.iterdir())) == 2
+    remove_folder(folder)
+    assert list(folder.iterdir()) == [own]
+    own.unlink()
+    remove_folder(folder)
+    assert not folder.exists()

@@ -1,0 +1,29 @@
+"""How what passes in a compiled graph reaches the host: by calls of host functions, or by files.
+
+On Ascend by files, elsewhere by calls. The path for Ascend can be tried on CPU: with
+`MSPROBE_GRAPH_FILES=1` in the environment, graph_stand_in.py does there what TensorDump does.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import mindspore
+
+FILES = "MSPROBE_GRAPH_FILES"
+
+
+@functools.cache
+def stands_in() -> bool:
+    """Tell whether TensorDump is stood in for on a device that does not have it."""
+    return os.environ.get(FILES) == "1" and not _on_ascend()
+
+
+def writes_files() -> bool:
+    """Tell whether compiled graphs hand over by files."""
+    return _on_ascend() or stands_in()
+
+
+def _on_ascend() -> bool:
+    return bool(mindspore.get_context("device_target") == "Ascend")

@@ -1,0 +1,109 @@
+"""The path for Ascend in GRAPH_MODE, with TensorDump stood in for on CPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from graph_files_job import FOLDER, same, size_of  # noqa: E402
+
+from mindrlhf_msprobe import Probe, compare_runs, open_run  # noqa: E402
+
+JOB = Path(__file__).with_name("graph_files_job.py")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Run the job in a process of its own; return its directory and what it saw."""
+    path = tmp_path_factory.mktemp("job")
+    environment = {**os.environ, "MSPROBE_GRAPH_FILES": "1", "MSPROBE_LOG_LEVEL": "3"}
+    ended = subprocess.run(
+        [sys.executable, str(JOB), str(path)], env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    return path, json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def graph_mode() -> Iterator[None]:
+    """Run a test in GRAPH_MODE."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def entries(journal: Path) -> list[tuple[str, str | None]]:
+    """Return the entries of a journal in their order, each with the one around it."""
+    lines = map(json.loads, journal.read_text().splitlines())
+    return [(line["entry"], line["parent"]) for line in lines]
+
+
+def test_files_say_what_host_functions_say(
+    job: tuple[Path, dict[str, Any]], tmp_path: Path, graph_mode: None
+) -> None:
+    """Every record, its place and the key data are the same, and so are the weights."""
+    path, seen = job
+    assert same(tmp_path / "same", task="tensor") == seen["same"]
+    result = compare_runs(path / "same", tmp_path / "same", output_path=tmp_path / "out")
+    assert result.verdict.status.value == "identical"
+    journals = sorted((path / "same").rglob("records.jsonl"))
+    assert journals
+    for journal in journals:
+        assert entries(journal) == entries(tmp_path / journal.relative_to(path))
+    assert json.loads((path / "same" / "run.json").read_text())["lost"] == {}
+
+
+def test_a_long_job_with_a_short_window_leaves_nothing(job: tuple[Path, dict[str, Any]]) -> None:
+    """500 steps of which 2 are recorded: the folder stays small, and goes with the run."""
+    path, seen = job
+    one_step = 8 * (64 * 64 * 4 + 128)
+    assert 0 < seen["long"]["most"] < 20 * one_step  # of 500
+    assert not seen["long"]["left"]
+    assert open_run(path / "long").steps == [*range(500)]
+    run = json.loads((path / "long" / "run.json").read_text())
+    assert (run["state"], run["lost"]) == ("finished", {})
+
+
+def test_above_the_bound_training_goes_on_and_losses_are_counted(
+    job: tuple[Path, dict[str, Any]],
+) -> None:
+    """Some 25 MB are written, of which 1 MB may wait; the weights are those of a run with room."""
+    path, seen = job
+    assert seen["full"]["equal"]
+    assert seen["full"]["most"] < 8 << 20  # what is written between two looks comes on top
+    lost = json.loads((path / "full" / "run.json").read_text())["lost"]
+    assert list(lost) == ["a file that a graph wrote: FolderFullError"]
+    assert lost["a file that a graph wrote: FolderFullError"] > 0
+
+
+def test_a_network_that_is_compiled_is_recorded_by_a_second_run(
+    job: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Its graphs write where the first run was; what they write is the second run's."""
+    path, seen = job
+    assert not seen["twice"]
+    result = compare_runs(path / "first", path / "second", output_path=tmp_path)
+    assert result.verdict.status.value == "identical"
+
+
+def test_what_a_killed_job_left_goes_with_the_next_start(
+    job: tuple[Path, dict[str, Any]],
+) -> None:
+    """The run is readable with the files beside it, and the next one there removes them."""
+    path, _ = job
+    root = path / "killed"
+    assert size_of(root / FOLDER)
+    (root / ".msprobe_graph.rank7").mkdir()  # of a larger world
+    assert open_run(root).phases == []
+    Probe.from_config(
+        {"msprobe": True, "dump_path": str(root), "existing": "resume", "key_data_dump": True}
+    ).close()
+    assert not list(root.glob(".msprobe_graph*"))
