@@ -85,6 +85,8 @@ class CulpritCode(str, Enum):
     CHANGED_BETWEEN = "changed_between"
     SAMPLING = "sampling"
     SAMPLING_OR_LOGITS = "sampling_or_logits"
+    LOSS = "loss"
+    SCHEDULE = "schedule"
 
     def __str__(self) -> str:
         return self.value

@@ -92,7 +92,7 @@ class Recorder:
         self._steps_ended = 0
         self._failure: _Failure | None = None  # what passed through a phase, and was not the end
         self._loop_end: _Failure | None = None  # the same, where it ends a loop as a rule
-        self._begun = False  # whether a phase was entered in the open step
+        self._begun: str | None = None  # the phase that was entered last in the open step
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         self._graph_probes: GraphProbes | None = None
         self._network_settings: NetworkSettings | None = None
@@ -252,9 +252,10 @@ class Recorder:
     def enter(self, phases: Iterable[Phase]) -> None:
         """Note that phases begin: what passed through an earlier one did not end the training."""
         self._failure = self._loop_end = None
-        self._begun = True
         self._threads.add(threading.current_thread())
-        self._entered.update(phase.name for phase in phases)
+        names = [phase.name for phase in phases]
+        self._begun = names[0]
+        self._entered.update(names)
         with self.ledger.charge(STEP):
             self._note_random_states()
 
@@ -433,12 +434,12 @@ class Recorder:
                 )
                 for path, reason in described.unsaved.items():
                     self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
-                seq = next(self._sequence)
+                seq, phase = next(self._sequence), self._begun
                 self._writer.save_key_data(
                     key,
                     step,
                     micro_step,
-                    lambda: {"seq": seq, "data": described.structure},
+                    lambda: {"seq": seq, "phase": phase, "data": described.structure},
                     described.arrays,
                     numbered=numbered,
                 )
@@ -485,7 +486,7 @@ class Recorder:
         self._counters.clear()
         self._threads.add(threading.current_thread())
         self._failure = self._loop_end = None
-        self._begun = False
+        self._begun = None
         self._steps_ended += 1
         self._ending = self._open_step.number
         return self._open_step.advance()
@@ -571,7 +572,7 @@ class Recorder:
     @property
     def in_step(self) -> bool:
         """Whether anything was begun in the open step."""
-        return self._begun or self._open_step.has_saves
+        return self._begun is not None or self._open_step.has_saves
 
     def stop(
         self, phase: str | None, error: BaseException | None, *, at_exit: bool = False

@@ -255,6 +255,22 @@ def _sampling_or_logits(details: _Details, finding: Finding, why: str) -> str:
     )
 
 
+def _loss(details: _Details, finding: Finding, why: str) -> str:
+    return (
+        f"What the loss is given (loss_inputs) and log_prob agree bit for bit in this micro-step, "
+        f"{counted(details['agree'], 'record')}: what the loss computes of them is to blame (its "
+        f"code, or what it is set to: beta, clipping, how it is averaged), not the forward pass of "
+        f"the network."
+    )
+
+
+def _schedule(details: _Details, finding: Finding, why: str) -> str:
+    return (
+        f"No cell of {details['phase']} computes it: it is set for the update, by the schedule of "
+        f"the optimizer or by how many updates it has counted."
+    )
+
+
 _WORDS: dict[CulpritCode, Callable[[_Details, Finding, str], str]] = {
     CulpritCode.EARLIER_UPDATE: _earlier_update,
     CulpritCode.OPTIMIZER: _optimizer,
@@ -270,4 +286,6 @@ _WORDS: dict[CulpritCode, Callable[[_Details, Finding, str], str]] = {
     CulpritCode.CHANGED_BETWEEN: _changed_between,
     CulpritCode.SAMPLING: _sampling,
     CulpritCode.SAMPLING_OR_LOGITS: _sampling_or_logits,
+    CulpritCode.LOSS: _loss,
+    CulpritCode.SCHEDULE: _schedule,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.comparison.culprit_gradients import before_optimizer
+from mindrlhf_msprobe.comparison.culprit_loss import loss_or_schedule
 from mindrlhf_msprobe.comparison.culprit_optimizer import optimizer
 from mindrlhf_msprobe.comparison.culprit_sampling import sampling
 from mindrlhf_msprobe.comparison.culprit_weights import (
@@ -36,7 +37,7 @@ def culprit_of(
     differing = Differing.of(step, index, history)
     if differing is None:
         found = sampling(step, index, runs) or before_optimizer(step, index)
-        return found or earlier_update(step, index, occasion)
+        return found or loss_or_schedule(step, index) or earlier_update(step, index, occasion)
     found = synchronisation(differing, history) or changed_between(differing, history)
     if found is None:
         found = optimizer(differing, history, runs)

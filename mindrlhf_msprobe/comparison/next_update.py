@@ -18,6 +18,8 @@ DECIDED = frozenset(
         CulpritCode.FOLLOWS_TRAINED,
         CulpritCode.CHANGED_BETWEEN,
         CulpritCode.SAMPLING,
+        CulpritCode.LOSS,
+        CulpritCode.SCHEDULE,
     }
 )
 _BY_THE_UPDATE = frozenset(

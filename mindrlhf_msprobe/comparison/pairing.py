@@ -19,7 +19,14 @@ from mindrlhf_msprobe.comparison.coverage import (
     without_recorded,
 )
 from mindrlhf_msprobe.comparison.names import ROOT, NameRule
-from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
+from mindrlhf_msprobe.comparison.timeline import (
+    BEGIN,
+    DATA,
+    EventKey,
+    made_before_updates,
+    merge,
+    order_of,
+)
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.frozen import dataclass
 from mindrlhf_msprobe.storage.ending import Stop
@@ -144,9 +151,10 @@ def plan_step(
         damaged={*a.unreadable, *b.unreadable},
         chosen=(chosen[0], chosen[1]),
     )
+    earlier = made_before_updates(a.key_data, b.key_data)
     orders = [
-        order_of(a.entries, a.key_data, alignment.a),
-        order_of(b.entries, b.key_data, alignment.b),
+        order_of(a.entries, a.key_data, alignment.a, earlier),
+        order_of(b.entries, b.key_data, alignment.b, earlier),
     ]
     order = merge(*(reversed(orders) if a.timeless and not b.timeless else orders))
     planner = Planner(step, rank, a, b, alignment)

@@ -36,6 +36,7 @@ _Order = tuple[float, ...]
 _Place = tuple[float, float, float]
 
 _REWARDS = ("reward", "rewards")  # made of what the networks gave, or given to the critic
+_OR_EARLIER = ("kl", "ratio")  # of an update's loss, or what a trainer makes rewards of
 _STEP_START = -math.inf
 _STEP_END = math.inf
 
@@ -61,11 +62,13 @@ def order_of(
     entries: Sequence[Entry],
     key_data: Sequence[KeyDatum],
     ids: Mapping[tuple[str, str], str] | None = None,
+    earlier: frozenset[str] = frozenset(),
 ) -> list[EventKey]:
     """Return the events of one step of one rank of one run, in causal order.
 
     Args:
         ids: (phase, entry name) → the id by which the events know the entry; None: its name.
+        earlier: the keys of `made_before_updates`.
     """
     placed: list[tuple[_Order, EventKey]] = []
     for entry in entries:
@@ -73,13 +76,35 @@ def order_of(
         placed.append(((entry.seq, 0.0), EventKey(BEGIN, entry.phase, name)))
         if entry.end is not None:
             placed.append(((entry.end, 0.0), EventKey(END, entry.phase, name)))
-    placed += _place_key_data(_Spans(entries), key_data)
+    placed += _place_key_data(_Spans(entries), key_data, earlier)
     placed.sort(key=lambda item: (item[0], item[1].name))
     return [event for _, event in placed]
 
 
+def made_before_updates(*runs: Sequence[KeyDatum]) -> frozenset[str]:
+    """Return which keys that may be of an update's loss were made before the updates of a step.
+
+    They were first saved before an update had begun, by what the probe was told of phases. In every
+    run that has them.
+    """
+    found: dict[str, bool] = {}
+    for key_data in runs:
+        updates = [d.seq for d in key_data if d.phase in UPDATE_PHASES and d.seq is not None]
+        begun = min(updates, default=-1)  # -1: nothing tells when
+        for key in _OR_EARLIER:
+            seqs = [d.seq for d in key_data if d.key == key]
+            if seqs:
+                first = min(math.inf if seq is None else seq for seq in seqs)
+                found[key] = found.get(key, True) and first < begun
+    return frozenset(key for key, before in found.items() if before)
+
+
+def _home(key: str, earlier: frozenset[str]) -> KeyDataHome | None:
+    return KeyDataHome(None, before_update=True) if key in earlier else key_data_home(key)
+
+
 def _place_key_data(
-    spans: _Spans, key_data: Sequence[KeyDatum]
+    spans: _Spans, key_data: Sequence[KeyDatum], earlier: frozenset[str]
 ) -> Iterator[tuple[_Order, EventKey]]:
     saves: dict[str, list[KeyDatum]] = {}
     for datum in key_data:
@@ -87,7 +112,7 @@ def _place_key_data(
     rounds = _saved_in_rounds(key_data)
     placed: list[tuple[KeyDatum, _Order]] = []
     for key, data in saves.items():
-        home = key_data_home(key)
+        home = _home(key, earlier)
         if home is None:
             continue
         for index, datum in enumerate(data):
@@ -98,8 +123,8 @@ def _place_key_data(
                 side += datum.micro_step
             placed.append((datum, (time, side, order)))
     known: list[tuple[int, _Order]] = []  # when each known key was saved, and where it stands
-    for datum, place in _with_updates_in_rounds(placed):
-        home = key_data_home(datum.key)
+    for datum, place in _with_updates_in_rounds(placed, earlier):
+        home = _home(datum.key, earlier)
         assert home is not None
         if datum.seq is not None:
             known.append((datum.seq, place))
@@ -112,7 +137,7 @@ def _place_key_data(
 
 
 def _with_updates_in_rounds(
-    placed: Sequence[tuple[KeyDatum, _Order]],
+    placed: Sequence[tuple[KeyDatum, _Order]], earlier: frozenset[str]
 ) -> Iterator[tuple[KeyDatum, _Order]]:
     """Yield key data and their whole places: what several updates in a row gave, update by update.
 
@@ -121,13 +146,16 @@ def _with_updates_in_rounds(
     """
     together: dict[_Order, list[KeyDatum]] = {}
     for datum, place in placed:
-        if _is_of_an_update(datum):
+        if _is_of_an_update(datum, earlier):
             together.setdefault(place[:2], []).append(datum)
     rounds = {where: _rounds(data) for where, data in together.items()}
     by_phase: dict[_Order, dict[tuple[str, int], int] | None] = {}
     for datum, (time, side, order) in placed:
         last = float(key_order(datum.key)), float(datum.micro_step)
-        if not _is_of_an_update(datum):
+        if datum.key in earlier:
+            yield datum, _before_what_was_saved_later(datum, (time, side, order), placed)
+            continue
+        if not _is_of_an_update(datum, earlier):
             yield datum, (time, side, order, *last)
             continue
         save = datum.key, datum.micro_step
@@ -143,8 +171,22 @@ def _with_updates_in_rounds(
         yield datum, (*where, 0.0 if own is None else float(own[save]), order, *last)
 
 
-def _is_of_an_update(datum: KeyDatum) -> bool:
-    home = key_data_home(datum.key)
+def _before_what_was_saved_later(
+    datum: KeyDatum, place: _Order, placed: Sequence[tuple[KeyDatum, _Order]]
+) -> _Order:
+    """Return the whole place of a key made before an update: before what was made of it."""
+    places = [(*place, float(key_order(datum.key)))]
+    for other, at in placed:
+        home = key_data_home(other.key)
+        if home is None or not home.before_update or other.micro_step > datum.micro_step:
+            continue
+        if (other.seq or 0) > (datum.seq or 0):
+            places.append((*at, key_order(other.key) - 0.5))
+    return (*min(places), float(datum.micro_step), float(datum.seq or 0))
+
+
+def _is_of_an_update(datum: KeyDatum, earlier: frozenset[str]) -> bool:
+    home = _home(datum.key, earlier)
     return home is not None and home.phase in UPDATE_PHASES
 
 

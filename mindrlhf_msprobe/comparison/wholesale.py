@@ -19,7 +19,14 @@ from mindrlhf_msprobe.comparison.alignment import Alignment
 from mindrlhf_msprobe.comparison.coverage import without_recorded
 from mindrlhf_msprobe.comparison.pairing import BEGIN_IO, Pair, Planner, StepData, StepPlan
 from mindrlhf_msprobe.comparison.tally import Counted
-from mindrlhf_msprobe.comparison.timeline import BEGIN, DATA, EventKey, merge, order_of
+from mindrlhf_msprobe.comparison.timeline import (
+    BEGIN,
+    DATA,
+    EventKey,
+    made_before_updates,
+    merge,
+    order_of,
+)
 from mindrlhf_msprobe.comparison.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.view import View
 from mindrlhf_msprobe.frozen import dataclass
@@ -355,9 +362,14 @@ def _planner(lines: _Lines, data: list[StepData], step: int, rank: int) -> Plann
 
 
 def _order(lines: _Lines, data: list[StepData]) -> list[EventKey]:
-    a = order_of(lines.shells[0], data[0].key_data)
+    earlier = made_before_updates(*(side.key_data for side in data))
+    a = order_of(lines.shells[0], data[0].key_data, earlier=earlier)
     keys = [{(d.key, d.micro_step) for d in side.key_data} for side in data]
-    return a if keys[1] <= keys[0] else merge(a, order_of(lines.shells[1], data[1].key_data))
+    return (
+        a
+        if keys[1] <= keys[0]
+        else merge(a, order_of(lines.shells[1], data[1].key_data, earlier=earlier))
+    )
 
 
 def _rules(lines: _Lines, tolerances: Tolerances, total: int) -> dict[str, int]:

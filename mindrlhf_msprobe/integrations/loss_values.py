@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,14 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.local_values import SavedLocals
 
 
+#: The key of what the loss is given.
+LOSS_INPUTS = "loss_inputs"
+#: MindSpore's cells that run a network on parts of a batch, one after the other.
+_CUT_BATCHES = {"PipelineCell", "MicroBatchInterleaved", "GradAccumulationCell"}
+
+
 class LossValues:
-    """The values of a loss cell that are saved while it trains.
+    """The values of a loss cell that are saved while it trains: what it is given and computes.
 
     Args:
         session: whose key data they are; what is not found is noted there.
@@ -24,7 +31,7 @@ class LossValues:
         variables: method of the cell → its variables; for a key the first one that is there counts.
 
     Attributes:
-        keys: what is saved, by the loss itself too.
+        keys: what is saved of what it computes, by the loss itself too.
     """
 
     def __init__(
@@ -33,6 +40,8 @@ class LossValues:
         from mindrlhf_msprobe.capture.local_values import SavedLocals  # imports MindSpore
 
         self._session = session
+        self._arguments = list(inspect.signature(type(loss).construct).parameters)[1:]
+        self._cuts: dict[Any, bool] = {}  # of each train cell
         self._saved: list[SavedLocals] = []
         compiled = not runs_in_python(loss)
         reasons: dict[str, str] = {}
@@ -56,25 +65,41 @@ class LossValues:
                 session.note_lost(key, reason)
 
     @contextmanager
-    def of_one_update(self, train_cell: Any) -> Iterator[None]:
-        """Save what the loss computes in one call of a train cell, once.
+    def of_one_update(
+        self, train_cell: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[None]:
+        """Save what the loss is given and what it computes in one call of a train cell, once.
 
         It runs the loss for its value, and may run it once more for the gradients: what the last
         run gave counts. One that cuts the batch runs the loss for each part: all of it counts.
+
+        Args:
+            args, kwargs: what the train cell is called with, which it hands on to the loss.
         """
+        given = {**dict(zip(self._arguments, args)), **kwargs}
+        self._session.probe.save_data(LOSS_INPUTS, given)
         held: list[tuple[str, Any]] = []
         try:
             with CURRENT.hold() as held:
                 yield
         finally:
             always = next((key for saved in self._saved for key in sorted(saved.keys)), None)
-            for name, data in held if _cuts_batch(train_cell) else _of_last_run(held, always):
+            for name, data in held if self._cuts_batch(train_cell) else _of_last_run(held, always):
                 CURRENT.save(self._session.probe, name, data)
+
+    def _cuts_batch(self, train_cell: Any) -> bool:
+        """Tell whether a train cell holds one that runs the loss on parts of the batch."""
+        if train_cell not in self._cuts:
+            cells = [cell for _, cell in train_cell.cells_and_names()]
+            kinds = {kind.__name__ for cell in cells for kind in type(cell).mro()}
+            self._cuts[train_cell] = bool(kinds & _CUT_BATCHES)
+        return self._cuts[train_cell]
 
     def remove(self) -> None:
         """Give the loss its own methods back."""
         for saved in self._saved:
             saved.remove()
+        self._cuts.clear()
 
 
 def _of_last_run(held: list[tuple[str, Any]], always: str | None) -> list[tuple[str, Any]]:
@@ -90,26 +115,12 @@ def _of_last_run(held: list[tuple[str, Any]], always: str | None) -> list[tuple[
     return last
 
 
-def _cuts_batch(train_cell: Any) -> bool:
-    """Tell whether a train cell holds one of MindSpore's that run a network on parts of a batch."""
-    kinds = {kind.__name__ for cell in train_cell.cells_and_names() for kind in type(cell[1]).mro()}
-    return bool(kinds & _CUT_BATCHES)
-
-
-_CUT_BATCHES = {"PipelineCell", "MicroBatchInterleaved", "GradAccumulationCell"}
-
-
 def _by_reason(reasons: Mapping[str, str], found: Iterable[str]) -> dict[str, list[str]]:
     lost: dict[str, list[str]] = {}
     for key, reason in reasons.items():
         if key not in found:
             lost.setdefault(reason, []).append(key)
     return lost
-
-
-def named(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
-    """Return values by name, as far as there are both."""
-    return dict(zip(names, values))
 
 
 def returned_by_name(names: Sequence[str], result: Any) -> dict[str, Any]:

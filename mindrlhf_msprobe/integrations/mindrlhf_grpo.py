@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ from mindrlhf_msprobe.compat.ms_probe import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.loss_values import LossValues, named, returned_by_name
+from mindrlhf_msprobe.integrations.loss_values import LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
@@ -47,7 +46,6 @@ _OF_LOSS = {
 }
 #: What the train cell returns, in this order.
 _OF_TRAIN_STEP = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
-_LOSS_INPUTS = "loss_inputs"
 _EACH_REWARD = "rewards_per_func"  # samples × verifier functions
 
 
@@ -108,7 +106,7 @@ class _Integration:
         self._config: Any = None  # the GRPOConfig the session was begun for, or was not
         self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
-        self._loss_inputs: list[str] = []  # what the loss calls its arguments
+        self._no_each_reward = ""  # why the rewards of each function are not recorded
         self._recorded: set[str] = set()  # key data that are recorded by what is wrapped
         self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._step_open = False
@@ -223,7 +221,7 @@ class _Integration:
         values, self._loss_values = self._loss_values, None
         if values is not None:
             values.remove()
-        self._config, self._train_steps, self._loss_inputs = None, [], []
+        self._config, self._train_steps = None, []
         self._step_open = False
         if session is not None:
             self._save_each_reward(None)
@@ -271,7 +269,6 @@ class _Integration:
         loss = worker.grpo_model_train.grpo_model_train
         if session.probe.config.key_data_dump:
             self._loss_values = LossValues(session, loss, _OF_LOSS)
-            self._loss_inputs = list(inspect.signature(type(loss).construct).parameters)[1:]
         session.watch(
             _UPDATE,
             worker,
@@ -311,16 +308,16 @@ class _Integration:
             return
         with CURRENT.hold() as values:
             result = yield
+        keys = _keys_of_rewards(getattr(maker, "verifier_function", ()))
         for name, data in values:
             if name != _EACH_REWARD:
                 CURRENT.save(session.probe, name, data)
                 continue
-            functions = getattr(maker, "verifier_function", ())
-            names = [getattr(function, "__name__", "") for function in functions]
-            for number, own in enumerate(names):
-                if names.count(own) > 1:
-                    own = f"{own}.{number}"
-                session.probe.save_data(f"rewards.{own}", data[:, number])
+            for number, key in enumerate(keys):
+                session.probe.save_data(key, data[:, number])
+        if self._no_each_reward:
+            for key in keys:
+                session.note_lost(key, self._no_each_reward)
         session.probe.save_data("rewards", result[0])
 
     def _save_each_reward(self, session: Session | None) -> None:
@@ -335,7 +332,9 @@ class _Integration:
 
                 copy = copy_that_saves(function, [(_EACH_REWARD, _EACH_REWARD)])
                 self._patches.run_instead(maker, "compute_rewards", copy)
+            self._no_each_reward = ""
         except LookupError as error:
+            self._no_each_reward = str(error)
             logger.info("%s: the rewards of each function are not recorded: %s", _TRAINER, error)
 
     def _around_experience(self, *_: Any, **__: Any) -> Part:
@@ -366,10 +365,8 @@ class _Integration:
         session = self._session
         if session is None or not any(cell is known for known in self._train_steps):
             return
-        if self._loss_inputs:
-            session.probe.save_data(_LOSS_INPUTS, {**named(self._loss_inputs, args), **kwargs})
         values = self._loss_values
-        with nullcontext() if values is None else values.of_one_update(cell):
+        with nullcontext() if values is None else values.of_one_update(cell, args, kwargs):
             result = yield
         own = () if values is None else values.keys
         returned = returned_by_name(_OF_TRAIN_STEP, result)
@@ -461,6 +458,15 @@ class _Integration:
         else:
             if done:
                 probe.start_at(done)
+
+
+def _keys_of_rewards(functions: Sequence[Any]) -> list[str]:
+    """Return the key of what each verifier function gives; a number tells two of a name apart."""
+    names = [getattr(function, "__name__", "") for function in functions]
+    return [
+        f"rewards.{name}.{number}" if names.count(name) > 1 else f"rewards.{name}"
+        for number, name in enumerate(names)
+    ]
 
 
 def _prompts_and_responses(result: Any) -> dict[str, Any]:

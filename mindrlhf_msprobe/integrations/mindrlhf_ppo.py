@@ -7,7 +7,6 @@ actor's YAML file (`sft_model_path`), where MindRLHF reads past it.
 from __future__ import annotations
 
 import atexit
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -19,7 +18,7 @@ import numpy as np
 
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.loss_values import LossValues, named, returned_by_name
+from mindrlhf_msprobe.integrations.loss_values import LOSS_INPUTS, LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin
 from mindrlhf_msprobe.log import logger
@@ -45,8 +44,7 @@ _OF_LOSS = {
 }
 #: What the train cell returns, in this order.
 _OF_TRAIN_STEP = ("loss", "lr", "overflow", "loss_scale")
-_LOSS_INPUTS = "loss_inputs"
-_OF_UPDATE = (*_OF_TRAIN_STEP, *(key for of in _OF_LOSS.values() for _, key in of), _LOSS_INPUTS)
+_OF_UPDATE = (*_OF_TRAIN_STEP, *(key for of in _OF_LOSS.values() for _, key in of), LOSS_INPUTS)
 
 #: The arguments of PPOTrainer, in their order.
 _CONFIGS = (
@@ -78,7 +76,6 @@ class _Integration:
         self._networks: list[Any] = []  # keeps those ids
         self._train_step: Any = None
         self._loss_values: LossValues | None = None
-        self._loss_inputs: list[str] = []  # what the loss calls its arguments
         self._making_experience = self._step_open = False
 
     def install(self) -> None:
@@ -173,7 +170,6 @@ class _Integration:
         model = getattr(trainer, "ppo_model", None)
         if model is not None and session.probe.config.key_data_dump:
             self._loss_values = LossValues(session, model, _OF_LOSS)
-            self._loss_inputs = list(inspect.signature(type(model).construct).parameters)[1:]
         for network, phase, of_result in (
             (getattr(model, "policy_model", None), _LOG_PROB, _log_prob_and_values),
             (getattr(model, "critic_model", None), _VALUES, lambda values: {"values": values}),
@@ -239,8 +235,7 @@ class _Integration:
         if session is None or cell is not self._train_step:
             return
         values = self._loss_values
-        session.probe.save_data(_LOSS_INPUTS, {**named(self._loss_inputs, args), **kwargs})
-        once = nullcontext() if values is None else values.of_one_update(cell)
+        once = nullcontext() if values is None else values.of_one_update(cell, args, kwargs)
         with once, session.phase(*_UPDATES):
             result = yield
         session.probe.save_data(returned_by_name(_OF_TRAIN_STEP, result))

@@ -33,6 +33,8 @@ class KeyDatum:
             structure (`0`, `1`, `mask`, …). An empty list or dict is an element of its own, so
             that it is missed where it is not.
         structure: the JSON structure it was saved in.
+        phase: which phase of the step had begun last when it was saved, recorded or not; None if
+            none had, or if that is not known.
     """
 
     key: str
@@ -42,6 +44,7 @@ class KeyDatum:
     seq: int | None
     records: tuple[Record, ...]
     structure: Any = field(default=None, repr=False)
+    phase: str | None = None
 
     @property
     def value(self) -> Any:
@@ -95,6 +98,7 @@ def read_key_datum(
     """
     structure: Any = None
     seq: int | None = None
+    phase: str | None = None
     problem: str | None = None
     described = directory / layout.file_name(key, ".json")
     if not layout.inside(root, directory):
@@ -107,6 +111,7 @@ def read_key_datum(
             raise ValueError("does not describe a save: it has no `data`")
         structure = content["data"]
         seq = content["seq"] if bounds.is_place(content.get("seq")) else None
+        phase = content["phase"] if isinstance(content.get("phase"), str) else None
         found = dict(bounded(leaves(structure, empty=True), bounds.KEY_VALUES))
         ours = ours and "seq" in content  # SingleSave may have continued what msprobe saved
     except FileNotFoundError:
@@ -136,7 +141,7 @@ def read_key_datum(
         records.append(Record(key, "data", "", Leaf("unreadable", error=problem)))
     elif not records and structure is None:
         return None
-    return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure)
+    return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure, phase)
 
 
 def is_ours(root: Path, directory: Path, key: str) -> bool:

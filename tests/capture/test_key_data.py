@@ -13,7 +13,7 @@ ms = pytest.importorskip("mindspore")
 from conftest import read_json, tree  # noqa: E402
 from small_networks import Hidden, Pair, tensor  # noqa: E402
 
-from mindrlhf_msprobe import Probe, UsageError, open_run  # noqa: E402
+from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
 
 NUMPY_DTYPES = [
     "bool",
@@ -437,3 +437,45 @@ def test_two_masks_over_equal_elements_differ(tmp_path: Path) -> None:
     first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
     assert first is not None
     assert first.record == "advantages.mask"
+
+
+def test_key_data_know_which_phase_had_begun(make_probe: Callable[..., Probe]) -> None:
+    """Where phases are told and not recorded, too; a new step begins with none."""
+    probe = make_probe(key_data_dump=True)
+    cell = ms.nn.Dense(2, 2)
+    probe.save_data("prompts", [1])
+    for _ in range(2):
+        with probe.phase("reference_compute_log_prob", model=cell):
+            probe.save_data("ref_log_prob", 1.0)
+        probe.save_data("kl", 1.0)
+        with probe.phase("actor_update", model=cell):
+            cell(tensor(2, 2))
+        probe.save_data("loss", 1.0)
+        probe.step()
+    probe.close()
+    run = open_run(probe.config.dump_path)
+    assert [d.phase for d in run.key_data("prompts")] == [None]
+    for key in ("ref_log_prob", "kl"):
+        assert [d.phase for d in run.key_data(key)] == ["reference_compute_log_prob"] * 2
+    assert [d.phase for d in run.key_data("loss")] == ["actor_update"] * 2
+
+
+def test_the_kl_of_rewards_is_named_before_them(
+    make_probe: Callable[..., Probe], tmp_path: Path
+) -> None:
+    """A round of key data alone: the KL term that rewards are made of parts first."""
+    runs = []
+    for kl in (0.5, 0.6):
+        probe = make_probe(key_data_dump=True, dump_path=str(tmp_path / str(kl)))
+        cell = ms.nn.Dense(2, 2)
+        with probe.phase("reference_compute_log_prob", model=cell):
+            pass
+        probe.save_data({"ref_log_prob": 1.0, "kl": kl, "rewards": 1 - kl, "advantages": 2 * kl})
+        with probe.phase("actor_update", model=cell):
+            probe.save_data({"log_prob": 1.0, "loss": kl})
+        probe.step()
+        probe.close()
+        runs.append(probe.config.dump_path)
+    first = compare_runs(*runs).verdict.first_divergence
+    assert (first.record, first.phase) == ("kl", None)
+    assert first.agreed_before == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mindrlhf_msprobe.comparison.timeline import merge, order_of
+from mindrlhf_msprobe.comparison.timeline import made_before_updates, merge, order_of
 from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -18,8 +18,8 @@ def entry(name, phase, seq, end, opening=0):
     return Entry(f"Cell.{name}.Net.forward.0", phase, 0, 0, seq, end, opening=opening)
 
 
-def datum(key, seq=None, micro_step=0):
-    return KeyDatum(key, 0, 0, micro_step, seq, ())
+def datum(key, seq=None, micro_step=0, phase=None):
+    return KeyDatum(key, 0, 0, micro_step, seq, (), phase=phase)
 
 
 def shown(events):
@@ -132,6 +132,59 @@ def test_what_a_loss_is_made_of_keeps_the_order_in_which_it_is_made():
     assert keys(*data) == [f"{name}.0" for name in names]
     each = [datum("rewards", 0), datum("rewards.format", 1), datum("advantages", 2)]
     assert keys(*each) == ["rewards.format.0", "rewards.0", "advantages.0"]
+
+
+REFERENCE = "reference_compute_log_prob"
+EXPERIENCE = ["prompts", "ref_log_prob", "rewards.format"]
+OF_LOSS = ["log_prob", "actor_loss", "loss"]
+
+
+@pytest.mark.parametrize("cells", [False, True])
+@pytest.mark.parametrize("updates", [1, 2])
+def test_a_kl_that_rewards_are_made_of_stands_before_them(cells, updates):
+    """It was saved before the update began, behind one reward and before the others."""
+    of_experience = [*EXPERIENCE, "kl", "rewards", "advantages"]
+    data = [datum(key, 10 + seq, 0, REFERENCE) for seq, key in enumerate(of_experience)]
+    for n in range(updates):
+        seqs = itertools.count(30 + 10 * n)
+        data += [datum(key, next(seqs), n, UPDATE) for key in ("loss_inputs", *OF_LOSS)]
+    entries = []
+    if cells:
+        entries = [entry("r", REFERENCE, 0, 1), entry("u", UPDATE, 20, 21)]
+    assert made_before_updates(data) == {"kl"}
+    order = order_of(entries, data, earlier=made_before_updates(data))
+    names = [event.name for event in order if event.kind == "data" and event.micro_step == 0]
+    assert [name for name in names if name in of_experience] == of_experience
+    assert names.index("kl") < names.index("loss_inputs")
+    assert all(event.phase is None for event in order if event.name == "kl")
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        [None] * 6,  # nobody told of phases
+        [UPDATE] * 6,  # all saved when the step was over
+        [UPDATE, UPDATE, UPDATE, REFERENCE, REFERENCE, REFERENCE],
+    ],
+)
+def test_a_kl_of_the_loss_keeps_its_place(phases):
+    """Also where the loss saves it before what it is made of, or before the experience is saved."""
+    names = ["kl", "log_prob", "loss", "rewards", "advantages", "loss_inputs"]
+    data = [datum(key, seq, 0, phase) for seq, (key, phase) in enumerate(zip(names, phases))]
+    assert not made_before_updates(data)
+    assert keys(*data) == [
+        f"{key}.0" for key in ("rewards", "advantages", "loss_inputs", "log_prob", "kl", "loss")
+    ]
+
+
+def test_a_key_is_moved_where_both_runs_made_it_early():
+    """A run that made it in the loss computes another value under this name."""
+    early = [datum("kl", 0, 0, REFERENCE), datum("rewards", 1), datum("loss", 2, 0, UPDATE)]
+    late = [datum("rewards", 0), datum("kl", 1, 0, UPDATE), datum("loss", 2, 0, UPDATE)]
+    assert made_before_updates(early, early) == {"kl"}
+    assert made_before_updates(early, late[:1]) == {"kl"}  # the other run lacks it
+    assert not made_before_updates(early, late)
+    assert not made_before_updates(late, early)
 
 
 def test_unknown_keys_stand_where_they_were_saved():

@@ -626,3 +626,121 @@ def test_a_first_round_of_key_data_holds_what_the_networks_are_set_to(
     assert attributes["actor_update"]["beta"] == 0.1
     assert manifest["optimizers"]["actor"]["settings"]["learning_rate"] == 0.1
     assert not run.lost
+
+
+def plant_kl():
+    kind = module("mindrlhf.models.grpo_models").GRPOModel
+    compute = kind.compute_approx_kl
+    kind.compute_approx_kl = lambda self, *args: compute(self, *args) * 1.01
+
+
+def plant_forward():
+    kind = module("mindrlhf.models.grpo_models").CausalLMHybrid
+    construct = kind.construct
+
+    def of_the_trained_one(self, tokens, samples=None):
+        log_prob = construct(self, tokens, samples)
+        return log_prob * 1.001 if self.training else log_prob
+
+    kind.construct = of_the_trained_one
+
+
+def plant_reward_of_one_sample():
+    rewards = module("mindrlhf.trainer.spmd.grpo_experience_maker")
+    reward = rewards.number_of_sample
+
+    def number_of_sample(*args):
+        return reward(*args) * np.array([1, 1, 1, 1.5])
+
+    rewards.number_of_sample = number_of_sample
+
+
+def plant_constant_of_a_reward():
+    """Advantages do not change."""
+    rewards = module("mindrlhf.trainer.spmd.grpo_experience_maker")
+    reward = rewards.share_of_solution
+
+    def share_of_solution(*args):
+        return reward(*args) + 2
+
+    rewards.share_of_solution = share_of_solution
+
+
+def plant_mask():
+    kind = module("mindrlhf.worker.train_worker").TrainWorker
+    push = kind.push_to_store
+
+    def push_to_store(self, data):
+        for columns in data:
+            columns[1] = columns[1] * np.array([0, 1, 1, 1], np.float32)
+        push(self, data)
+
+    kind.push_to_store = push_to_store
+
+
+def plant_averaging():
+    kind = module("mindrlhf.models.grpo_models").GRPOModel
+    mean = kind.masked_mean
+    kind.masked_mean = lambda self, *args, dim=None: mean(self, *args, dim=dim) / 2
+
+
+@pytest.fixture(scope="module")
+def first_round(tmp_path_factory):
+    """Return the directory of a run of key data alone."""
+    sys.path.insert(0, str(STAND_IN))
+    forget()
+    before = ms.get_context("mode")
+    root = tmp_path_factory.mktemp("first_round")
+    section = {"msprobe": True, "key_data_dump": True, "dump_path": str(root / "run")}
+    content = {"context": {"mode": PYNATIVE}, "rl_config": {"epochs": 1}, "msprobe_config": section}
+    (root / "grpo.yaml").write_text(yaml.safe_dump(content))
+    mindrlhf.install()
+    train(root / "grpo.yaml")
+    forget()
+    sys.path.remove(str(STAND_IN))
+    ms.set_context(mode=before)
+    return root / "run"
+
+
+@pytest.mark.parametrize(
+    ("plant", "settings", "record", "culprit"),
+    [
+        (plant_kl, {}, "kl", "loss"),
+        (plant_forward, {}, "log_prob", None),
+        (plant_reward_of_one_sample, {}, "rewards.number_of_sample", None),
+        (plant_constant_of_a_reward, {}, "rewards.share_of_solution", None),
+        (plant_mask, {}, "loss_inputs.mask", None),
+        (plant_averaging, {}, "actor_loss", "loss"),
+        (None, {"beta": 0.2}, "loss", None),
+    ],
+)
+def test_a_first_round_tells_apart_where_two_trainings_part(
+    tmp_path, configure, first_round, plant, settings, record, culprit
+):
+    """Key data alone: the KL term, the actor's forward pass, a reward, a mask, a coefficient."""
+    if plant is not None:
+        plant()
+    mindrlhf.install()
+    train(configure({"msprobe": True, "key_data_dump": True}, epochs=1, **settings))
+    result = compare_runs(first_round, tmp_path / "run")
+    first = result.verdict.first_divergence
+    assert (first.step, first.record) == (0, record)
+    assert (first.culprit and first.culprit.code) == culprit
+    assert (first.next_step is None) == (record != "log_prob" and record != "loss")
+    if settings:
+        names = [check.what.name for check in first.check_first]
+        assert names == ["actor.outer.beta in actor_update"]
+
+
+def test_rewards_of_functions_that_cannot_be_had_are_no_divergence(
+    tmp_path, configure, first_round
+):
+    """A compute_rewards of another kind: run.json says which rewards it does not give."""
+    kind = module("mindrlhf.trainer.spmd.grpo_experience_maker").GRPOExperienceMaker
+    compute = kind.compute_rewards
+    kind.compute_rewards = lambda self, *args: compute(self, *args)
+    mindrlhf.install()
+    train(configure({"msprobe": True, "key_data_dump": True}, epochs=1))
+    left_out = open_run(tmp_path / "run").coverage()["key_data"]
+    assert set(left_out) == {"rewards.share_of_solution", "rewards.number_of_sample"}
+    assert compare_runs(first_round, tmp_path / "run").verdict.status == "identical"

@@ -31,7 +31,7 @@ PHASES = {
 KEYS = {
     *("prompts", "responses", "rewards", "advantages"),
     *("ref_log_prob", "old_log_prob", "loss", "overflow", "loss_scale", "lr", "loss_inputs"),
-    *("rewards.qwen_accuracy_reward", "rewards.<lambda>"),
+    *("rewards.qwen_accuracy_reward", "rewards.format_reward"),
     *("log_prob", "ratio", "kl", "kl_loss", "actor_loss"),
 }
 SECTION = {
