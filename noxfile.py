@@ -34,7 +34,10 @@ MINDFORMERS_IMPORTS = [
 ]
 
 #: As in the extra `test`, which would bring another MindSpore.
-TEST_TOOLS = ["pytest>=8", "hypothesis>=6"]
+TEST_TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"]
+
+#: A file stays in one worker: its tests share what they train.
+TWO_WORKERS = ["-n", "2", "--dist", "loadfile"]
 
 #: msprobe works with older versions of what it depends on than pip would choose.
 REFERENCES = {
@@ -63,7 +66,7 @@ def lint(session: nox.Session) -> None:
 def tests_2_7(session: nox.Session) -> None:
     """Run the tests on MindSpore 2.7, the version of the extra `demo`."""
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run("python", "-m", "pytest", *TWO_WORKERS, *session.posargs)
 
 
 @nox.session(name="tests-2.10", python=PYTHON)
@@ -71,7 +74,7 @@ def tests_2_10(session: nox.Session) -> None:
     """Run the tests on MindSpore 2.10, with the same MindFormers."""
     session.install(*MINDSPORE_2_10, *MINDFORMERS_IMPORTS, *TEST_TOOLS, "-e", ".[ray,tokenizer]")
     session.install("--no-deps", MINDFORMERS)
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run("python", "-m", "pytest", *TWO_WORKERS, *session.posargs)
 
 
 @nox.session(python=PYTHON)

@@ -42,6 +42,17 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _no_probe_left() -> Iterator[None]:
+    """Fail a file that leaves a probe recording: what runs behind it would meet that probe."""
+    yield
+    probe_module = sys.modules.get("mindrlhf_msprobe.probe")
+    left = probe_module.recording_probes() if probe_module else []
+    for probe in left:
+        probe.close()
+    assert not left, [probe.config.dump_path for probe in left]
+
+
 @pytest.fixture
 def make_probe(tmp_path: Path) -> Iterator[Callable[..., Probe]]:
     """Return a function that makes a switched-on probe; it is closed after the test."""

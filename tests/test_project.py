@@ -34,7 +34,7 @@ def test_the_readmes_have_the_two_commands(readme):
     ]
     assert len(commands) == 2
     assert commands[0].endswith("mindrlhf-msprobe demo --output demo_out")
-    assert commands[1].endswith("python -m pytest")
+    assert commands[1].endswith("python -m pytest -n 2 --dist loadfile")
 
 
 @pytest.mark.parametrize("document", sorted(p.name for p in (ROOT / "docs" / "en").glob("*.md")))

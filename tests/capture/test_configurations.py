@@ -155,7 +155,6 @@ def saved(make_probe: Callable[..., Probe], tmp_path: Path) -> Callable[..., Any
         (argparse.Namespace(a=Mode.FAST), {"a": "FAST"}),
         (WithToDict(), {"hidden": 16, "dtype": "float16"}),
     ],
-    ids=repr,
 )
 def test_configurations_become_json(saved: Callable[..., Any], value: Any, expected: Any) -> None:
     """What configurations are made of is written as plain JSON values, without a warning."""

@@ -203,7 +203,6 @@ def test_a_backbone_called_directly_has_no_parent(run_phase: Callable[..., Run])
         ((Opaque(),), {}, {"0": ("small_networks.Opaque", None)}),
         (({1, 2},), {}, {"0": ("set", None)}),
     ],
-    ids=str,
 )
 def test_inputs_are_recorded_as_they_were_given(
     run_phase: Callable[..., Run],
@@ -251,7 +250,6 @@ def test_a_long_text_is_cut_with_its_hash(run_phase: Callable[..., Run]) -> None
         (Pair(tensor(2), 1), {"0.left": TENSOR, "0.right": ("int", 1)}),
         (Hidden(tensor(2), (1,)), {"0.states": TENSOR, "0.cache.0": ("int", 1)}),
     ],
-    ids=str,
 )
 def test_outputs_are_recorded_as_they_were_returned(
     run_phase: Callable[..., Run], output: Any, expected: dict[str, Any]

@@ -16,6 +16,7 @@ import yaml
 from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.integrations import mindrlhf
+from mindrlhf_msprobe.probe import recording_probes
 
 STAND_IN = Path(__file__).parent / "stand_in"
 EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
@@ -63,6 +64,8 @@ def _stand_in(monkeypatch):
     forget()
     before = ms.get_context("mode")
     yield
+    for probe in recording_probes():  # where nothing tells it of the training's end
+        probe.close()
     ms.set_context(mode=before)
     forget()
 
