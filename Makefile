@@ -7,7 +7,7 @@ venv:
 	.venv/bin/pip install -e ".[test,lint]"
 
 test:
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n 2 --dist loadfile
 
 lint:
 	$(PYTHON) -m ruff check .
