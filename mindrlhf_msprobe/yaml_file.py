@@ -27,11 +27,13 @@ def read_yaml(
     file: str = "the trainer's YAML file",
     of: str = "settings",
     unique: str | None = None,
-) -> Mapping[str, Any]:
+    items: str = "",
+) -> Any:
     """Read a YAML file whose top is a mapping.
 
     Args:
         file, of: what errors call the file, and what it is a mapping of.
+        items: what errors call a list, if the top may be one, too.
         unique: the section in which no key may stand twice; None, or without it, the top of the
             file. YAML takes the last of them and says nothing about the others.
 
@@ -69,13 +71,38 @@ def read_yaml(
         known = isinstance(error, (yaml.YAMLError, ValueError))
         why = error if known else f"a value does not fit its tag ({type(error).__name__})"
         raise ConfigError(f"{path}: is not valid YAML: {why}") from None
+    if items and isinstance(content, list):
+        return content
     if not isinstance(content, Mapping):
         kind = "empty" if content is None else f"a {type(content).__name__}"
+        either = f" or {items}" if items else ""
         raise ConfigError(
-            f"{path}: expected a mapping of {of} at the top of the file, found {kind}."
+            f"{path}: expected a mapping of {of}{either} at the top of the file, found {kind}."
         )
     _refuse_repeated(path, top, unique)
     return content
+
+
+def line_of(path: Path, *place: Any) -> int | None:
+    """Return the line of a file that has been read in which a key, or a list's item, stands.
+
+    Args:
+        place: keys and numbers of items, from the top; None is returned where there is no such.
+    """
+    import yaml
+
+    try:
+        node: Any = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        line = None
+        for own in place:
+            if isinstance(node.value[0], tuple):
+                key, node = next(pair for pair in node.value if pair[0].value == str(own))
+            else:
+                key = node = node.value[own]
+            line = key.start_mark.line + 1
+        return line
+    except Exception:  # the file changed, or what is wrong is that nothing stands there
+        return None
 
 
 class _TooLarge(Exception):

@@ -56,6 +56,23 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument(
         "--mapping", metavar="FILE", help="YAML: name pattern of A's cells → their name in B"
     )
+    for short, option, what in (
+        ("-cm", "--cell_mapping", "name and class of A's cells → of B's"),
+        ("-am", "--api_mapping", "APIs of A → of B"),
+        ("-lm", "--layer_mapping", "class of a layer of A → what is inside it, in A → in B"),
+    ):
+        compare.add_argument(
+            *(short, option),
+            nargs="?",
+            const=True,
+            metavar="FILE",
+            help=f"msprobe's mapping, YAML: {what}; without FILE the names that need none",
+        )
+    compare.add_argument(
+        *("-dm", "--data_mapping"),
+        metavar="FILE",
+        help="msprobe's mapping, YAML: record of A → record of B",
+    )
     compare.add_argument(
         "--tokenizer", metavar="FILE", help="tokenizer.json, to show token ids as text"
     )
@@ -211,6 +228,10 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "tolerance": Tolerances(default, rules),
         "noise": arguments.noise,
         "mapping": arguments.mapping,
+        "cell_mapping": arguments.cell_mapping,
+        "api_mapping": arguments.api_mapping,
+        "data_mapping": arguments.data_mapping,
+        "layer_mapping": arguments.layer_mapping,
         "tokenizer": arguments.tokenizer,
         "phases": phases,
         "ranks": None if ranks is None else (int(ranks[0]), int(ranks[1])),

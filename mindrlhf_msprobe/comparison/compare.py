@@ -28,6 +28,8 @@ from mindrlhf_msprobe.comparison.filters import (
 )
 from mindrlhf_msprobe.comparison.folding import FOLD_ABOVE, Folding
 from mindrlhf_msprobe.comparison.judged import LeftOut, is_filtered
+from mindrlhf_msprobe.comparison.msprobe_mapping.files import Given, Kind, load_msprobe_mapping
+from mindrlhf_msprobe.comparison.msprobe_mapping.partners import Unused
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.next_size import size_of
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
@@ -70,6 +72,10 @@ def compare_runs(
     tolerance: Tolerance | Tolerances | _PathLike | None = None,
     noise: Iterable[_PathLike] = (),
     mapping: _PathLike | None = None,
+    cell_mapping: Given = None,
+    api_mapping: Given = None,
+    data_mapping: Given = None,
+    layer_mapping: Given = None,
     tokenizer: _PathLike | None = None,
     phases: tuple[str, str] | None = None,
     ranks: tuple[int, int] | None = None,
@@ -101,6 +107,9 @@ def compare_runs(
         noise: further runs of A's configuration. What they differ by among themselves and from A
             does not count as a difference.
         mapping: the path of a YAML file that says how cells of A are called in B.
+        cell_mapping, api_mapping, data_mapping, layer_mapping: which record of A is which of B, by
+            a file as msprobe has it. True stands for what needs no file; data_mapping may be a
+            dict. With one of them names alone decide what stands against what.
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
         phases: which phase of A stands against which of B.
         ranks: which rank of A stands against which of B.
@@ -153,8 +162,19 @@ def compare_runs(
     if chosen.keys and phases is not None:
         raise UsageError("keys and phases are both given; expected one: phases hold no key data.")
     earlier = None if after is None else load_earlier(after)
+    given = {
+        **{Kind.CELL: cell_mapping, Kind.API: api_mapping},
+        **{Kind.DATA: data_mapping, Kind.LAYER: layer_mapping},
+    }
+    of_msprobe, remarks = load_msprobe_mapping(given)
+    if mapping is not None and of_msprobe is not None:
+        raise UsageError(
+            f"mapping and {of_msprobe.kind.value} are both given; expected one of them."
+        )
     within_one = b is None or _same(a, b)
     job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one, chosen)
+    if of_msprobe is not None:
+        job, notes = replace(job, msprobe_mapping=of_msprobe), [*notes, *remarks]
     if key_data_only:
         for view in (*job.sides, *job.noise):
             view.key_data_only = True
@@ -172,6 +192,7 @@ def compare_runs(
     check_steps(chosen, {step for step, _ in all_places})
     places = [place for place in all_places if chosen.takes_step(place[0])]
     _check_patterns(job, places)
+    notes += _unused_names(job, places)
     check_names(chosen, (job.load(*place) for place in places))
     start = _engine(engine, job, address, workers)
     at_once = engine == "ray" or workers is not None
@@ -634,6 +655,23 @@ def _check_ranks(ranks: tuple[int, int] | None, a: Run, b: Run) -> None:
                 f"{side.path} recorded no rank {rank}. It holds: "
                 f"{', '.join(map(str, side.ranks[:16]))}{' …' if len(side.ranks) > 16 else ''}."
             )
+
+
+def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[str]:
+    """Say which names of one of msprobe's mappings are of nothing in A."""
+    mapping = job.msprobe_mapping
+    if mapping is None:
+        return []
+    left = Unused(mapping)
+    for place in places:
+        if not left.names:
+            break
+        left.note(job.load(*place)[0].entries)
+    if not left.names:
+        return []
+    first, *others = left.names
+    more = f" and {len(others)} more" if others else ""
+    return [f"{mapping.kind.value}: nothing in A is called {first}{more}"]
 
 
 def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:

@@ -8,7 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from mindrlhf_msprobe.comparison.alignment import Alignment, align, nearest_around
+from mindrlhf_msprobe.comparison.alignment import (
+    Alignment,
+    align,
+    align_by_name,
+    nearest_around,
+)
 from mindrlhf_msprobe.comparison.coverage import (
     why_no_entry,
     why_no_gradient,
@@ -47,19 +52,22 @@ class OwnPlace:
     Attributes:
         step, rank: its own numbers.
         phases, keys: the comparison's name of a phase, or key → its own.
+        entries: (phase, name) of an entry of the comparison → its own name.
     """
 
     step: int | None = None
     rank: int | None = None
     phases: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
 
     def of(self, entry: Entry) -> Entry:
         """Return an entry of the other run as it would stand in this one."""
-        if self.step is None and self.rank is None and not self.phases:
+        if self.step is None and self.rank is None and not (self.phases or self.entries):
             return entry
         return replace(
             entry,
+            name=self.entries.get((entry.phase, entry.name), entry.name),
             phase=self.phases.get(entry.phase, entry.phase),
             step=entry.step if self.step is None else self.step,
             rank=entry.rank if self.rank is None else self.rank,
@@ -136,20 +144,31 @@ class StepPlan:
 
 
 def plan_step(
-    step: int, rank: int, a: StepData, b: StepData, rules: tuple[NameRule, ...] = ()
+    step: int,
+    rank: int,
+    a: StepData,
+    b: StepData,
+    rules: tuple[NameRule, ...] = (),
+    *,
+    by_name: bool = False,
 ) -> StepPlan:
     """Pair everything both runs recorded in one step of one rank.
 
     Args:
         rules: how cells of A are called in B.
+        by_name: entries of one name stand against each other, and no others.
     """
     chosen = [None if side.config is None else side.config.records_cell for side in (a, b)]
-    alignment = align(
-        a.entries,
-        b.entries,
-        rules,
-        damaged={*a.unreadable, *b.unreadable},
-        chosen=(chosen[0], chosen[1]),
+    alignment = (
+        align_by_name(a.entries, b.entries)
+        if by_name
+        else align(
+            a.entries,
+            b.entries,
+            rules,
+            damaged={*a.unreadable, *b.unreadable},
+            chosen=(chosen[0], chosen[1]),
+        )
     )
     earlier = made_before_updates(a.key_data, b.key_data)
     orders = [

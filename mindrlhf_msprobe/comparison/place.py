@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.comparison.filters import Filters, PlaceFilter
+from mindrlhf_msprobe.comparison.msprobe_mapping.files import MsprobeMapping
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
@@ -66,6 +67,7 @@ class Job:
         sides: the two runs.
         noise: further runs of A's configuration.
         mapping: how cells of A are called in B.
+        msprobe_mapping: the same, as msprobe's mappings say it; then names alone decide.
         tokenizer: the file that tells which text a token id stands for.
         chosen: which records the caller wants compared.
         span_bytes: how many bytes of tensors a worker compares in one go, about. It changes
@@ -79,6 +81,7 @@ class Job:
     tokenizer: Path | None = None
     chosen: Filters = field(default_factory=Filters)
     span_bytes: int = SPAN_BYTES
+    msprobe_mapping: MsprobeMapping | None = None
     # What was read and paired last, by its place.
     _loaded: dict[tuple[int, int], tuple[StepData, StepData]] = field(
         default_factory=dict, repr=False, compare=False
@@ -92,12 +95,16 @@ class Job:
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
-        return Job, (*settings, self.chosen, self.span_bytes)
+        return Job, (*settings, self.chosen, self.span_bytes, self.msprobe_mapping)
 
     def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
         """Read what both runs recorded in one place; the last one is kept."""
         if (step, rank) not in self._loaded:
             a, b = (side.load(step, rank) for side in self.sides)
+            if self.msprobe_mapping is not None:
+                from mindrlhf_msprobe.comparison.msprobe_mapping.partners import under_names_of_a
+
+                b = under_names_of_a(a, b, self.msprobe_mapping)
             found: MicroBatches | KeyPieces | None = None
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
@@ -124,7 +131,8 @@ class Job:
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one place; the last plan is kept."""
         if (step, rank) not in self._planned:
-            plan = plan_step(step, rank, *self.load(step, rank), self.mapping)
+            by_name = self.msprobe_mapping is not None
+            plan = plan_step(step, rank, *self.load(step, rank), self.mapping, by_name=by_name)
             batches = self.cut_of(step, rank)
             if batches is not None:
                 plan = replace(plan, notes=(*plan.notes, batches.note))
@@ -147,7 +155,7 @@ class Job:
 
     def count(self, step: int, rank: int) -> Wholesale | None:
         """Count what agrees in one place; None where it has to be paired as a whole."""
-        if self.noise or self.mapping or self.chosen.by_name:
+        if self.noise or self.mapping or self.msprobe_mapping or self.chosen.by_name:
             return None
         return count_wholesale(self.sides, self.tolerances, step, rank)
 
@@ -470,7 +478,9 @@ class _Repetitions:
         a, b = job.load(step, rank)
         loaded = [view.load(step, rank) for view in job.noise]
         self._of_a = [_index(plan_step(step, rank, a, data)) for data in loaded]
-        self._of_b = [_index(plan_step(step, rank, data, b, job.mapping), 1) for data in loaded]
+        by_name = job.msprobe_mapping is not None
+        plans = [plan_step(step, rank, d, b, job.mapping, by_name=by_name) for d in loaded]
+        self._of_b = [_index(plan, 1) for plan in plans]
 
     def of(self, pair: Pair) -> tuple[Record | None, ...]:
         if self._is_cut(pair):

@@ -101,11 +101,6 @@ def _compare(call: str, a: Any, b: Any, output: _PathLike, options: Mapping[str,
                 f"{call}() got the unknown option {name}={value!r}."
                 f"{nearest(name, (*_OF_THE_OUTPUT, *MAPPINGS))}"
             )
-        if name in MAPPINGS and value:
-            raise UsageError(
-                f"{call}({name}={value!r}) is not offered; names are brought together by "
-                f"compare_runs(…, mapping=FILE)."
-            )
     from mindrlhf_msprobe.comparison import compare_runs
 
     log.configure()

@@ -193,7 +193,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
     ]
     return Leaf(
         type=str(kind),
-        dtype=_text(content.get("dtype")),
+        dtype=_dtype(content.get("dtype")),
         shape=tuple(shape),
         max=largest,
         min=smallest,
@@ -251,6 +251,16 @@ def _shown(value: Any) -> str:
 def _positive(value: Any) -> float | None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if number and 0 < value < math.inf else None
+
+
+def _dtype(content: Any) -> str | None:
+    """Return a dtype by MindSpore's name; dumps of PyTorch say torch.float32."""
+    name = _text(content)
+    if name is None or not name.startswith("torch."):
+        return name
+    own = name.removeprefix("torch.")
+    upper = 2 if own.startswith(("bfloat", "uint")) else 1  # BFloat16, UInt8; Float32, Int8
+    return own[:upper].upper() + own[upper:].replace("float", "Float" if upper == 2 else "float")
 
 
 def _text(value: Any) -> str | None:

@@ -190,7 +190,8 @@ class Locator:
         A name or a symbolic link that leaves the run makes the leaf unreadable: dumps from
         elsewhere are data, and never decide what is opened.
         """
-        if name is None or name == "-1":  # msprobe's word for "no file"
+        # msprobe's word for "no file"; and PyTorch's files, which only PyTorch can read
+        if name is None or name == "-1" or name.endswith(".pt"):
             return leaf, None
         path = self._directory + name
         leaves_it = "/" in name or name in ("", ".", "..")

@@ -239,8 +239,6 @@ def test_a_comparison_of_nothing_is_an_error(tmp_path):
         compare_distributed(a, output_path=out)
     with pytest.raises(UsageError, match=r"fuzzy.*fuzzy_match"):
         compare_distributed(a, tmp_path / "b", out, fuzzy=True)
-    with pytest.raises(UsageError, match="layer_mapping"):
-        compare_distributed(a, tmp_path / "b", out, layer_mapping="map.yaml")
 
 
 def test_nothing_is_said_of_configurations_that_nobody_asked_for(tmp_path, caplog):
