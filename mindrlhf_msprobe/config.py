@@ -106,6 +106,11 @@ class ProbeConfig:
         in_window = self.step_start <= step <= self.step_end
         return in_window and (not self.steps or step in self.steps)
 
+    def records_from(self, step: int) -> bool:
+        """Tell whether layer data of `step`, or of any step after it, are recorded."""
+        last = min(self.step_end, max(self.steps)) if self.steps else self.step_end
+        return step <= last
+
     @property
     def recorded_steps(self) -> int | None:
         """How many steps' layer data are recorded; None if the step window has no end."""

@@ -115,6 +115,7 @@ class EagerCapture:
         self._first_outermost: int | None = None
         self._token = -1
         self._in_range = True  # whether the token that was counted last is recorded
+        self._passed_over: str | None = None  # what was counted last, and no more
         self._hooks = CellHooks(self._before, self._after)
         self._slots: dict[int, _Slot] = {}
         self._cells: dict[int, nn.Cell] = {}  # all that were in the network, hooked or not
@@ -215,13 +216,27 @@ class EagerCapture:
         with self._guard("the entries of a phase"):
             self._entries.flush()
 
-    def innermost(self) -> tuple[str | None, int | None]:
-        """Return the entry of the innermost recorded cell that is running, and its token."""
+    def innermost(self) -> str | None:
+        """Return the entry of the innermost recorded cell that is running."""
+        running = [frame for frame in self._all_frames() if frame.recorded]
+        return running[-1].entry if running else None
+
+    def token(self) -> int | None:
+        """Return the token to which what runs belongs; None where no cell runs, or none counts."""
+        return self._token if self._records_token is not None and self._all_frames() else None
+
+    def has_counted(self, call_name: str) -> bool:
+        """Tell whether the cell that begins to run in a graph is the one that was called here."""
+        if self._passed_over == call_name:
+            self._passed_over = None  # a graph may call it again
+            return True
+        running = self._all_frames()
+        return bool(running) and running[-1].entry.rpartition(".")[0] == call_name
+
+    def _all_frames(self) -> list[_Frame]:
+        """Return the cells running in all threads."""
         with self._lock:
-            running = [frame for frames in self._threads for frame in frames if frame.recorded]
-        if not running:
-            return None, None
-        return running[-1].entry, running[-1].values.get("token")
+            return [frame for frames in self._threads for frame in frames]
 
     def _frames(self) -> list[_Frame]:
         """Return the cells running in this thread, the outermost first."""
@@ -287,6 +302,7 @@ class EagerCapture:
             self.cells_seen += slot.recorded
             calls = self._counters.calls
             calls[slot.call_name] = calls.get(slot.call_name, 0) + 1
+            self._passed_over = slot.call_name
         return True
 
     def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:

@@ -28,6 +28,7 @@ from mindrlhf_msprobe.capture.graph_compiling import COMPILATIONS
 from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
 from mindrlhf_msprobe.capture.graph_source import Asked, cell_source, optimizer_source
 from mindrlhf_msprobe.capture.graph_switch import writes_files
+from mindrlhf_msprobe.capture.graph_tokens import TokenCount
 from mindrlhf_msprobe.capture.graph_wrappers import (
     has_been_asked,
     is_inside_recomputed,
@@ -37,6 +38,7 @@ from mindrlhf_msprobe.capture.graph_wrappers import (
     note_optimizer,
     number_of,
     own_construct,
+    put_back,
     unwrap,
     wrap,
 )
@@ -72,11 +74,16 @@ class GraphProbes:
 
     Args:
         fault: told about every fault; may raise only in strict mode.
+        will_record: tells whether the layers of this step, or of a later one, are recorded.
     """
 
-    def __init__(self, config: ProbeConfig, fault: FaultSink) -> None:
+    def __init__(
+        self, config: ProbeConfig, fault: FaultSink, will_record: Callable[[], bool]
+    ) -> None:
         self.config = config
+        self.will_record = will_record
         self._fault = fault
+        self._wrapped_for_good: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
         self._watched: list[_Watched] = []
         self._optimizers: dict[str, list[nn.Cell]] = {}  # by role
         self._put_on: list[nn.Cell] = []
@@ -98,6 +105,7 @@ class GraphProbes:
             # MindSpore looks at the signature before it compiles.
             for cell, what in asked:
                 wrap(cell, cell_source, what, shows_signature=False)
+                self._wrapped_for_good.add(cell)
         if not any(w.network() is network and w.role == role for w in self._watched):
             self._watched.append(_Watched(role, weakref.ref(network)))
         self._listen()
@@ -123,6 +131,7 @@ class GraphProbes:
         if graph_mode() and not is_optimizer(optimizer):
             _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
             self._wrap_optimizer(optimizer, shows_signature=False)
+            self._wrapped_for_good.add(optimizer)
         optimizers = self._optimizers.setdefault(role, [])
         if not any(known is optimizer for known in optimizers):
             optimizers.append(optimizer)
@@ -133,8 +142,10 @@ class GraphProbes:
         return bool(self._optimizers.get(role))
 
     def close(self) -> None:
-        """Put probes into nothing more."""
+        """Put probes into nothing more: what is compiled from now on is the trainer's own."""
         COMPILATIONS.remove(self)
+        for cell in [*self._wrapped_for_good]:
+            unwrap(cell)
 
     def put_on(self) -> None:
         """Put wrappers on the cells of the watched networks, as these are now."""
@@ -160,6 +171,37 @@ class GraphProbes:
         """Take off the wrappers that were put on, not those that were there before."""
         while self._put_on:
             unwrap(self._put_on.pop())
+
+    def lift(self) -> Callable[[], None]:
+        """Take every wrapper off and return what puts them back."""
+        lifted = [cell for cell in (*self._wrapped_for_good, *self._put_on) if is_wrapped(cell)]
+
+        def put_all_back() -> None:
+            for cell in lifted:
+                put_back(cell)
+
+        for cell in lifted:
+            unwrap(cell)
+        return put_all_back
+
+    def holds_watched(self, cell: nn.Cell) -> bool:
+        """Tell whether a cell holds one of a watched network, or a watched optimizer."""
+        networks = (watched.network() for watched in self._watched)
+        watched = {
+            id(known)
+            for network in networks
+            if network is not None
+            for known in named_cells(network).values()
+        }
+        watched |= {id(known) for cells in self._optimizers.values() for known in cells}
+        return any(id(held) in watched for held in named_cells(cell).values())
+
+    def compiled(self, probed: bool, seconds: float) -> None:
+        """Take note of a graph that has been compiled, with probes or without."""
+
+    def cannot_choose(self, error: Exception) -> None:
+        """Count a fault; the graph with probes is taken."""
+        self._fault("the choice between a graph with probes and one without", error)
 
     def compiled_in(self, network: nn.Cell) -> Mapping[int, tuple[str, str]]:
         """Return number → (name, class) of each cell that has been compiled in a watched network.
@@ -319,6 +361,15 @@ def hand_over(receiver: Receiver) -> None:
         SITES.receiver = None
 
 
+def _nothing() -> None:
+    """Return what runs in PyNative around a graph where everything is compiled."""
+
+
+def _never(_: str) -> bool:
+    """Tell whether PyNative has counted a call where everything is compiled."""
+    return False
+
+
 class PhaseCapture:
     """One opening of one phase: what runs in Python and what runs in graphs.
 
@@ -341,9 +392,6 @@ class PhaseCapture:
         self._slots: dict[int, CellSlot] = {}
         self._optimizers: dict[int, list[tuple[CellSlot, str] | None]] = {}
         self._find_cells()
-        self._records_token = opening.records_token
-        self._first_outermost: int | None = None
-        self._token = -1
         self._graph = GraphCalls(
             self._slots,
             self._optimizers,
@@ -353,8 +401,12 @@ class PhaseCapture:
             opening=opening.number,
             sequence=opening.sequence,
             describer=opening.entries.describer,
-            token_of=self._token_of,
-            outer=lambda: self._outer()[0],
+            tokens=TokenCount(
+                opening.records_token, self._eager.token if self._eager is not None else _nothing
+            ),
+            learns=not writes_files(),
+            outer=self._eager.innermost if self._eager is not None else _nothing,
+            has_counted=self._eager.has_counted if self._eager is not None else _never,
             python_runs=self._eager is not None,
             forward="forward" in opening.directions,
             sink=opening.entries.sink,
@@ -474,20 +526,3 @@ class PhaseCapture:
             for name, cell in named_cells(self._root).items()
             if name in ran and number_of(cell) not in SITES.compiled
         }
-
-    def _outer(self) -> tuple[str | None, int | None]:
-        return self._eager.innermost() if self._eager is not None else (None, None)
-
-    def _token_of(self, outermost: bool, cell: int) -> tuple[int | None, bool]:
-        """A new token begins when the first of the outermost cells is called again."""
-        if self._records_token is None:
-            return None, True
-        token = self._outer()[1]
-        if token is None:
-            if outermost:
-                if self._first_outermost is None:
-                    self._first_outermost = cell
-                if self._first_outermost == cell:
-                    self._token += 1
-            token = self._token
-        return token, self._records_token(token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from mindrlhf_msprobe.capture.graph_call import (
 )
 from mindrlhf_msprobe.capture.graph_outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph_probes import SITES, Site
+from mindrlhf_msprobe.capture.graph_tokens import TokenCount, WatchedRun, wait
+from mindrlhf_msprobe.capture.graph_variants import Graph
 from mindrlhf_msprobe.capture.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tree import TreeDescriber
 from mindrlhf_msprobe.selection import Selection
@@ -48,9 +50,11 @@ class GraphCalls:
         calls: how often each entry's cell ran in this phase and step; shared likewise.
         parameters: the fingerprints of parameters when they were last recorded; shared likewise.
         opening: how often the phase had been opened before.
-        token_of: told whether a call is an outermost one, and its cell; returns its token.
-        outer: returns the entry of the cell that runs in PyNative around the graph. Where that is
-            the compiled cell itself, PyNative has made its entry.
+        tokens: counts tokens, by the outermost calls.
+        learns: whether a graph has handed over everything once it has been waited for.
+        outer: returns the entry of the cell that runs in PyNative around the graph.
+        has_counted: tells by a call's name whether it is that very cell: PyNative has made its
+            entry.
         python_runs: whether what is not compiled runs in PyNative, and is recorded there.
         forward: whether forward entries are handed on.
     """
@@ -66,8 +70,10 @@ class GraphCalls:
         opening: int,
         sequence: Iterator[int],
         describer: TreeDescriber,
-        token_of: Callable[[bool, int], tuple[int | None, bool]],
+        tokens: TokenCount,
+        learns: bool,
         outer: Callable[[], str | None],
+        has_counted: Callable[[str], bool],
         python_runs: bool,
         forward: bool,
         sink: Callable[[dict[str, Any], tuple[str, ...]], None],
@@ -81,8 +87,11 @@ class GraphCalls:
         self._opening = opening
         self._sequence = sequence
         self._describer = describer
-        self._token_of = token_of
+        self._tokens = tokens
+        self._learns = learns
+        self._watched_run: WatchedRun | None = None
         self._outer = outer
+        self._has_counted = has_counted
         self._python_runs = python_runs
         self._forward = forward
         self._sink = sink
@@ -106,6 +115,46 @@ class GraphCalls:
     def knows(self, cell: int) -> bool:
         """Tell whether this network holds a cell, or an optimizer takes its gradients."""
         return cell in self._slots or cell in self._optimizers
+
+    def wants(self, graph: Graph) -> bool:
+        """Tell whether the next run of a graph is recorded, or has to show which calls it makes."""
+        if not self._tokens.counted:
+            return True
+        wait()
+        cells = self._cells_in(graph)
+        self._end_watched_run()
+        calls = graph.calls.get(cells)
+        return calls is None or self._tokens.any_recorded(calls)
+
+    def begins(self, graph: Graph, probed: bool) -> None:
+        """Count the calls of a run without probes; learn them from one with probes."""
+        if not self._tokens.counted:
+            return
+        cells = self._cells_in(graph)
+        if not probed:
+            self._count(graph.calls.get(cells, ()))
+        elif self._learns and not graph.unsteady and cells not in graph.calls:
+            self._watched_run = WatchedRun(graph)
+
+    def _cells_in(self, graph: Graph) -> frozenset[int]:
+        return frozenset(cell for cell in graph.cells or () if cell in self._slots)
+
+    def _end_watched_run(self) -> None:
+        run, self._watched_run = self._watched_run, None
+        if run is not None:
+            run.end(self._cells_in(run.graph))
+
+    def _count(self, calls: Sequence[tuple[int, bool]]) -> None:
+        """Count calls as if they had been opened."""
+        with self._lock:
+            for cell, outermost in calls:
+                slot = self._slots[cell]
+                call_name = slot.call_name("forward")
+                self.ran.add(cell)
+                self.cells_seen += slot.recorded
+                if not (outermost and self._has_counted(call_name)):
+                    self._tokens.of(cell, outermost)
+                    self._counts[call_name] = self._counts.get(call_name, 0) + 1
 
     def opened(self, site: Site, number: int | None = None) -> int:
         """Open a call of a cell, or of an optimizer.
@@ -204,6 +253,7 @@ class GraphCalls:
 
     def end(self) -> None:
         """Hand on what has not been handed on yet; raise what a strict run is to raise."""
+        self._end_watched_run()
         with self._lock:
             while self._running:
                 self._give_up(self._running.pop())
@@ -226,12 +276,13 @@ class GraphCalls:
         outermost = not self._running
         if outermost and (self._group_has_gradients or len(self._group) > _MOST_CALLS):
             self._end_group()
-        above = self._outer() if outermost else None
+        if self._watched_run is not None:
+            self._watched_run.calls.append((site.cell, outermost))
         call_name = slot.call_name("forward")
-        if above is not None and above.rpartition(".")[0] == call_name:
+        if outermost and self._has_counted(call_name):
             self.cells_seen += 1
             return Call(number, site.cell, slot, 0, None, False, False, {}, ())
-        token, in_range = self._token_of(outermost, site.cell)
+        token, in_range = self._tokens.of(site.cell, outermost)
         count = self._counts.get(call_name, 0)
         self._counts[call_name] = count + 1
         self.cells_seen += slot.recorded

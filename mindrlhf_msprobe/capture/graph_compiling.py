@@ -3,7 +3,8 @@
 Whatever compiles a graph (a cell in GRAPH_MODE, `ms.jit`, `value_and_grad` of them) ends in one
 method of MindSpore's executors. While a run is recorded it is replaced by one that puts wrappers on
 the cells of the watched networks, as they are at that moment, and takes them off again: what Python
-runs, copies or shows in a traceback is the network's own.
+runs, copies or shows in a traceback is the network's own. Where nothing is recorded now, it takes
+off the wrappers that were there before, too: MindSpore compiles the trainer's own graph.
 """
 
 from __future__ import annotations
@@ -12,9 +13,19 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from time import perf_counter
 from typing import Any, Protocol
 
-from mindrlhf_msprobe.capture.mindspore_api import BYTECODE_CONTEXT, GRAPH_EXECUTORS
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.graph_probes import SITES
+from mindrlhf_msprobe.capture.graph_variants import MARK, TopCall, Variants
+from mindrlhf_msprobe.capture.mindspore_api import (
+    API,
+    BYTECODE_CONTEXT,
+    EXECUTOR,
+    GRAPH_EXECUTORS,
+)
 
 
 class Wrapping(Protocol):
@@ -25,6 +36,33 @@ class Wrapping(Protocol):
 
     def take_off(self) -> None:
         """Unwrap it again."""
+
+    def lift(self) -> Callable[[], None]:
+        """Take every wrapper off and return what puts them back."""
+
+    def holds_watched(self, cell: nn.Cell) -> bool:
+        """Tell whether a cell holds one that gets wrappers."""
+
+    def will_record(self) -> bool:
+        """Tell whether anything will be recorded from now on."""
+
+    def compiled(self, probed: bool, seconds: float) -> None:
+        """Take note of a graph that has been compiled, with probes or without."""
+
+    def cannot_choose(self, error: Exception) -> None:
+        """Take note of a fault; the graph with probes is taken."""
+
+
+class _Local(threading.local):
+    """What this thread is about.
+
+    Attributes:
+        call: the call for which a graph is looked for, or compiled.
+        running: how many calls of cells are compiled to be run.
+    """
+
+    call: TopCall | None = None
+    running = 0
 
 
 class Compilations:
@@ -39,7 +77,14 @@ class Compilations:
         self._wrappings: list[Wrapping] = []
         self._replaced: list[tuple[type, str, Callable[..., Any]]] = []
         self._lock = threading.RLock()
+        # Held while MindSpore compiles: one graph has wrappers on its cells, another has none.
+        self._compiling = threading.RLock()
         self._depth = 0
+        self._local = _Local()
+        self._variants = Variants(
+            lambda cell: any(wrapping.holds_watched(cell) for wrapping in self._wrappings),
+            lambda: any(wrapping.will_record() for wrapping in self._wrappings),
+        )
 
     def add(self, wrapping: Wrapping) -> None:
         """Put on and take off a wrapping around every compilation from now on.
@@ -66,6 +111,12 @@ class Compilations:
     def _watch_executors(self) -> None:
         for executor in GRAPH_EXECUTORS:
             self._replace(executor, "compile", self._around)
+            self._replace(executor, "generate_arguments_key", self._marked)
+        self._replace(API._CellGraphExecutor, "compile", self._of_cell)
+        self._replace(API._JitExecutor, "compile", self._of_function)
+        self._replace(API._JitExecutor, "_predict", self._function_by_phase)
+        self._replace(nn.Cell, "_predict", self._cell_by_phase)
+        self._replace(nn.Cell, "compile_and_run", self._running)
         if BYTECODE_CONTEXT is not None:
             self._replace(BYTECODE_CONTEXT, "__enter__", self._before_bytecode)
             self._replace(BYTECODE_CONTEXT, "__exit__", self._after_bytecode)
@@ -77,11 +128,120 @@ class Compilations:
         setattr(owner, name, replace(original))
         self._replaced.append((owner, name, original))
 
+    # What calls a graph, and which of its graphs it takes.
+
+    def _running(self, compile_and_run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_and_run)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._local.running += 1
+            try:
+                return compile_and_run(*args, **kwargs)
+            finally:
+                self._local.running -= 1
+
+        return noted
+
+    def _of_cell(self, compile_cell: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_cell)
+        def compile_chosen(
+            executor: Any, cell: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any
+        ) -> Any:
+            local = self._local
+            outer, running = local.call, local.running
+            local.call, local.running = TopCall(cell, phase, running > 0), 0
+            try:
+                return compile_cell(executor, cell, *args, phase=phase, **kwargs)
+            finally:
+                local.call, local.running = outer, running
+
+        return compile_chosen
+
+    def _of_function(self, compile_function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_function)
+        def compile_chosen(executor: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+            local = self._local
+            outer = local.call
+            owner, function = executor.obj, executor.fn
+            target = owner if isinstance(owner, nn.Cell) else function
+            phase = getattr(owner, "phase", None)
+            name = phase, id(function), id(owner), EXECUTOR.requires_grad()
+            local.call = TopCall(target, name, True)
+            try:
+                compiled = compile_function(executor, method, *args, **kwargs)
+            finally:
+                local.call = outer
+            if isinstance(owner, nn.Cell):  # MindSpore looks there for what is compiled already
+                owner.phase_cache.setdefault(phase, compiled)
+            return compiled
+
+        return compile_chosen
+
+    def _cell_by_phase(self, predict: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(predict)
+        def predict_chosen(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+            self._find_by_phase(cell)
+            return predict(cell, *args, **kwargs)
+
+        return predict_chosen
+
+    def _function_by_phase(self, predict: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(predict)
+        def predict_chosen(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(executor.obj, nn.Cell):
+                infers = (executor.jit_config_dict or {}).get("infer_boost") == "on"
+                self._find_by_phase(executor.obj, any_phase=infers)
+            return predict(executor, *args, **kwargs)
+
+        return predict_chosen
+
+    def _find_by_phase(self, cell: nn.Cell, *, any_phase: bool = False) -> None:
+        try:
+            self._variants.by_phase(cell, any_phase=any_phase)
+        except Exception as error:
+            self._cannot_choose(error)
+
+    def _cannot_choose(self, error: Exception) -> None:
+        for wrapping in self._wrappings[:1]:
+            wrapping.cannot_choose(error)
+
+    def _marked(self, key_of: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(key_of)
+        def marked_key(*args: Any) -> Any:
+            key = key_of(*args)
+            call = self._local.call
+            if call is None or call.graph is not None:
+                return key
+            try:
+                probed = self._variants.choose(call, str(key))
+            except Exception as error:
+                probed = True
+                self._cannot_choose(error)
+            return f"{key}{MARK}" if probed else key
+
+        return marked_key
+
+    # Compiling.
+
     def _around(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(compile_graph)
-        def compile_with_probes(*args: Any, **kwargs: Any) -> Any:
-            with self._wrapped():
-                return compile_graph(*args, **kwargs)
+        def compile_with_probes(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            call, self._local.call = self._local.call, None  # what it calls itself is another
+            graph = None if call is None else call.graph
+            probed = graph is None or call is None or call.probed
+            began = perf_counter()
+            try:
+                with self._compiling, SITES.asked_for() as cells:
+                    with self._wrapped() if probed else self._lifted():
+                        compiled = compile_graph(executor, *args, **kwargs)
+                    if graph is not None:
+                        graph.compiled(probed, args[3], cells, executor)
+            finally:
+                self._local.call = call
+            for wrapping in [*self._wrappings]:
+                wrapping.compiled(probed and bool(cells), perf_counter() - began)
+            for listener in [*self.listeners]:
+                listener()
+            return compiled
 
         return compile_with_probes
 
@@ -108,13 +268,20 @@ class Compilations:
 
     @contextmanager
     def _wrapped(self) -> Iterator[None]:
-        """Hold the wrappers on; several threads may compile at once."""
+        """Hold the wrappers on."""
         with ExitStack() as ends:
             ends.callback(self._unwrap)
             self._wrap()
             yield
-        for listener in [*self.listeners]:
-            listener()
+
+    @contextmanager
+    def _lifted(self) -> Iterator[None]:
+        """Hold every wrapper off."""
+        with ExitStack() as ends:
+            with self._lock:
+                for wrapping in self._wrappings:
+                    ends.callback(wrapping.lift())
+            yield
 
     def _wrap(self) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.capture.graph import PhaseCapture, hand_over, listen
 from mindrlhf_msprobe.capture.graph_calls import GraphCalls
 from mindrlhf_msprobe.capture.graph_probes import Site
+from mindrlhf_msprobe.capture.graph_variants import Graph
 from mindrlhf_msprobe.phases import Phase
 
 
@@ -52,6 +53,20 @@ class JointCalls:
     def __init__(self, receivers: Sequence[GraphCalls]) -> None:
         self._receivers = receivers
         self._numbers = itertools.count(1)
+
+    def knows(self, cell: int) -> bool:
+        """Tell whether any of the networks holds a cell."""
+        return any(receiver.knows(cell) for receiver in self._receivers)
+
+    def wants(self, graph: Graph) -> bool:
+        """Tell whether any of them needs what the next run of a graph hands over."""
+        wants = [receiver.wants(graph) for receiver in self._receivers]  # each is to be asked
+        return any(wants)
+
+    def begins(self, graph: Graph, probed: bool) -> None:
+        """Let all of them know that a graph runs next."""
+        for receiver in self._receivers:
+            receiver.begins(graph, probed)
 
     def _of(self, site: Site) -> list[GraphCalls]:
         return [receiver for receiver in self._receivers if receiver.knows(site.cell)]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mindspore
 import numpy as np
@@ -25,6 +26,9 @@ from mindrlhf_msprobe.capture.graph_outline import (
     outline,
     unknown_in,
 )
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.graph_variants import Graph
 
 _BASE = 64  # digits that every dtype can hold
 DIGITS = 4
@@ -63,6 +67,15 @@ class Site:
 class Receiver(Protocol):
     """Takes what the probes of running graphs hand over; called from any thread."""
 
+    def knows(self, cell: int) -> bool:
+        """Tell whether it takes what the probes of a cell hand over."""
+
+    def wants(self, graph: Graph) -> bool:
+        """Tell whether it needs what the next run of a graph hands over."""
+
+    def begins(self, graph: Graph, probed: bool) -> None:
+        """Take note that a graph runs next, with probes or without."""
+
     def opened(self, site: Site) -> int:
         """Take note of a call that begins and return its number, 0 if it is not recorded."""
 
@@ -95,7 +108,20 @@ class Sites:
         # Number 0 stands for a probe of nothing: what answers where nothing is compiled.
         self._sites: list[Site] = [Site(0, "", (), None)]
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._asked: list[set[int]] = []
         self._lock = threading.Lock()
+
+    @contextmanager
+    def asked_for(self) -> Iterator[set[int]]:
+        """Collect the numbers of the cells whose probes are compiled meanwhile."""
+        cells: set[int] = set()
+        with self._lock:
+            self._asked.append(cells)
+        try:
+            yield cells
+        finally:
+            with self._lock:
+                self._asked = [asked for asked in self._asked if asked is not cells]
 
     def number(self, site: Site) -> int:
         """Return the number of a probe; equal ones share it."""
@@ -105,6 +131,9 @@ class Sites:
             if number == len(self._sites):
                 self._sites.append(site)
                 self.compiled.add(site.cell)
+            if site.cell > 0:
+                for asked in self._asked:
+                    asked.add(site.cell)
             return number
 
     def __getitem__(self, number: int) -> Site:

@@ -64,12 +64,8 @@ def wrap(
     else:
         asked = asked | attributes[_ASKED]
     if not is_wrapped(cell):
-        if "construct" in attributes:
-            attributes[_OWN_CONSTRUCT] = attributes["construct"]
-        else:
-            attributes.pop(_OWN_CONSTRUCT, None)
         known = attributes.get(CONSTRUCT)
-        attributes[CONSTRUCT] = cell.construct
+        _note_own(cell)
         if known == attributes[CONSTRUCT] and asked == attributes.get(_ASKED):
             wrapper = attributes[_WRAPPER]
             if hasattr(wrapper, "__signature__") == shows_signature:
@@ -85,6 +81,13 @@ def unwrap(cell: nn.Cell) -> None:
     """Give a cell its own construct back; what was compiled keeps its probes."""
     if is_wrapped(cell):
         _restore(vars(cell))
+
+
+def put_back(cell: nn.Cell) -> None:
+    """Put back the wrapper that `unwrap` took off."""
+    if _WRAPPER in vars(cell) and not is_wrapped(cell):
+        _note_own(cell)
+        vars(cell)["construct"] = vars(cell)[_WRAPPER]
 
 
 def own_construct(cell: nn.Cell) -> Callable[..., Any]:
@@ -111,6 +114,15 @@ def note_inside_recomputed(cell: nn.Cell) -> None:
 def is_inside_recomputed(cell: nn.Cell) -> bool:
     """Tell whether a cell lies inside a recomputed one."""
     return bool(vars(cell).get(_INSIDE_RECOMPUTED))
+
+
+def _note_own(cell: nn.Cell) -> None:
+    attributes = vars(cell)
+    if "construct" in attributes:
+        attributes[_OWN_CONSTRUCT] = attributes["construct"]
+    else:
+        attributes.pop(_OWN_CONSTRUCT, None)
+    attributes[CONSTRUCT] = cell.construct
 
 
 def _restore(attributes: dict[str, Any]) -> None:

@@ -330,7 +330,9 @@ class Recorder:
         if self._graph_probes is None:
             from mindrlhf_msprobe.capture.graph import GraphProbes
 
-            self._graph_probes = GraphProbes(self._config, self.fault)
+            self._graph_probes = GraphProbes(
+                self._config, self.fault, lambda: self._config.records_from(self.step)
+            )
         return self._graph_probes
 
     def open_phases(

@@ -810,10 +810,10 @@ def test_a_jitted_cell_is_recorded_once(
     assert parents["Cell.1.child.Twice.forward.1"] == "Cell.1.Jitted.forward.1"
 
 
-def test_a_cell_that_was_jitted_too_early_is_named(
+def test_a_cell_that_was_jitted_before_is_compiled_with_probes(
     layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
 ) -> None:
-    """What is inside it, and was compiled without probes, is coverage."""
+    """What was compiled before watch() goes on to run where nothing is recorded."""
     network = nn.SequentialCell([Scale(), Jitted()])
     network(tensor(2, 2))
     probe = layer_probe()
@@ -821,10 +821,9 @@ def test_a_cell_that_was_jitted_too_early_is_named(
     with probe.phase("actor_update"):
         network(tensor(2, 2))
     run = recorded(probe)
-    assert {entry.cell for entry in run.entries()} == {"root", "0", "1"}
-    assert run.manifests[0]["coverage"]["graph_mode"]["actor"] == dict.fromkeys(
-        ("1.child", "1.child.first", "1.child.second"), "1 was compiled before watch()"
-    )
+    inside = {"1.child", "1.child.first", "1.child.second"}
+    assert {entry.cell for entry in run.entries()} == {"root", "0", "1"} | inside
+    assert "graph_mode" not in run.manifests[0].get("coverage", {})
 
 
 @pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])

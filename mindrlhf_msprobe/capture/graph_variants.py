@@ -1,0 +1,169 @@
+"""Which graph of a cell or a function runs: the one with probes, or the trainer's own without any.
+
+Both are MindSpore's: it keeps every graph it has compiled under a name, of which a key of the
+arguments is a part. The graph with probes has a mark in that key. So each is compiled when it is
+called first, once, and which of them a call runs is decided when it is made.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
+
+#: Stands in the key of the arguments of the graph with probes.
+MARK = ".msprobe"
+
+#: How MindSpore writes down that what a graph runs depends on what it computes.
+_BRANCHES = b"\x06Switch", b"\x0bSwitchLayer", b"\x0cswitch_layer"
+
+#: In these phases of a cell MindSpore looks for a graph by the phase alone, once it has one.
+_BY_PHASE = frozenset({"prefill", "increment"})
+
+
+@dataclass(eq=False)
+class Graph:
+    """What is known of the graphs of one cell or function for one kind of arguments.
+
+    Attributes:
+        phases: MindSpore's name of each that has been compiled: with probes (True), without.
+        cells: the numbers of the cells that the one with probes has probes of; None while it has
+            not been compiled.
+        calls: the calls that a run makes of some cells, by their numbers: in the program's order,
+            each with whether none of these cells runs around it.
+        unsteady: whether one run may make other calls than another.
+    """
+
+    phases: dict[bool, str] = field(default_factory=dict)
+    cells: frozenset[int] | None = None
+    calls: dict[frozenset[int], tuple[tuple[int, bool], ...]] = field(default_factory=dict)
+    unsteady: bool = False
+    _proto: Callable[[], bytes] | None = None
+
+    def compiled(self, probed: bool, phase: str, cells: Iterable[int], executor: Any) -> None:
+        """Take note that MindSpore has compiled one of the graphs."""
+        self.phases[probed] = phase
+        if probed:
+            self.cells = frozenset(cells)
+            self._proto = lambda: executor.get_func_graph_proto(phase, "mind_ir", False)
+
+    def learn(self, cells: frozenset[int], calls: Iterable[tuple[int, bool]]) -> None:
+        """Take note of the calls that a run made of some cells, unless another may make others."""
+        try:
+            proto = self._proto() if self._proto is not None else b""
+        except Exception:  # it cannot be looked at
+            proto = b""
+        if not proto or any(branch in proto for branch in _BRANCHES):
+            self.unsteady = True
+        else:
+            self.calls[cells] = tuple(calls)
+
+
+class TopCall:
+    """A call of a cell or function that MindSpore compiles as a whole; one a thread.
+
+    Args:
+        target: the cell or function.
+        name: tells the graphs of one target apart, beside the key of the arguments.
+        runs: whether the graph will run now; else it is only compiled.
+
+    Attributes:
+        graph, probed: what has been decided.
+    """
+
+    __slots__ = ("graph", "name", "probed", "runs", "target")
+
+    def __init__(self, target: Any, name: Any, runs: bool) -> None:
+        self.target = target
+        self.name = name
+        self.runs = runs
+        self.graph: Graph | None = None
+        self.probed = True
+
+
+class Variants:
+    """Decides which graph a call runs.
+
+    Attributes:
+        holds_watched: tells whether a cell holds one that is watched.
+        will_record: tells whether anything is recorded from now on.
+    """
+
+    def __init__(
+        self, holds_watched: Callable[[nn.Cell], bool], will_record: Callable[[], bool]
+    ) -> None:
+        self.holds_watched = holds_watched
+        self.will_record = will_record
+        self._graphs: weakref.WeakKeyDictionary[Any, dict[Any, Graph]] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def choose(self, call: TopCall, key: str) -> bool:
+        """Decide which graph a call takes, and have its calls counted if it runs without probes.
+
+        Args:
+            key: of its arguments, as MindSpore made it.
+
+        Returns:
+            whether it is the one with probes.
+        """
+        call.graph = graph = self._graph(call.target, (call.name, key))
+        receiver = SITES.receiver
+        probed = self._wants(call, graph, receiver)
+        if call.runs and receiver is not None:
+            receiver.begins(graph, probed)
+        if graph.cells is not None and not graph.cells:  # it holds no probes: one serves both
+            probed = False not in graph.phases
+        call.probed = probed
+        return probed
+
+    def by_phase(self, cell: nn.Cell, *, any_phase: bool = False) -> None:
+        """Decide which graph a call takes that MindSpore looks for by the cell's phase alone.
+
+        Where that graph is not there, MindSpore is left to look for it by the arguments.
+
+        Args:
+            any_phase: whether it does so in every phase.
+        """
+        phase, cache = cell.phase, cell.phase_cache
+        name = cache.get(phase) if any_phase or phase in _BY_PHASE else None
+        graphs = self._graphs.get(cell) if name is not None else None
+        for graph in [*graphs.values()] if graphs else ():
+            if name in graph.phases.values():
+                receiver = SITES.receiver
+                probed = self._wants(TopCall(cell, phase, True), graph, receiver)
+                if graph.cells is not None and not graph.cells and graph.phases:
+                    probed = next(iter(graph.phases))
+                if probed not in graph.phases:
+                    del cache[phase]
+                    return
+                cache[phase] = graph.phases[probed]
+                if receiver is not None:
+                    receiver.begins(graph, probed)
+                return
+
+    def _graph(self, target: Any, key: Any) -> Graph:
+        with self._lock:
+            graphs = self._graphs.get(target)
+            if graphs is None:
+                graphs = self._graphs[target] = {}
+            return graphs.setdefault(key, Graph())
+
+    def _wants(self, call: TopCall, graph: Graph, receiver: Receiver | None) -> bool:
+        if receiver is not None:
+            if graph.cells is None:
+                return receiver.wants(graph)
+            return any(map(receiver.knows, graph.cells)) and receiver.wants(graph)
+        if not call.runs and self.will_record():
+            return True  # what is compiled ahead is what will be recorded
+        # Wrappers do nothing to what holds no watched cell; compiled with them, it serves both.
+        return (
+            not graph.phases
+            and isinstance(call.target, nn.Cell)
+            and not self.holds_watched(call.target)
+        )
