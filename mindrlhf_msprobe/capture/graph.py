@@ -46,6 +46,7 @@ from mindrlhf_msprobe.capture.mindspore_api import API, EXECUTOR
 from mindrlhf_msprobe.capture.opening import Opening
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.ledger import GraphCost
 from mindrlhf_msprobe.storage.manifest import CASTS
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
@@ -75,13 +76,20 @@ class GraphProbes:
     Args:
         fault: told about every fault; may raise only in strict mode.
         will_record: tells whether the layers of this step, or of a later one, are recorded.
+        cost: takes what compiling and host functions cost.
     """
 
     def __init__(
-        self, config: ProbeConfig, fault: FaultSink, will_record: Callable[[], bool]
+        self,
+        config: ProbeConfig,
+        fault: FaultSink,
+        *,
+        will_record: Callable[[], bool],
+        cost: GraphCost,
     ) -> None:
         self.config = config
         self.will_record = will_record
+        self._cost = SITES.cost = cost
         self._fault = fault
         self._wrapped_for_good: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
         self._watched: list[_Watched] = []
@@ -144,6 +152,8 @@ class GraphProbes:
     def close(self) -> None:
         """Put probes into nothing more: what is compiled from now on is the trainer's own."""
         COMPILATIONS.remove(self)
+        if SITES.cost is self._cost:
+            SITES.cost = None
         for cell in [*self._wrapped_for_good]:
             unwrap(cell)
 
@@ -196,8 +206,14 @@ class GraphProbes:
         watched |= {id(known) for cells in self._optimizers.values() for known in cells}
         return any(id(held) in watched for held in named_cells(cell).values())
 
-    def compiled(self, probed: bool, seconds: float) -> None:
-        """Take note of a graph that has been compiled, with probes or without."""
+    def compiled(self, seconds: float, without: float | None) -> None:
+        """Note what compiling cost; see `graph_compiling.Wrapping`."""
+        if seconds:
+            self._cost.with_probes += 1
+            self._cost.with_seconds += seconds
+        if without is not None:
+            self._cost.without_probes += 1
+            self._cost.without_seconds += without
 
     def cannot_choose(self, error: Exception) -> None:
         """Count a fault; the graph with probes is taken."""

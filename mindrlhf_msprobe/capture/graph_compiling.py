@@ -46,8 +46,13 @@ class Wrapping(Protocol):
     def will_record(self) -> bool:
         """Tell whether anything will be recorded from now on."""
 
-    def compiled(self, probed: bool, seconds: float) -> None:
-        """Take note of a graph that has been compiled, with probes or without."""
+    def compiled(self, seconds: float, without: float | None) -> None:
+        """Take note of a graph that was compiled with probes, or of the second of two.
+
+        Args:
+            seconds: how long the graph with probes took; 0 where it was noted before.
+            without: how long the same without probes took, if that has been compiled.
+        """
 
     def cannot_choose(self, error: Exception) -> None:
         """Take note of a fault; the graph with probes is taken."""
@@ -228,22 +233,30 @@ class Compilations:
             call, self._local.call = self._local.call, None  # what it calls itself is another
             graph = None if call is None else call.graph
             probed = graph is None or call is None or call.probed
-            began = perf_counter()
             try:
                 with self._compiling, SITES.asked_for() as cells:
+                    began = perf_counter()
                     with self._wrapped() if probed else self._lifted():
                         compiled = compile_graph(executor, *args, **kwargs)
+                    seconds = perf_counter() - began
                     if graph is not None:
-                        graph.compiled(probed, args[3], cells, executor)
+                        graph.compiled(probed, args[3], cells, executor, seconds)
             finally:
                 self._local.call = call
-            for wrapping in [*self._wrappings]:
-                wrapping.compiled(probed and bool(cells), perf_counter() - began)
+            if probed and cells:
+                without = graph.seconds.get(False) if graph is not None else None
+                self._note(seconds, without)
+            elif graph is not None and graph.cells:
+                self._note(0.0, seconds)
             for listener in [*self.listeners]:
                 listener()
             return compiled
 
         return compile_with_probes
+
+    def _note(self, seconds: float, without: float | None) -> None:
+        for wrapping in self._wrappings[-1:]:
+            wrapping.compiled(seconds, without)
 
     # What `ms.jit(capture_mode="bytecode")` captures is compiled without any method of Python's.
     # Cells that hold wrappers are not captured: Python runs them, and its hooks record them.

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import mindspore
@@ -26,6 +27,7 @@ from mindrlhf_msprobe.capture.graph_outline import (
     outline,
     unknown_in,
 )
+from mindrlhf_msprobe.storage.ledger import GraphCost
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph_variants import Graph
@@ -99,12 +101,14 @@ class Sites:
         receiver: the open phase, or None.
         gaps: cell number → why something of the cell cannot be recorded.
         compiled: the numbers of the cells that were compiled with their probes.
+        cost: takes what host functions cost, of the run that was begun last.
     """
 
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
         self.gaps: dict[int, str] = {}
         self.compiled: set[int] = set()
+        self.cost: GraphCost | None = None
         # Number 0 stands for a probe of nothing: what answers where nothing is compiled.
         self._sites: list[Site] = [Site(0, "", (), None)]
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -306,13 +310,16 @@ SITE = _SiteNumber()
 
 def _received(take: Callable[[Receiver, np.ndarray], Any]) -> Callable[[Any], np.ndarray]:
     def called(message: Any) -> np.ndarray:
-        receiver = SITES.receiver
+        began = perf_counter()
+        receiver, cost = SITES.receiver, SITES.cost
         number = 0
         if receiver is not None:
             try:
                 number = take(receiver, np.asarray(message)) or 0
             except Exception as error:
                 receiver.fault("what a compiled graph handed over", error)
+        if cost is not None:
+            cost.called(perf_counter() - began, getattr(message, "nbytes", 0))
         return digits_of(number)
 
     return called

@@ -38,17 +38,22 @@ class Graph:
         calls: the calls that a run makes of some cells, by their numbers: in the program's order,
             each with whether none of these cells runs around it.
         unsteady: whether one run may make other calls than another.
+        seconds: how long each took to compile when it was compiled last.
     """
 
     phases: dict[bool, str] = field(default_factory=dict)
     cells: frozenset[int] | None = None
     calls: dict[frozenset[int], tuple[tuple[int, bool], ...]] = field(default_factory=dict)
     unsteady: bool = False
+    seconds: dict[bool, float] = field(default_factory=dict)
     _proto: Callable[[], bytes] | None = None
 
-    def compiled(self, probed: bool, phase: str, cells: Iterable[int], executor: Any) -> None:
+    def compiled(
+        self, probed: bool, phase: str, cells: Iterable[int], executor: Any, seconds: float
+    ) -> None:
         """Take note that MindSpore has compiled one of the graphs."""
         self.phases[probed] = phase
+        self.seconds[probed] = seconds
         if probed:
             self.cells = frozenset(cells)
             self._proto = lambda: executor.get_func_graph_proto(phase, "mind_ir", False)

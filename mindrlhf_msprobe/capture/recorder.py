@@ -331,7 +331,10 @@ class Recorder:
             from mindrlhf_msprobe.capture.graph import GraphProbes
 
             self._graph_probes = GraphProbes(
-                self._config, self.fault, lambda: self._config.records_from(self.step)
+                self._config,
+                self.fault,
+                will_record=lambda: self._config.records_from(self.step),
+                cost=self.ledger.graphs,
             )
         return self._graph_probes
 

@@ -78,9 +78,21 @@ def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
                 f"  {printable(str(name))}: {account['seconds']['mean']:.3f} s a step"
                 for name, account in accounts
             ),
+            *(render_graph_cost(worst["graphs"]) if "graphs" in worst else ()),
         ]
     except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
         return []
+
+
+def render_graph_cost(graphs: Mapping[str, Any]) -> list[str]:
+    """Return what probes in compiled graphs cost beside what is charged to the phases."""
+    probed, plain, host = (graphs[k] for k in ("with_probes", "without_probes", "host_functions"))
+    return [
+        f"  compiling {probed['compiled']} graph(s) with probes: {probed['seconds']:.2f} s; "
+        f"{plain['compiled']} of them also without probes: {plain['seconds']:.2f} s",
+        f"  host functions of graphs: {host['calls']} calls, {host['seconds']:.2f} s, "
+        f"{size(host['bytes'])} handed over; copies made inside the graph are not contained",
+    ]
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:

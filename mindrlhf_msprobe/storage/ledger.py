@@ -63,6 +63,51 @@ class _Summary:
         return content
 
 
+@dataclass(slots=True)
+class GraphCost:
+    """What probes in compiled graphs cost: compiling, and what running graphs call on the host.
+
+    Copies that a graph makes of what it hands over are part of its run, and in none of these.
+
+    Attributes:
+        with_probes, with_seconds: graphs that were compiled with probes, and how long that took.
+        without_probes, without_seconds: those of them that were compiled without probes as well.
+        calls, seconds, bytes: of host functions, in any thread, recorded or not.
+    """
+
+    with_probes: int = 0
+    with_seconds: float = 0.0
+    without_probes: int = 0
+    without_seconds: float = 0.0
+    calls: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+
+    def called(self, seconds: float, size: int) -> None:
+        """Note a call of a host function."""
+        self.calls += 1
+        self.seconds += seconds
+        self.bytes += size
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "with_probes": {
+                "compiled": self.with_probes,
+                "seconds": round(self.with_seconds, 6),
+            },
+            "without_probes": {
+                "compiled": self.without_probes,
+                "seconds": round(self.without_seconds, 6),
+            },
+            "host_functions": {
+                "calls": self.calls,
+                "seconds": round(self.seconds, 6),
+                "bytes": self.bytes,
+            },
+        }
+
+
 class Ledger:
     """Adds up, per phase and step, what recording costs; its memory does not grow with the steps.
 
@@ -81,6 +126,7 @@ class Ledger:
         self._summaries: dict[str, _Summary] = {}
         self._last_steps: deque[tuple[int, dict[str, _Account]]] = deque(maxlen=_LAST_STEPS)
         self._busy = self._waited = 0.0
+        self._graphs = GraphCost()
 
     def charge(self, name: str) -> Charge:
         """Return a context manager that charges the time inside it to a phase or another account.
@@ -109,6 +155,11 @@ class Ledger:
     def waited(self, seconds: float) -> None:
         """Note that recording waited for room; the charge around it has these seconds too."""
         self._waited += seconds
+
+    @property
+    def graphs(self) -> GraphCost:
+        """What probes in compiled graphs cost beside, in all phases together."""
+        return self._graphs
 
     def bytes_of_last_step(self) -> dict[str, int]:
         """Return the bytes written in the last step that was ended, by account."""
@@ -140,6 +191,7 @@ class Ledger:
             "waited_seconds": round(self._waited, 6),
             "background_seconds": round(self._busy, 6),
             "bytes": sum(total.bytes for total in totals),
+            **({"graphs": self._graphs.to_json()} if self._graphs.with_probes else {}),
             "phases": {name: summary.to_json() for name, summary in summaries.items()},
             "last_steps": {
                 str(number): {name: account.to_json() for name, account in accounts.items()}

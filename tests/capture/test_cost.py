@@ -13,6 +13,7 @@ from small_networks import Scale, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe  # noqa: E402
 from mindrlhf_msprobe.capture import room  # noqa: E402
+from mindrlhf_msprobe.cli import main  # noqa: E402
 
 
 def train(probe: Probe, steps: int) -> None:
@@ -64,3 +65,31 @@ def test_the_first_step_tells_what_the_rest_will_take(
     message = told[0].getMessage()
     assert re.search(r"step 1 took (\d+\.\d KiB) of this rank \(actor_update \1\)", message)
     assert "up to step_end 9 of 1 rank(s)" in told[0].getMessage()
+
+
+def test_what_compiled_graphs_cost_is_said(
+    layer_probe: Callable[..., Probe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Graphs compiled with probes, the second ones without, calls of host functions and bytes."""
+    probe = layer_probe(step_end=0)
+    network = Scale()
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        probe.watch(actor=network)
+        for _ in range(3):
+            with probe.phase("actor_update"):
+                network(tensor(1000))
+            probe.step()
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        probe.close()
+    cost = read_json(tmp_path / "run" / "run.json")["recording"]["graphs"]
+    assert cost["with_probes"]["compiled"] == cost["without_probes"]["compiled"] == 1
+    assert cost["with_probes"]["seconds"] > 0 < cost["without_probes"]["seconds"]
+    host = cost["host_functions"]
+    assert host["calls"] == 5  # opened, the input, the parameter, the output, closed: once
+    assert host["bytes"] >= 2 * 4000
+    assert main(["show", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "compiling 1 graph(s) with probes: " in said
+    assert "host functions of graphs: 5 calls, " in said
