@@ -88,7 +88,10 @@ class Compilations:
         self._local = _Local()
         self._variants = Variants(
             lambda cell: any(wrapping.holds_watched(cell) for wrapping in self._wrappings),
-            lambda: any(wrapping.will_record() for wrapping in self._wrappings),
+            lambda cell: any(
+                wrapping.will_record() and wrapping.holds_watched(cell)
+                for wrapping in self._wrappings
+            ),
         )
 
     def add(self, wrapping: Wrapping) -> None:

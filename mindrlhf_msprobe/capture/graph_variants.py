@@ -97,11 +97,11 @@ class Variants:
 
     Attributes:
         holds_watched: tells whether a cell holds one that is watched.
-        will_record: tells whether anything is recorded from now on.
+        will_record: tells of a cell whether anything of it is recorded from now on.
     """
 
     def __init__(
-        self, holds_watched: Callable[[nn.Cell], bool], will_record: Callable[[], bool]
+        self, holds_watched: Callable[[nn.Cell], bool], will_record: Callable[[nn.Cell], bool]
     ) -> None:
         self.holds_watched = holds_watched
         self.will_record = will_record
@@ -164,7 +164,7 @@ class Variants:
             if graph.cells is None:
                 return receiver.wants(graph)
             return any(map(receiver.knows, graph.cells)) and receiver.wants(graph)
-        if not call.runs and self.will_record():
+        if not call.runs and self.will_record(call.target):
             return True  # what is compiled ahead is what will be recorded
         # Wrappers do nothing to what holds no watched cell; compiled with them, it serves both.
         return (
