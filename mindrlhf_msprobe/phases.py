@@ -85,6 +85,7 @@ _BESIDE = {
     "prompt": "actor_generate_sequences",
     "responses": "actor_generate_sequences",
     "response": "actor_generate_sequences",
+    "rollout_log_prob": "actor_generate_sequences",
     "old_log_prob": "actor_compute_log_prob",
     "ref_log_prob": "reference_compute_log_prob",
     "values": "critic_compute_values",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.graph_wrappers import own_construct
+
+_LEFT_OUT = "msprobe_left_out_arguments"
 
 
 def argument_names(cell: nn.Cell) -> tuple[str, ...]:
@@ -18,6 +20,20 @@ def argument_names(cell: nn.Cell) -> tuple[str, ...]:
     nothing: the class's own does.
     """
     return _names(own_construct(cell)) or _names(type(cell).construct)[1:]
+
+
+def leave_out_arguments(network: nn.Cell, names: Collection[str]) -> None:
+    """Let arguments of these names be left out of what is recorded of a network's cells.
+
+    For what is no value of the computation, such as blocks of memory that are never written.
+    """
+    vars(network)[_LEFT_OUT] = frozenset(names)
+
+
+def left_out_arguments(network: nn.Cell) -> frozenset[str]:
+    """Return the names of a network's arguments that are left out."""
+    found: frozenset[str] = vars(network).get(_LEFT_OUT, frozenset())
+    return found
 
 
 def _names(construct: Callable[..., Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.arguments import argument_names
+from mindrlhf_msprobe.capture.arguments import argument_names, left_out_arguments
 from mindrlhf_msprobe.capture.backlog import Backlog
 from mindrlhf_msprobe.capture.callstack import CallStacks, encloses, running_frame
 from mindrlhf_msprobe.capture.cells import (
@@ -41,6 +41,13 @@ from mindrlhf_msprobe.capture.recompute import (
     repeating_cells,
 )
 from mindrlhf_msprobe.storage.records import entry_name
+
+
+class LeftOut:
+    """Stands in an entry for an argument that is not recorded."""
+
+
+LEFT_OUT = LeftOut()
 
 
 @dataclass
@@ -99,6 +106,7 @@ class EagerCapture:
 
     def __init__(self, opening: Opening) -> None:
         self._root = opening.root
+        self._left_out = left_out_arguments(opening.root)
         self._counters = opening.counters
         self._selection = opening.counters.selection
         self._sequence = opening.sequence
@@ -352,7 +360,8 @@ class EagerCapture:
         describe = self._describer.describe
         inputs = f"{entry}.input"
         if self._selection.inputs:
-            frame.values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
+            shown, kwargs = self._without(slot, args, kwargs) if self._left_out else (args, kwargs)
+            frame.values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(shown)]
             frame.values["input_kwargs"] = describe(kwargs, inputs)
             if names := slot.arguments[: len(args)]:
                 frame.values["input_names"] = list(names)
@@ -361,6 +370,15 @@ class EagerCapture:
             if parameters:
                 frame.values["parameters"] = parameters
         return frame
+
+    def _without(self, slot: _Slot, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a call, with a mark in the place of those that are left out."""
+        names = [*slot.arguments[: len(args)], *[""] * (len(args) - len(slot.arguments))]
+        left_out = self._left_out
+        return (
+            [LEFT_OUT if name in left_out else value for name, value in zip(names, args)],
+            {name: LEFT_OUT if name in left_out else kwargs[name] for name in kwargs},
+        )
 
     def _again(self, slot: _Slot, runs: FrameType | None, repeating: FrameType) -> _Frame:
         """Return the frame of a cell that runs once more: only its gradients are recorded."""

@@ -14,6 +14,7 @@ from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.integrations.loss_values import LossValues, returned_by_name
+from mindrlhf_msprobe.integrations.mindrlhf_vllm import VllmGeneration
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
@@ -32,6 +33,11 @@ _GENERATE = "actor_generate_sequences"
 _OLD = "actor_compute_log_prob"
 _REFERENCE = "reference_compute_log_prob"
 _UPDATE = "actor_update"
+_REWARD = "reward_compute"  # declared by msprobe_config.phases
+_NO_REWARD_NETWORK = (
+    "MindRLHF's GRPO computes rewards by functions, no network runs; key data hold what each of "
+    "them gave, as rewards.<function>"
+)
 
 #: What is recorded of the loss, by what MindRLHF calls it in the construct of its GRPOModel.
 _OF_LOSS = {
@@ -103,6 +109,7 @@ class _Integration:
         self._module = module
         self._patches = Patches(_TRAINER)
         self._session: Session | None = None
+        self._vllm = VllmGeneration(self._patches, lambda: self._session)
         self._config: Any = None  # the GRPOConfig the session was begun for, or was not
         self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
@@ -166,6 +173,7 @@ class _Integration:
         ):
             self._recorded.add("rewards")
         self._replace_own_msprobe()
+        self._vllm.install()
         self._wrap(
             "GRPOExperienceMaker.make_experience",
             self._around_experience,
@@ -209,6 +217,8 @@ class _Integration:
             self._patches.report(self._session.note_lost)
             self._save_each_reward(self._session)
             self._replace_save()
+            if _REWARD in self._session.probe.config.phases:
+                self._session.leave_out(_REWARD, _NO_REWARD_NETWORK)
             rl_config = getattr(config, "rl_config", None)
             if getattr(rl_config, "enable_oldpolicy", True) is False:
                 why = "rl_config.enable_oldpolicy is False, so no old policy runs"
@@ -223,6 +233,7 @@ class _Integration:
             values.remove()
         self._config, self._train_steps = None, []
         self._step_open = False
+        self._vllm.end()
         if session is not None:
             self._save_each_reward(None)
             for names, before in self._replaced:
@@ -235,7 +246,8 @@ class _Integration:
 
     def _around_worker(self, name: str, watch: Callable[[Session, Any], None]) -> Any:
         def around(worker: Any, *args: Any, **kwargs: Any) -> Part:
-            yield
+            with self._vllm.building() if name == "InferWorker" else nullcontext():
+                yield
             if self._config is None and (in_ray_actor() or not self._told_by_trainer):
                 self._begin(kwargs.get("grpo_config", args[0] if args else None), apart=name)
             if self._session is not None:
@@ -246,16 +258,10 @@ class _Integration:
 
     def _watch_infer(self, session: Session, worker: Any) -> None:
         mode = getattr(getattr(worker, "use_vllm", None), "name", "ORIGIN")
-        if mode == "VLLM":
-            session.leave_out(
-                _GENERATE,
-                "use_vllm: 1 lets vLLM generate, with a network and graphs of its own. Prompts and "
-                "responses are recorded; use_vllm: 0 records the layers too",
-            )
-        elif mode == "ORIGIN":
+        if mode == "ORIGIN":
             session.watch(_GENERATE, worker, "grpo_model_infer.grpo_model.policy_model")
-        else:
-            session.watch(_GENERATE, worker, "policy_model")
+        else:  # in its mode for debugging vLLM builds the network, and MindFormers generates
+            self._vllm.watch(session, worker, generates=mode == "VLLM")
 
     def _watch_reference(self, session: Session, worker: Any) -> None:
         session.watch(_REFERENCE, worker, "ref_model")

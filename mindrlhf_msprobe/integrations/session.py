@@ -102,14 +102,14 @@ class Session:
         said.
 
         Args:
-            owner, path: the network is `owner.path`.
+            owner, path: the network is `owner.path`, or `owner` where the path is empty.
             inner: the cell in it, from there, as which its cells are named.
             optimizer: its optimizer.
         """
         role = self._phases[phase].role
         recorded = self.probe.config.records_phase(self._phases[phase])
         try:
-            network = _reach(owner, path)
+            network = _reach(owner, path) if path else owner
             if network is None:
                 raise AttributeError(f"{path} is None")
             if inner:
@@ -122,7 +122,8 @@ class Session:
             optimizers = None if optimizer is None else {role: optimizer}
             self.probe.watch(optimizers=optimizers, **{role: network})
         except (AttributeError, ValueError, UsageError) as error:
-            self.leave_out(phase, f"{type(owner).__name__}.{path}: {error}")
+            where = f"{type(owner).__name__}.{path}".rstrip(".")
+            self.leave_out(phase, f"{where}: {error}")
         else:
             self._networks[phase] = network
 
@@ -138,6 +139,10 @@ class Session:
     def leave_out(self, phase: str, why: str) -> None:
         """Say that the layers of a phase, if they should be recorded, are not."""
         self.probe.leave_out(phase, why)
+
+    def leave_out_data(self, key: str, why: str) -> None:
+        """Say that a key's data are not recorded, though key data are."""
+        self.probe.leave_out_data(key, why)
 
     def note_lost(self, name: str, why: str) -> None:
         """Write down that a phase or a key of key data is not recorded; it was said before."""

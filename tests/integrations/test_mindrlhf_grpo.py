@@ -453,6 +453,17 @@ def test_where_vllm_generates_it_is_said(tmp_path, configure, caplog, use_vllm):
     assert set(run.keys) == KEYS
 
 
+def test_a_reward_phase_without_a_network_is_coverage(tmp_path, configure, caplog):
+    """Rewards come from functions, whose results are key data."""
+    mindrlhf.install()
+    section = {"msprobe": True, "key_data_dump": True, "phases": {"reward_compute": "reward"}}
+    train(configure(section, epochs=1))
+    run = open_run(tmp_path / "run")
+    assert "reward_compute" in run.coverage()["phases"]
+    assert {"rewards", "rewards.share_of_solution", "rewards.number_of_sample"} <= set(run.keys)
+    assert "rewards.<function>" in caplog.text
+
+
 def test_a_training_that_fails_is_marked(tmp_path, configure):
     mindrlhf.install()
     main = module("main")

@@ -18,6 +18,7 @@ class VllmMode(Enum):
 
 @dataclass
 class SamplingConfig:
+    temperature: float = 1.0
     max_tokens: int = 3
     pad_token_id: int = 0
 

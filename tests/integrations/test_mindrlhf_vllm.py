@@ -1,0 +1,214 @@
+"""Generation under vLLM, here a stand-in with the names of vLLM and vLLM-MindSpore."""
+
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from mindrlhf_msprobe import compare_runs, open_run
+from mindrlhf_msprobe.integrations import mindrlhf
+from tests.integrations.test_mindrlhf_grpo import (  # noqa: F401  (fixtures)
+    ALL,
+    GRAPH,
+    KEYS,
+    PHASES,
+    PYNATIVE,
+    _stand_in,
+    configure,
+    module,
+)
+
+STAND_IN = Path(__file__).parent / "stand_in_vllm"
+GENERATE = "actor_generate_sequences"
+LOG_PROB = "rollout_log_prob"
+CELLS = {"root", "lm_head", "model", "model.layers.0", "model.layers.1", "model.tok_embeddings"}
+
+
+def forget_vllm():
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("vllm", "vllm_mindspore")]:
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _vllm(monkeypatch):
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    forget_vllm()
+    yield
+    forget_vllm()
+
+
+@pytest.fixture
+def train(tmp_path, configure):  # noqa: F811
+    """Return a function that trains with vLLM for an epoch: it returns the run, and the result."""
+
+    def start(name="run", section=ALL, *, mode=PYNATIVE, use_vllm=1, **sampling):
+        main = module("main")
+        configs = module("mindrlhf.configs.grpo_configs")
+        configs.GenerateConfig.use_vllm = use_vllm
+        for setting, value in sampling.items():
+            setattr(configs.SamplingConfig, setting, value)
+        result = main.train(configure(section, mode=mode, name=name, epochs=1))
+        return open_run(tmp_path / name) if section else None, result
+
+    return start
+
+
+def ask_for_log_probs(monkeypatch):
+    """Let MindRLHF's sampling parameters ask for them."""
+    from vllm import SamplingParams
+
+    build = SamplingParams.__init__
+    monkeypatch.setattr(
+        SamplingParams, "__init__", lambda self, **given: build(self, **given, logprobs=1)
+    )
+
+
+def hide_loading():
+    """Let vLLM's classes have no method by which the loading of a model is noticed."""
+    for home, name in (("gpu_worker", "Worker"), ("gpu_model_runner", "GPUModelRunner")):
+        kind = getattr(module(f"vllm.v1.worker.{home}"), name)
+        kind.load = kind.load_model
+        kind.load_model = property(lambda self: self.load)
+
+
+def test_the_network_what_it_draws_with_and_log_probabilities_are_recorded(train, monkeypatch):
+    ask_for_log_probs(monkeypatch)
+    _, plain = train("plain", section=None)
+    mindrlhf.install()
+    run, probed = train()
+    assert probed == plain  # losses and weights
+    assert run.finished
+    assert not run.lost
+    assert set(run.phases) == PHASES
+    assert set(run.keys) == {*KEYS, LOG_PROB}
+    entries = run.entries(phase=GENERATE, step=1)
+    assert {entry.cell for entry in entries} == CELLS
+    assert {entry.token for entry in entries} <= {0, 1, 2}  # a pass each
+    assert run.manifests[0]["generation"][GENERATE]["settings"] == {
+        **{"n": 1, "temperature": 1.0, "top_k": -1, "seed": None, "max_tokens": 3},
+        **{"stop_token_ids": [5], "logprobs": 1, "engine_seed": 0},
+    }
+    # Blocks of memory that nobody has written differ in any two runs: they are left out.
+    for cell, blocks in (("root", "12"), ("model", ("key_cache", "value_cache"))):
+        entry = next(e for e in run.entries(phase=GENERATE, step=0) if e.cell == cell)
+        leaves = {record.path: record.leaf for record in entry.records if record.io == "input"}
+        assert leaves["0"].shape
+        assert all(leaves[path].opaque for path in blocks)
+    responses = np.concatenate([data.value for data in run.key_data("responses")])
+    saves = run.key_data(LOG_PROB)
+    assert [data.micro_step for data in saves if data.step == 0] == [0, 1]  # a call each
+    table = np.concatenate([data.value for data in saves])
+    assert table.shape == responses.shape
+    assert table.dtype == np.float32
+    assert (table[responses != 0] < 0).all()
+    after_the_end = np.cumsum(responses == 5, axis=1) - (responses == 5) > 0
+    assert not table[after_the_end].any()
+    again, _ = train("again")
+    assert compare_runs(run.path, again.path).verdict.status == "identical"
+
+
+def test_a_temperature_is_found_in_a_first_round(train, caplog):
+    """Log-probabilities that nobody asked for are coverage, which is said once a run."""
+    mindrlhf.install()
+    section = {"msprobe": True, "key_data_dump": True}
+    runs = [train(name, section, temperature=t)[0] for name, t in (("a", 1.0), ("b", 0.3))]
+    first = compare_runs(*(run.path for run in runs)).verdict.first_divergence
+    assert (first.step, first.phase) == (0, GENERATE)
+    checks = {check.what.name for check in first.check_first}
+    assert f"{GENERATE}.temperature" in checks
+    assert LOG_PROB not in runs[0].keys
+    assert LOG_PROB in runs[0].manifests[0]["coverage"]["key_data"]
+    said = [r.getMessage() for r in caplog.records if LOG_PROB in r.getMessage()]
+    assert len(said) == 2
+    assert "logprobs=1 in InferWorker.__init_use_vllm" in said[0]
+
+
+def test_what_is_compiled_with_dynamic_shapes_is_coverage_in_graph_mode(train, caplog):
+    """It is watched before vLLM's first run compiles it; host functions take fixed shapes."""
+    mindrlhf.install()
+    run, _ = train(mode=GRAPH)
+    assert run.finished
+    assert not run.lost
+    assert set(run.keys) == KEYS
+    assert "compiled already" not in caplog.text
+    why = "a tensor whose shape is dynamic"
+    assert why in run.manifests[0]["coverage"]["graph_mode"]["actor"].values()
+    assert run.manifests[0]["generation"][GENERATE]["settings"]["temperature"] == 1.0
+
+
+def test_a_network_that_is_not_noticed_when_it_is_loaded(train):
+    """LLM.apply_model finds it later."""
+    hide_loading()
+    mindrlhf.install()
+    run, _ = train(section={**ALL, "actor_train_dump": False, "reference_dump": False})
+    assert run.phases == [GENERATE]
+    assert set(run.keys) == KEYS
+
+
+def test_a_vllm_without_any_of_the_names_is_said_once(train, caplog):
+    """Training goes on; the message names what was looked for, and where."""
+    import vllm
+
+    hide_loading()
+    del vllm.LLM.apply_model
+    vllm.LLM.answer = vllm.LLM.generate
+    del vllm.LLM.generate
+    worker = module("mindrlhf.worker.infer_worker").InferWorker
+    build = worker._InferWorker__init_use_vllm
+
+    def hidden(self):
+        network = build(self)
+        engine, self.inference_engine = self.inference_engine, vllm.LLM.__new__(vllm.LLM)
+        self.inference_engine.llm_engine = object()
+        self._vllm_generate = lambda prompts: engine.answer(None, self.sampling_params, prompts)
+        self.hidden = network
+        return ms.Tensor([0.0])
+
+    worker._InferWorker__init_use_vllm = hidden
+    model = module("mindrlhf.worker.infer_worker").GRPOModelInfer
+    module("mindrlhf.worker.infer_worker").GRPOModelInfer = lambda config, _: model(
+        config, module("mindrlhf.models.grpo_models").CausalLMHybrid()
+    )
+    trainer = module("mindrlhf.trainer.spmd.grpo_trainer").GRPOTrainer
+    trainer._reshard_train_to_infer = lambda self: None
+    mindrlhf.install()
+    run, _ = train()
+    assert run.finished
+    assert set(run.phases) == PHASES - {GENERATE}
+    assert set(run.keys) == KEYS
+    messages = [r.getMessage() for r in caplog.records]
+    said = [text for text in messages if "with which vLLM generates was not found" in text]
+    assert len(said) == 1
+    for place in ("Worker.load_model", "apply_model", "driver_worker", "policy_model"):
+        assert place in said[0]
+    assert sum("LLM.generate is missing" in text for text in messages) == 1
+    coverage = run.manifests[0]["coverage"]
+    assert set(coverage["phases"]) == {GENERATE}
+    assert LOG_PROB in coverage["key_data"]
+
+
+def test_mindformers_generating_with_vllms_network(train):
+    """use_vllm: 2."""
+    network = module("vllm_mindspore.model_executor.models.mf_models.qwen2").ParallelQwenForCausalLM
+    language_model = module("mindrlhf.models.grpo_models").LanguageModel
+
+    def generate(self, prompts, max_new_tokens):
+        logits = lambda tokens: self.lm_head(self(tokens))  # noqa: E731
+        return language_model.generate(logits, prompts, max_new_tokens)
+
+    network.generate = generate
+    property_of_model = module("mindrlhf.worker.infer_worker").InferWorker
+    before = property_of_model.generate
+
+    def on_the_network(self, ids, max_tokens=0):
+        policy = self.grpo_model_infer.grpo_model.policy_model
+        policy.model.generate = policy.generate
+        return before(self, ids, max_tokens)
+
+    property_of_model.generate = on_the_network
+    mindrlhf.install()
+    run, _ = train(use_vllm=2)
+    assert set(run.phases) == PHASES
+    assert LOG_PROB not in run.manifests[0]["coverage"].get("key_data", {})
