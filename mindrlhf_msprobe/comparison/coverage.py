@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.comparison.non_finite import holds_non_finite
@@ -117,6 +117,17 @@ def why_not_by_msprobe(entry: Entry | None, record: Record) -> str | None:
     if entry is not None and entry.direction == "backward" and record.leaf.type == "NoneType":
         return "msprobe records no gradient that is None"
     return None
+
+
+def why_never_by_msprobe(key: str, keys: Collection[str]) -> str | None:
+    """Return why a run of msprobe's holds no data of a key, or None if it should.
+
+    It saves what a trainer hands it by name; this package takes more from the trainer itself.
+
+    Args:
+        keys: what that run holds, in any step.
+    """
+    return None if key in keys else "key data that msprobe saved in no step of the other run"
 
 
 def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> str | None:

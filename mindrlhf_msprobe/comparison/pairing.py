@@ -15,6 +15,7 @@ from mindrlhf_msprobe.comparison.alignment import (
     nearest_around,
 )
 from mindrlhf_msprobe.comparison.coverage import (
+    why_never_by_msprobe,
     why_no_entry,
     why_no_gradient,
     why_no_key_data,
@@ -86,6 +87,7 @@ class StepData:
         own: the place in the run itself, where it is another one than in the comparison.
         stop: where the run stopped, in its own numbers, if it did not finish.
         timeless: whether nothing tells when what happened, but the order phases usually run in.
+        keys_of_run: the run's own keys, of all its steps; None where another tool did not write it.
     """
 
     entries: Sequence[Entry]
@@ -98,6 +100,7 @@ class StepData:
     unreadable_keys: Mapping[str | None, str] = field(default_factory=dict)
     stop: Stop | None = None
     timeless: bool = False
+    keys_of_run: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,7 @@ class Planner:
         self._unreadable_keys = (a.unreadable_keys, b.unreadable_keys)
         self._coverage = tuple(without_recorded(side.coverage, side.entries) for side in (a, b))
         self._foreign = (a.foreign, b.foreign)
+        self._keys_of_runs = (a.keys_of_run, b.keys_of_run)
         self._stops = (a.stop, b.stop)
         self._rootless = tuple(
             side.foreign and not any(entry.cell == ROOT for entry in side.entries)
@@ -380,12 +384,8 @@ class Planner:
             # msprobe has written a single tensor as <key>.npy and as <key>0.npy.
             wanted = [{("data", ""): record} for side in wanted for record in side.values()]
         gaps = [
-            why_no_key_data(config, coverage, own.keys.get(event.name, event.name), *place)
-            if side is None
-            else None
-            for side, config, coverage, place, own in zip(
-                data, self._configs, self._coverage, self._places, self._own
-            )
+            self._why_no_key_data(i, event.name) if side is None else None
+            for i, side in enumerate(data)
         ]
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)
@@ -396,6 +396,12 @@ class Planner:
                 problems = self._unreadable_keys[missing]
                 unreadable = problems.get(event.name, problems.get(None))
             yield Pair(event, a, b, None, gap, unreadable)
+
+    def _why_no_key_data(self, i: int, name: str) -> str | None:
+        key, keys = self._own[i].keys.get(name, name), self._keys_of_runs[i]
+        if keys is not None and not self._foreign[1 - i]:
+            return why_never_by_msprobe(key, keys)
+        return why_no_key_data(self._configs[i], self._coverage[i], key, *self._places[i])
 
 
 _ALONE, _FIRST = (("data", ""),), (("data", "0"),)

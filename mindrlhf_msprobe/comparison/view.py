@@ -107,6 +107,7 @@ class View:
             foreign=self.run.foreign,
             stop=self.run.stop_of(at[1]),
             timeless=self.run.times_are_lost(*at),
+            keys_of_run=frozenset(self.run.keys) if self.run.foreign else None,
         )
 
     def unread(self, places: Iterable[tuple[int, int]], *, common: bool = False) -> list[str]:

@@ -80,24 +80,53 @@ def test_two_of_them_are_compared(tmp_path):
     assert found.first_divergence.occasion.number == 10
 
 
+def record(root, saved, *, without=(), **more):
+    """Record with this package what another run saved, and more."""
+    config = ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(root))
+    with Probe(config) as probe:
+        for step in saved.steps:
+            probe.save_data(responses=np.arange(6).reshape(3, 2), **more)
+            for key in ("advantages", "ref_log_prob", "log_prob", "kl_loss", "loss"):
+                for datum in saved.key_data(key, step=step):
+                    if (key, step) not in without:
+                        probe.save_data(key, datum.records[0].array().copy())
+            for datum in saved.key_data("metrics", step=step):
+                arrays = [record.array().copy() for record in datum.records]
+                probe.save_data("metrics", {"a": arrays[0], "b": arrays[1:]})
+            probe.step()
+    return root
+
+
+TEXTS = "key data that one run saved as texts and the other as token ids"
+
+
 def test_one_is_compared_with_a_run_of_ours(tmp_path):
     """Texts stand against token ids: those are not compared, all else is."""
     theirs = write(tmp_path / "theirs")
-    saved = open_run(theirs)
-    with Probe(
-        ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path / "ours"))
-    ) as p:
-        for step in saved.steps:
-            p.save_data(responses=np.arange(6).reshape(3, 2))
-            for key in ("advantages", "ref_log_prob", "log_prob", "kl_loss", "loss"):
-                for datum in saved.key_data(key, step=step):
-                    p.save_data(key, datum.records[0].array().copy())
-            for datum in saved.key_data("metrics", step=step):
-                arrays = [record.array().copy() for record in datum.records]
-                p.save_data("metrics", {"a": arrays[0], "b": arrays[1:]})
-            p.step()
-    verdict = compare_runs(theirs, tmp_path / "ours").verdict
+    verdict = compare_runs(theirs, record(tmp_path / "ours", open_run(theirs))).verdict
     assert verdict.status == "identical"
-    assert {gap.reason for gap in verdict.coverage} == {
-        "key data that one run saved as texts and the other as token ids"
-    }
+    assert {gap.reason for gap in verdict.coverage} == {TEXTS}
+
+
+def test_what_msprobe_never_saved_is_not_missing(tmp_path):
+    """This package takes more of a training itself: rewards, ratio, what the loss is given."""
+    theirs = write(tmp_path / "theirs")
+    ours = record(tmp_path / "ours", open_run(theirs), rewards=[0.5, 1.0], ratio=1.0)
+    for pair in ((theirs, ours), (ours, theirs)):
+        verdict = compare_runs(*pair).verdict
+        assert verdict.status == "identical"
+        reasons = {TEXTS, "key data that msprobe saved in no step of the other run"}
+        assert {gap.reason for gap in verdict.coverage} == reasons
+
+
+def test_what_one_of_them_saved_and_the_other_not_is_missing(tmp_path):
+    """Of a key that msprobe saved in another step, and of one that this package lacks."""
+    theirs = write(tmp_path / "theirs")
+    ours = record(tmp_path / "ours", open_run(theirs), without=[("ref_log_prob", 1)])
+    first = compare_runs(theirs, ours).verdict.first_divergence
+    assert (first.record, first.step, first.cause) == ("ref_log_prob", 1, "missing")
+    all_of_it = record(tmp_path / "all", open_run(theirs))
+    for file in (theirs / "data/advantages/step1/rank0").iterdir():
+        file.unlink()
+    first = compare_runs(theirs, all_of_it).verdict.first_divergence
+    assert (first.record, first.step, first.cause) == ("advantages", 1, "missing")
