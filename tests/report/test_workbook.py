@@ -7,11 +7,14 @@ from zipfile import ZipFile
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from openpyxl import load_workbook
 from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Agreement, Finding, Metrics, Side, Status
+from mindrlhf_msprobe.kept import KeptFindings
 from mindrlhf_msprobe.report import workbook
 from mindrlhf_msprobe.report.sheets import Sheet
 from mindrlhf_msprobe.report.workbook import tables_of, write_workbooks
@@ -420,3 +423,38 @@ def test_a_sheet_is_called_after_its_phase(tmp_path, name):
     (title,) = load_workbook(tmp_path / names[0]).sheetnames
     assert len(title) <= 31
     assert title[:2] in (name[:2], name[1:3]) or name in ("a/b:c*?[d]\\e", "\x07")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from(["p", "q", None]))),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from(["p", "r"]))),
+)
+def test_each_rank_has_its_rows_packed_or_not(records, agreeing):
+    """Tables of ranks hold together what the tables of phases do, in their order, each row once."""
+    found = [
+        finding(record=f"{n}", step=step, rank=rank, phase=phase, key=None if phase else "key")
+        for n, (step, rank, phase) in enumerate(sorted(records, key=lambda r: r[:2]))
+    ]
+    agreements = [Agreement(step, rank, phase, 3) for step, rank, phase in sorted({*agreeing})]
+    places = [
+        [f for f in found if (f.step, f.rank) == place]
+        for place in sorted({(f.step, f.rank) for f in found})
+    ]
+    whole = {t.of: [*t.sheets[0].rows()] for t in tables_of(found, agreements)}
+    for given_findings in (found, KeptFindings(places)):
+        tables = tables_of(
+            given_findings, agreements, file_of_a_rank=lambda phase, rank: f"{phase} {rank}"
+        )
+        together: dict[tuple[str, str], list] = {}
+        for table in tables:
+            (sheet,) = table.sheets
+            rows = [*sheet.rows()]
+            assert len(rows) == sheet.count
+            together.setdefault(table.of, []).append((table.stem, rows))
+        assert {*together} == {*whole}
+        for of, parts in together.items():
+            assert sorted(map(str, whole[of])) == sorted(str(row) for _, p in parts for row in p)
+            if of[0] == "phase":
+                several = len(parts) > 1
+                assert all((stem == f"{of[1]} None") != several for stem, _ in parts)
