@@ -141,6 +141,40 @@ def write_apis(root: Path) -> tuple[Path, Path]:
     return found[0], found[1]
 
 
+def write_mixed(root: Path) -> tuple[Path, Path]:
+    """Write dumps of cells and of what they call, in another order; return their dump.json.
+
+    PyTorch numbers the layers of a pipeline stage from 0.
+    """
+    function = "File x/site-packages/{}/ops.py, line 1, in call_add, \\n add()"
+    found = []
+    for framework, scope, first, api, order in (
+        ("mindspore", "Cell", 4, "Mint", (0, 1, 2)),
+        ("pytorch", "Module", 0, "Torch", (2, 0, 1)),
+    ):
+        stage = f"{scope}.net.ParallelTransformer.forward.0"
+        names: dict[str, str | None] = {stage: None}
+        stacks: dict[str, list[str]] = {}
+        for number in (0, 1):
+            layer = f"{scope}.net.layers.{first + number}.Block.forward.0"
+            names[layer] = stage
+            names[layer.replace("Block", "fc.Dense")] = layer
+        for call, place in enumerate(order):
+            name = f"{api}.add.{call}.forward"
+            names[name] = stage if place == 2 else [n for n in names if ".Block." in n][place]
+            inner = function.format("mindspore" if framework == "mindspore" else "torch")
+            stacks[name] = [inner] * (place == 1) + ["File main.py, line 1, in run, \\n run()"]
+            names[f"{api}.add.{call}.backward"] = None
+        for name in [name for name in names if name.startswith(scope)]:
+            names[name.replace(".forward.", ".backward.")] = None
+        data = {name: {"input_args": [_VALUE], "output": [_VALUE]} for name in names}
+        own = _write(root / framework, framework, data, names, lambda name: name, level="mix")
+        written = {str(n): [[name], frames] for n, (name, frames) in enumerate(stacks.items())}
+        own.with_name("stack.json").write_text(json.dumps(written))
+        found.append(own)
+    return found[0], found[1]
+
+
 def _write(
     step: Path,
     framework: str,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mapped_dumps import MAPPINGS, write_apis, write_cells
+from mapped_dumps import MAPPINGS, write_apis, write_cells, write_mixed
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_distributed, compare_runs
 from mindrlhf_msprobe.cli import main
@@ -138,6 +138,22 @@ def test_a_network_of_the_other_framework_agrees(tmp_path, dumps):
         assert again.verdict.counts == result.verdict.counts
         names = {(f.a.name, f.b.name) for f in again.findings}
         assert names == {(f.a.name, f.b.name) for f in result.findings}
+
+
+def test_a_layer_mapping_goes_by_where_something_lies(tmp_path):
+    """Layers that one framework numbers otherwise; APIs by the layer that called them, and how."""
+    result = compare_runs(*write_mixed(tmp_path), layer_mapping=True)
+    pairs = {(f.a.name, f.b.name) for f in result.findings}
+    for a, b in (
+        ("Cell.net.layers.4.fc.Dense.forward.0", "Module.net.layers.0.fc.Dense.forward.0"),
+        ("Cell.net.layers.5.Block.backward.0", "Module.net.layers.1.Block.backward.0"),
+        ("Mint.add.0.forward", "Torch.add.1.forward"),
+        ("Mint.add.1.forward", "Torch.add.2.forward"),
+        ("Mint.add.1.backward", "Torch.add.2.backward"),
+        ("Mint.add.2.forward", "Torch.add.0.forward"),
+    ):
+        assert (f"{a}.input.0", f"{b}.input.0") in pairs
+    assert result.verdict.status is Outcome.WITHIN_TOLERANCE
 
 
 def test_a_difference_is_named_by_both_names(tmp_path, dumps):

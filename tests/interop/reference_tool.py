@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openpyxl import load_workbook
 
 TRAINING = Path(__file__).with_name("recorded_training.py")
 _COMPLAINTS = ("[ERROR]", "[WARNING]", "Traceback")
@@ -51,6 +52,20 @@ def compare(python: str, a: Path, b: Path, output: Path, *options: str) -> list[
     (table,) = output.glob("*.csv")
     with open(table, encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def compare_8(
+    python: str, a: Path, b: Path, output: Path, *options: str
+) -> list[dict[str, str | None]]:
+    """Return the rows of 8.x's `msprobe compare`, of two dump.json of MindSpore and another."""
+    listed = output.with_suffix(".json")
+    dumps = {"npu_path": str(a), "bench_path": str(b), "is_print_compare_log": False}
+    listed.write_text(json.dumps(dumps))
+    arguments = ["-f", "mindspore", "compare", "-i", str(listed), "-o", str(output), *options]
+    _run([python, "-m", "msprobe.msprobe", *arguments], output.parent)
+    (table,) = output.glob("compare_result_*.xlsx")
+    header, *rows = load_workbook(table).worksheets[0].iter_rows(values_only=True)
+    return [dict(zip(header, row)) for row in rows]
 
 
 def graph(

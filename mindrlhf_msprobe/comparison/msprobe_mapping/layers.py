@@ -187,27 +187,18 @@ def _framework_function(stack: Sequence[str]) -> tuple[str, ...]:
 def _renumbered(items: list[_Item]) -> list[_Item]:
     """Return items with the children of a pipeline stage's transformer numbered from 0."""
     above = {(*item.scope, _CHILDREN) for item in items if item.kind == _RENUMBERED}
-    if not above:
-        return items
-    for prefix in sorted(above, key=len):
-        at = len(prefix)
-        numbers = {
-            item.scope[at]: int(digits[-1])
-            for item in items
-            if item.scope[:at] == prefix
-            and len(item.scope) > at
-            and (digits := re.findall("[0-9]{1,9}", item.scope[at]))
-        }
-        least = min(numbers.values(), default=0)
-        items = [
-            _Item(
-                item.name,
-                (*prefix, str(numbers[item.scope[at]] - least), *item.scope[at + 1 :]),
-                item.kind,
-                item.state,
-            )
-            if item.scope[:at] == prefix and len(item.scope) > at and item.scope[at] in numbers
-            else item
-            for item in items
-        ]
+    for depth in sorted({len(prefix) for prefix in above}):
+        numbers: dict[tuple[str, ...], dict[str, int]] = defaultdict(dict)
+        for item in items:
+            if len(item.scope) > depth and item.scope[:depth] in above:
+                child = item.scope[depth]
+                if digits := re.findall("[0-9]{1,9}", child):
+                    numbers[item.scope[:depth]][child] = int(digits[-1])
+        least = {prefix: min(known.values()) for prefix, known in numbers.items()}
+        for at, item in enumerate(items):
+            prefix, rest = item.scope[:depth], item.scope[depth:]
+            number = numbers[prefix].get(rest[0]) if rest and prefix in least else None
+            if number is not None:
+                scope = (*prefix, str(number - least[prefix]), *rest[1:])
+                items[at] = _Item(item.name, scope, item.kind, item.state)
     return items
