@@ -31,6 +31,8 @@ from mindrlhf_msprobe.capture.gradients import (
     gradients_flow,
     inside_the_graph,
 )
+from mindrlhf_msprobe.capture.graph_switch import writes_files
+from mindrlhf_msprobe.capture.graph_wrappers import is_jitted
 from mindrlhf_msprobe.capture.guarded import Guarded
 from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks
 from mindrlhf_msprobe.capture.opening import Opening
@@ -137,6 +139,7 @@ class EagerCapture:
         # Held for moments only, never while a tensor is brought to the host.
         self._lock = threading.Lock()
         self._closed = False
+        self._reads_files = writes_files()
         self._stacks = CallStacks(mindspore.__file__, MARKS)
         self._repetitions = Repetitions()
         self._guards: dict[str, Guarded] = {}
@@ -225,9 +228,15 @@ class EagerCapture:
             self._entries.flush()
 
     def innermost(self) -> str | None:
-        """Return the entry of the innermost recorded cell that is running."""
+        """Return the entry of the innermost recorded cell that is running.
+
+        Where graphs write files, which are read later, only a jitted cell is known to be around
+        them: they are read before it begins and before it ends.
+        """
         running = [frame for frame in self._all_frames() if frame.recorded]
-        return running[-1].entry if running else None
+        if not running or (self._reads_files and not is_jitted(self._cells[running[-1].cell])):
+            return None
+        return running[-1].entry
 
     def token(self) -> int | None:
         """Return the token to which what runs belongs; None where no cell runs, or none counts."""
@@ -258,6 +267,7 @@ class EagerCapture:
     def _before(
         self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
+        self._read_files(cell)
         if self._passes_over(cell):
             return None
         frame = None
@@ -278,12 +288,22 @@ class EagerCapture:
         return None
 
     def _after(self, cell: nn.Cell, output: Any) -> None:
+        self._read_files(cell)
         frames = self._frames()
         innermost = frames and frames[-1].cell == id(cell)
         if not innermost and not any(frame.cell == id(cell) for frame in frames):
             return  # it was entered before the phase opened, or passed over
         with self._guard("the output of a cell"):
             self._leave(cell, output)
+
+    def _read_files(self, cell: nn.Cell) -> None:
+        """Read what graphs wrote, before a jitted cell begins and before it ends."""
+        if not (self._reads_files and is_jitted(cell)):
+            return
+        with self._guard("what a compiled graph wrote"):
+            from mindrlhf_msprobe.capture import graph_ascend
+
+            graph_ascend.wait()
 
     def _guard(self, what: str) -> Guarded:
         """Return a context whose time is charged to the phase, and whose faults are counted."""

@@ -27,17 +27,17 @@ from mindrlhf_msprobe.capture.graph_calls import GraphCalls
 from mindrlhf_msprobe.capture.graph_compiling import COMPILATIONS
 from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver
 from mindrlhf_msprobe.capture.graph_source import Asked, cell_source, optimizer_source
-from mindrlhf_msprobe.capture.graph_switch import writes_files
+from mindrlhf_msprobe.capture.graph_switch import reduces, writes_files
 from mindrlhf_msprobe.capture.graph_tokens import TokenCount
 from mindrlhf_msprobe.capture.graph_wrappers import (
     has_been_asked,
     is_inside_recomputed,
+    is_jitted,
     is_optimizer,
     is_wrapped,
     note_inside_recomputed,
     note_optimizer,
     number_of,
-    own_construct,
     put_back,
     unwrap,
     wrap,
@@ -160,6 +160,8 @@ class GraphProbes:
     def put_on(self) -> None:
         """Put wrappers on the cells of the watched networks, as these are now."""
         for optimizer in (cell for cells in self._optimizers.values() for cell in cells):
+            if self._elements:
+                SITES.whole.add(number_of(optimizer))
             if not (is_optimizer(optimizer) and is_wrapped(optimizer)):
                 with self._counted():
                     self._put_on.append(optimizer)
@@ -173,6 +175,8 @@ class GraphProbes:
                     if not is_wrapped(cell):
                         self._put_on.append(cell)
                     wrap(cell, cell_source, what, shows_signature=not graph_mode())
+                    if what.elements:
+                        SITES.whole.add(number_of(cell))
                 for name, cell in named_cells(network).items():
                     if is_wrapped(cell):
                         watched.compiled[number_of(cell)] = name, type(cell).__name__
@@ -286,11 +290,16 @@ class GraphProbes:
         return Asked(
             parameters=tuple(name for name, _ in own if name.isidentifier()),
             gradients="backward" in config.directions and not _why_no_gradients(cell),
+            elements=self._elements,
         )
 
-    @staticmethod
-    def _wrap_optimizer(optimizer: nn.Cell, *, shows_signature: bool) -> None:
-        asked = Asked(gradients=True)
+    @property
+    def _elements(self) -> bool:
+        """Whether graphs that reduce tensors to statistics are to hand them over whole."""
+        return reduces() and (self.config.task == "tensor" or self.config.md5)
+
+    def _wrap_optimizer(self, optimizer: nn.Cell, *, shows_signature: bool) -> None:
+        asked = Asked(gradients=True, elements=self._elements)
         wrap(optimizer, lambda _: optimizer_source(), asked, shows_signature=shows_signature)
         note_optimizer(optimizer)
 
@@ -466,6 +475,8 @@ class PhaseCapture:
                 found[name] = SITES.gaps[number]
             elif number not in SITES.compiled:
                 continue
+            elif number in self._graph.reduced and self._probes.config.task == "tensor":
+                found[name] = "its elements: the graph was compiled for statistics alone"
             elif self._backward and (why := _why_no_gradients(cell)):
                 found[name] = why
             elif is_optimizer(cell):
@@ -524,8 +535,7 @@ class PhaseCapture:
         ran = {slot.name for slot in slots if slot.call_name("forward") in calls}
         silent: dict[str, str] = {}
         for name, cell in cells.items():
-            construct = getattr(own_construct(cell), "__func__", None)
-            if name in ran and hasattr(construct, "__wrapped_by_jit__"):
+            if name in ran and is_jitted(cell):
                 inside = {id(c) for c in named_cells(cell).values() if c is not cell}
                 below = {n for n, c in cells.items() if id(c) in inside}
                 if not below & ran:

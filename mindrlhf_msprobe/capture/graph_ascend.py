@@ -27,11 +27,13 @@ from mindrlhf_msprobe.capture.graph_reading import (
     GRADIENT,
     OPEN,
     OPEN_VALUE,
+    REDUCED,
     TENSOR,
     VALUE,
     VALUE_GRADIENT,
     GraphReading,
 )
+from mindrlhf_msprobe.capture.graph_reduced import EMPTY, REDUCTION, WHOLE, reduced
 from mindrlhf_msprobe.capture.graph_switch import stands_in
 from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
 
@@ -51,15 +53,16 @@ MARK = Tensor(np.zeros(1, np.int32))
 
 
 class Border(nn.Cell):
-    """Passes a tensor on as it is, and writes the gradient that comes back."""
+    """Passes a tensor on as it is, and writes the gradient that comes back, or its statistics."""
 
-    def construct(self, tensor, file, written):
+    def construct(self, tensor, file, how, written):
         """Return the tensor."""
         return tensor
 
-    def bprop(self, tensor, file, written, out, dout):
+    def bprop(self, tensor, file, how, written, out, dout):
         """Return the gradient as it is; its file comes behind those that `written` waits for."""
-        return _depend(dout, _dump_gradient(file, _depend(dout, written))), file, written
+        leaves = reduced(how, _depend(dout, written))
+        return _depend(dout, _dump_gradient(file, leaves)), file, how, written
 
 
 BORDER = Border()
@@ -68,9 +71,12 @@ BORDER = Border()
 class _File(Question):
     """The file a probe writes, without what TensorDump appends to the name."""
 
-    def answer(self, kind: str, cell: int, part: str, path: tuple[Any, ...], value: Any) -> str:
+    def answer(
+        self, kind: str, cell: int, part: str, path: tuple[Any, ...], value: Any, how: str = WHOLE
+    ) -> str:
         """Return the path."""
         number = SITES.number(Site(cell, part, path, value))
+        kind = kind if how in (WHOLE, EMPTY) else REDUCED + kind
         return FOLDERS.file(f"{kind}.{number}", lambda: READING)
 
     def __call__(self, *arguments: Any) -> str:
@@ -95,15 +101,17 @@ def closed(cell, call, output):
 
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over and return the call."""
-    _dump(FILE(TENSOR, cell, part, path, tensor), F.stop_gradient(tensor))
+    how = REDUCTION(cell, tensor)
+    _dump(FILE(TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
     return call
 
 
 def watched(cell, part, path, tensor, call):
     """Hand a tensor over, and later its gradient; return the tensor."""
-    written = _dump(FILE(TENSOR, cell, part, path, tensor), F.stop_gradient(tensor))
-    written = _depend(MARK, written)
-    return BORDER(tensor, FILE(GRADIENT, cell, part, path, tensor), written)
+    how = REDUCTION(cell, tensor)
+    leaves = reduced(how, F.stop_gradient(tensor))
+    written = _depend(MARK, _dump(FILE(TENSOR, cell, part, path, tensor, how), leaves))
+    return BORDER(tensor, FILE(GRADIENT, cell, part, path, tensor, how), how, written)
 
 
 def wait() -> None:
@@ -157,4 +165,4 @@ def value_closed(name, data, value):
 
 def gradient_saved(name, tensor):
     """Return a tensor, whose gradient will be saved."""
-    return BORDER(tensor, FILE(VALUE_GRADIENT, NO_CELL, DATA, (name,), tensor), MARK)
+    return BORDER(tensor, FILE(VALUE_GRADIENT, NO_CELL, DATA, (name,), tensor), "whole", MARK)

@@ -109,6 +109,7 @@ class GraphCalls:
         self.cells_seen = 0
         self.ran: set[int] = set()  # numbers of the cells that ran in a graph
         self.has_gradients = False
+        self.reduced: set[int] = set()  # numbers of the cells of which only statistics came
 
     # What a Receiver does.
 
@@ -179,27 +180,28 @@ class GraphCalls:
             self._running.append(call)
             return number
 
-    def tensor(self, call: int, site: Site, array: np.ndarray) -> None:
-        """Describe an input, an output or a parameter of a call."""
+    def tensor(self, call: int, site: Site, array: np.ndarray | Leaf) -> None:
+        """Describe an input, an output or a parameter of a call; its statistics may be known."""
         found = self._calls.get(call)
         if found is None or not found.recorded:
             return
         if site.part == "gradients":
             self._describe_parameter_gradient(found, site, array)
             return
+        if isinstance(array, Leaf):
+            self.reduced.add(found.cell)
         if not self._forward or not self._selection.takes_part(site.part):
             return
         record = record_name(found.entry("forward"), site.part, site.path)
         if site.part == "parameters":
             key = f"{found.slot.call_name('forward')}.{site.path[0]}"
-            host = to_host(array)
-            state = fingerprint_of(HostTensor("", site.outline.dtype, host.array))
+            state = _state_of(array, site.outline)
             if self._parameters.get(key) == state:
                 return
             self._parameters[key] = state
         found.tensors[site.part, site.path] = self._describe(array, site.outline, record)
 
-    def gradient(self, call: int, site: Site, array: np.ndarray) -> None:
+    def gradient(self, call: int, site: Site, array: np.ndarray | Leaf) -> None:
         """Describe the gradient of an input or an output of a call."""
         found = self._calls.get(call)
         if found is None and call <= self._forgotten:
@@ -344,7 +346,9 @@ class GraphCalls:
             return [filled(item, (*path, index)) for index, item in enumerate(tree)]
         return self._describer.describe(tree, record_name(call.entry("forward"), part, path))
 
-    def _describe(self, array: np.ndarray, tensor: TensorOutline, record: str) -> Any:
+    def _describe(self, array: np.ndarray | Leaf, tensor: TensorOutline, record: str) -> Any:
+        if isinstance(array, Leaf):
+            return array.to_json()
         described = self._describer.describe(array, record)
         return {**described, "type": "mindspore.Tensor", "dtype": tensor.dtype}
 
@@ -399,7 +403,9 @@ class GraphCalls:
             else:
                 self._selection.end(call.entry("backward"))
 
-    def _describe_parameter_gradient(self, call: Call, site: Site, array: np.ndarray) -> None:
+    def _describe_parameter_gradient(
+        self, call: Call, site: Site, array: np.ndarray | Leaf
+    ) -> None:
         index = site.path[-1] if len(site.path) > 1 else 0
         of_cells = self._optimizers[call.cell]
         target = of_cells[index] if index < len(of_cells) else None
@@ -437,3 +443,10 @@ class GraphCalls:
                 PARAMETERS_GRAD: gradients,
             }
             self._sink(values, ())
+
+
+def _state_of(parameter: np.ndarray | Leaf, tensor: TensorOutline) -> str:
+    """Return what changes when a parameter does; of statistics alone, that it was recorded."""
+    if isinstance(parameter, Leaf):
+        return "recorded"
+    return fingerprint_of(HostTensor("", tensor.dtype, to_host(parameter).array))

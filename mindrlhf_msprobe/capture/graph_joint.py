@@ -13,6 +13,7 @@ from mindrlhf_msprobe.capture.graph_calls import GraphCalls
 from mindrlhf_msprobe.capture.graph_probes import Site
 from mindrlhf_msprobe.capture.graph_variants import Graph
 from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.leaves import Leaf
 
 
 class JointCapture:
@@ -77,20 +78,20 @@ class JointCalls:
         recorded = [receiver.opened(site, number) for receiver in self._of(site)]
         return number if any(recorded) else 0
 
-    def tensor(self, call: int, site: Site, array: np.ndarray) -> None:
+    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
         """Pass on a tensor of a call."""
         for receiver in self._of(site):
-            receiver.tensor(call, site, array)
+            receiver.tensor(call, site, found)
 
     def closed(self, call: int, site: Site) -> None:
         """Pass on that a call has ended."""
         for receiver in self._of(site):
             receiver.closed(call, site)
 
-    def gradient(self, call: int, site: Site, array: np.ndarray) -> None:
+    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
         """Pass on the gradient of a tensor of a call."""
         for receiver in self._of(site):
-            receiver.gradient(call, site, array)
+            receiver.gradient(call, site, found)
 
     def fault(self, what: str, error: BaseException) -> None:
         """Count a fault, once."""

@@ -27,6 +27,7 @@ from mindrlhf_msprobe.capture.graph_outline import (
     outline,
     unknown_in,
 )
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import GraphCost
 
 if TYPE_CHECKING:
@@ -81,14 +82,14 @@ class Receiver(Protocol):
     def opened(self, site: Site) -> int:
         """Take note of a call that begins and return its number, 0 if it is not recorded."""
 
-    def tensor(self, call: int, site: Site, array: np.ndarray) -> None:
-        """Take a tensor of a call; the array is valid until this returns."""
+    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take a tensor of a call, or its statistics; an array is valid until this returns."""
 
     def closed(self, call: int, site: Site) -> None:
         """Take note of a call that has ended."""
 
-    def gradient(self, call: int, site: Site, array: np.ndarray) -> None:
-        """Take the gradient of a tensor of a call; the array is valid until this returns."""
+    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take the gradient of a tensor of a call, or its statistics; as `tensor`."""
 
     def fault(self, what: str, error: BaseException) -> None:
         """Take note of a fault; never raises."""
@@ -102,6 +103,7 @@ class Sites:
         gaps: cell number → why something of the cell cannot be recorded.
         compiled: the numbers of the cells that were compiled with their probes.
         cost: takes what host functions cost, of the run that was begun last.
+        whole: the numbers of the cells of which elements are recorded, not only statistics.
     """
 
     def __init__(self) -> None:
@@ -109,6 +111,7 @@ class Sites:
         self.gaps: dict[int, str] = {}
         self.compiled: set[int] = set()
         self.cost: GraphCost | None = None
+        self.whole: set[int] = set()
         # Number 0 stands for a probe of nothing: what answers where nothing is compiled.
         self._sites: list[Site] = [Site(0, "", (), None)]
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -343,6 +346,11 @@ def _take_gradient(receiver: Receiver, message: np.ndarray) -> None:
     call, site = number_in(message), SITES[number_in(message[DIGITS:])]
     if call:
         receiver.gradient(call, site, elements_in(message, site.outline))
+
+
+def nothing_of(tensor: TensorOutline) -> np.ndarray:
+    """Return the elements of an empty tensor."""
+    return as_recorded(np.zeros(tensor.shape, _HELD_AS[tensor.dtype]), tensor)
 
 
 def elements_in(message: np.ndarray, tensor: TensorOutline) -> np.ndarray:

@@ -11,19 +11,30 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.graph_drain import FENCE
 from mindrlhf_msprobe.capture.graph_keydata import VALUES
-from mindrlhf_msprobe.capture.graph_probes import SITES, Receiver, Site, as_recorded
+from mindrlhf_msprobe.capture.graph_probes import (
+    SITES,
+    Receiver,
+    Site,
+    as_recorded,
+    nothing_of,
+)
+from mindrlhf_msprobe.capture.graph_reduced import leaf_of
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.storage.arrays import open_npy
 from mindrlhf_msprobe.storage.graph_files import GraphFile
+from mindrlhf_msprobe.storage.leaves import Leaf
 
 OPEN, TENSOR, CLOSE, GRADIENT = "open", "tensor", "close", "gradient"
 OPEN_VALUE, VALUE, CLOSE_VALUE, VALUE_GRADIENT = (
     *("open_value", "value"),
     *("close_value", "value_gradient"),
 )
-_OF_PHASES = frozenset({OPEN, TENSOR, CLOSE, GRADIENT})
+#: What the kind of a file begins with that holds the statistics of a tensor, not its elements.
+REDUCED = "reduced_"
+_TENSORS, _GRADIENTS = {TENSOR, REDUCED + TENSOR}, {GRADIENT, REDUCED + GRADIENT}
+_OF_PHASES = frozenset({OPEN, CLOSE, *_TENSORS, *_GRADIENTS})
 _OF_KEY_DATA = frozenset({OPEN_VALUE, VALUE, CLOSE_VALUE, VALUE_GRADIENT})
-_PAYLOAD = frozenset({TENSOR, GRADIENT, VALUE, VALUE_GRADIENT})
+_PAYLOAD = frozenset({*_TENSORS, *_GRADIENTS, VALUE, VALUE_GRADIENT})
 
 
 class GraphReading:
@@ -83,15 +94,15 @@ class GraphReading:
             self._running.setdefault(site.cell, []).append(receiver.opened(site))
         elif file.kind == CLOSE:
             receiver.closed(self._running[site.cell].pop(), site)
-        elif file.kind == TENSOR:
+        elif file.kind in _TENSORS:
             call = self._running[site.cell][-1]
             self._without.setdefault(file.probe, []).append(call)
             if not lost:
-                receiver.tensor(call, site, _read(file, site))
-        elif file.kind == GRADIENT:  # the last call of a cell has its gradient first
+                receiver.tensor(call, site, _found(file, site))
+        elif file.kind in _GRADIENTS:  # the last call of a cell has its gradient first
             call = self._without[file.probe].pop()
             if not lost:
-                receiver.gradient(call, site, _read(file, site))
+                receiver.gradient(call, site, _found(file, site))
 
     def _hand_over_value(self, file: GraphFile, lost: bool) -> None:
         site = SITES[file.probe]
@@ -107,6 +118,14 @@ class GraphReading:
             VALUES.gradient(site, _read(file, site))
 
 
+def _found(file: GraphFile, site: Site) -> np.ndarray | Leaf:
+    if file.kind.startswith(REDUCED):
+        return leaf_of(site.outline, open_npy(file.path))
+    return _read(file, site)
+
+
 def _read(file: GraphFile, site: Site) -> np.ndarray:
+    if 0 in site.outline.shape:  # the file says only that it was there
+        return nothing_of(site.outline)
     elements = open_npy(file.path)
     return as_recorded(elements.reshape(site.outline.shape), site.outline)

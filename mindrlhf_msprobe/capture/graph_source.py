@@ -34,11 +34,13 @@ class Asked:
         tensors: the call's inputs and outputs, not only that it happened.
         parameters: the attributes that hold the cell's own parameters.
         gradients: the gradients of inputs and outputs.
+        elements: tensors as they are, where the graph would hand over their statistics alone.
     """
 
     tensors: bool = True
     parameters: tuple[str, ...] = ()
     gradients: bool = False
+    elements: bool = False
 
     def covers(self, other: Asked) -> bool:
         """Tell whether nothing that `other` asks for is missing."""
@@ -46,6 +48,7 @@ class Asked:
             self.tensors >= other.tensors
             and set(self.parameters) >= set(other.parameters)
             and self.gradients >= other.gradients
+            and self.elements >= other.elements
         )
 
     def __or__(self, other: Asked) -> Asked:
@@ -53,6 +56,7 @@ class Asked:
             self.tensors or other.tensors,
             tuple(dict.fromkeys((*self.parameters, *other.parameters))),
             self.gradients or other.gradients,
+            self.elements or other.elements,
         )
 
 

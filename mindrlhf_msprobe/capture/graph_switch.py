@@ -2,6 +2,9 @@
 
 On Ascend by files, elsewhere by calls. The path for Ascend can be tried on CPU: with
 `MSPROBE_GRAPH_FILES=1` in the environment, graph_stand_in.py does there what TensorDump does.
+
+By files only the statistics are handed over, unless the tensors themselves are recorded. With
+`MSPROBE_GRAPH_REDUCE=0` tensors leave the graph whole, and the host makes statistics of them.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import mindspore
 
 FILES = "MSPROBE_GRAPH_FILES"
+REDUCE = "MSPROBE_GRAPH_REDUCE"
 
 
 @functools.cache
@@ -23,6 +27,12 @@ def stands_in() -> bool:
 def writes_files() -> bool:
     """Tell whether compiled graphs hand over by files."""
     return _on_ascend() or stands_in()
+
+
+@functools.cache
+def reduces() -> bool:
+    """Tell whether statistics are reduced in the graph where nothing else is recorded."""
+    return writes_files() and os.environ.get(REDUCE) != "0"
 
 
 def _on_ascend() -> bool:

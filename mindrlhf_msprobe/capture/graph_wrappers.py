@@ -96,6 +96,12 @@ def own_construct(cell: nn.Cell) -> Callable[..., Any]:
     return construct
 
 
+def is_jitted(cell: nn.Cell) -> bool:
+    """Tell whether a cell's construct is compiled also where Python runs the cell."""
+    construct = own_construct(cell)
+    return hasattr(getattr(construct, "__func__", construct), "__wrapped_by_jit__")
+
+
 def note_optimizer(cell: nn.Cell) -> None:
     """Note that a cell is wrapped as what takes gradients."""
     vars(cell)[_OPTIMIZER] = True

@@ -19,7 +19,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from small_networks import Policy, Scale, tensor
 
-from mindrlhf_msprobe import Probe, save, save_grad
+from mindrlhf_msprobe import Probe, UsageError, save, save_grad
 
 ON = {"msprobe": True, "actor_train_dump": True, "actor_infer_dump": True, "key_data_dump": True}
 FOLDER = ".msprobe_graph.rank0"
@@ -56,6 +56,70 @@ def same(path: Path, **settings: Any) -> list[str]:
     probe, _, weights = train(path, 2, Policy(), tensor(4, 3), **settings)
     probe.close()
     return weights
+
+
+def jitted(path: Path) -> None:
+    """Record in PyNative mode a network of which one cell is compiled."""
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    network, x = Policy(), tensor(4, 3)
+    network.backbone.construct = ms.jit(network.backbone.construct)
+    with Probe.from_config({**ON, "dump_path": str(path)}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_generate_sequences"):
+            network(x)
+            network(x)
+        probe.step()
+    ms.set_context(mode=before)
+
+
+class Kinds(nn.Cell):
+    """Takes tensors of every kind, and returns some of them."""
+
+    def construct(self, x: Tensor, half: Tensor, brain: Tensor, *others: Tensor) -> Any:
+        return -x, -half, brain.astype(ms.float32), -others[0], others[1:]
+
+
+def of_every_kind() -> list[Tensor]:
+    """Return tensors that `Kinds` takes."""
+    x = np.random.default_rng(7).standard_normal((37, 53)).astype(np.float32)
+    broken, endless, nothing = x.copy(), x.copy(), np.zeros((2, 3), np.float32)
+    broken[3, 4], broken[5, 6], endless[1, 2] = np.nan, np.inf, -np.inf
+    exact = np.array([-(1 << 63), (1 << 63) - 1, 1 << 60, (1 << 53) + 1])
+    floats = [x, x * 1e37, broken, endless, nothing, np.float32(3.5), np.zeros((0, 4), np.float32)]
+    return [
+        *(Tensor(x), Tensor(x, ms.float16), Tensor(x, ms.bfloat16), Tensor(x.astype(np.float64))),
+        *(Tensor(array) for array in floats),
+        *(Tensor((x * 40).astype(dtype)) for dtype in (np.int8, np.int16, np.int32, np.uint8)),
+        *(Tensor(exact), Tensor(exact.astype(np.uint64)), Tensor(x > 0), Tensor(x > 99)),
+    ]
+
+
+def kinds(path: Path) -> int:
+    """Record tensors of every kind and their gradients; return the size of the largest file."""
+    from mindrlhf_msprobe.capture.graph_reading import GraphReading
+
+    sizes, take = [0], GraphReading.take
+
+    def noting(self: Any, file: Any) -> None:
+        sizes.append(file.size)
+        take(self, file)
+
+    GraphReading.take = noting  # type: ignore[method-assign]
+    network, tensors = Kinds(), of_every_kind()
+    probe = Probe.from_config({**ON, "dump_path": str(path), "key_data_dump": False})
+    probe.watch(actor=network)
+
+    def loss(x: Tensor, half: Tensor, brain: Tensor, wide: Tensor) -> Tensor:
+        found = network(x, half, brain, wide, *tensors[4:])
+        return sum([(each.astype(ms.float32) ** 2).sum() for each in found[:4]])
+
+    with probe.phase("actor_update"):
+        ms.value_and_grad(loss, (0, 1, 2, 3))(*tensors[:4])
+    probe.step()
+    probe.close()
+    GraphReading.take = take  # type: ignore[method-assign]
+    return max(sizes)
 
 
 class Watch:
@@ -123,8 +187,7 @@ def full(path: Path) -> dict[str, Any]:
         take(self, file)
 
     x = Tensor(np.ones((256, 128), np.float32))  # 128 KiB
-    plain = train(path.with_name("plain"), 8, Policy(), x, key_data_dump=False)
-    plain[0].close()
+    _, _, plain = train(path.with_name("off"), 8, Policy(), x, msprobe=False)
     GraphReading.take = later  # type: ignore[method-assign]
     threading.Timer(1, may_read.set).start()
     watch = Watch(path)
@@ -134,11 +197,11 @@ def full(path: Path) -> dict[str, Any]:
     probe.close()
     watch.end()
     GraphReading.take = take  # type: ignore[method-assign]
-    return {"most": watch.most, "equal": weights == plain[2]}
+    return {"most": watch.most, "equal": weights == plain}
 
 
-def twice(first: Path, second: Path) -> None:
-    """Record one network in two runs, one after the other."""
+def twice(first: Path, second: Path) -> str:
+    """Record one network in two runs; return what a third one is told that wants its elements."""
     network, x = Policy(), tensor(4, 3)
     for path in (first, second):
         probe = Probe.from_config({**ON, "step_end": 1, "dump_path": str(path)})
@@ -147,14 +210,24 @@ def twice(first: Path, second: Path) -> None:
             network(x)
         probe.step()
         probe.close()
+    path = first.with_name("third")
+    with Probe.from_config({**ON, "dump_path": str(path), "task": "tensor"}) as probe:
+        try:
+            probe.watch(actor=network)
+        except UsageError as error:
+            return str(error)
+    return ""
 
 
 def main(path: Path) -> None:
     """Run all of them."""
     seen: dict[str, Any] = {"same": same(path / "same", task="tensor")}
+    seen["reduced"] = same(path / "reduced")
+    seen["kinds"] = kinds(path / "kinds")
     seen["long"] = long(path / "long")
     seen["full"] = full(path / "full")
-    twice(path / "first", path / "second")
+    jitted(path / "jitted")
+    seen["third"] = twice(path / "first", path / "second")
     seen["twice"] = left(path / "first") or left(path / "second")
     network = Policy()
     probe = Probe.from_config({**ON, "dump_path": str(path / "killed")})

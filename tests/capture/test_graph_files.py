@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,10 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from graph_files_job import FOLDER, same, size_of  # noqa: E402
+from graph_files_job import FOLDER, jitted, kinds, same, size_of  # noqa: E402
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run  # noqa: E402
+from mindrlhf_msprobe.capture.graph_reduced import MOST_BYTES  # noqa: E402
 
 JOB = Path(__file__).with_name("graph_files_job.py")
 
@@ -61,6 +63,80 @@ def test_files_say_what_host_functions_say(
     assert json.loads((path / "same" / "run.json").read_text())["lost"] == {}
 
 
+def test_a_jitted_cell_stands_in_its_place(
+    job: tuple[Path, dict[str, Any]], tmp_path: Path, graph_mode: None
+) -> None:
+    """Among cells that PyNative runs, its children stand inside it, and it stands there once."""
+    path, _ = job
+    jitted(tmp_path / "jitted")
+    journal = Path("jitted", "actor_generate_sequences", "step0", "rank0", "records.jsonl")
+    assert entries(path / journal) == entries(tmp_path / journal)
+
+
+def leaves(content: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the tensors in what JSON holds."""
+    if isinstance(content, dict) and "dtype" in content:
+        yield path, content
+    elif isinstance(content, (dict, list)):
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, item in items:
+            yield from leaves(item, f"{path}.{key}")
+
+
+def recorded(run: Path) -> dict[str, dict[str, Any]]:
+    """Return what a run says of each tensor in its journals."""
+    found = {}
+    for journal in sorted(run.rglob("records.jsonl")):
+        for line in journal.read_text().splitlines():
+            entry = json.loads(line)
+            found |= dict(leaves(entry, f"{journal.relative_to(run)}:{entry['entry']}"))
+    return found
+
+
+def test_statistics_are_those_of_the_host(
+    job: tuple[Path, dict[str, Any]], tmp_path: Path, graph_mode: None
+) -> None:
+    """max, min and counts are the same, mean and norm to 1e-6; some bytes a tensor were written."""
+    path, seen = job
+    header = 128  # of a .npy file
+    assert header < seen["kinds"] <= header + MOST_BYTES
+    kinds(tmp_path / "kinds")
+    ours, theirs = recorded(path / "kinds"), recorded(tmp_path / "kinds")
+    assert ours.keys() == theirs.keys()
+    assert len(ours) > 30
+    of = {str(leaf["dtype"]) for leaf in ours.values()}
+    assert {"Float32", "Float16", "BFloat16", "Float64", "Int64", "UInt64", "Bool"} <= of
+    for name, leaf in ours.items():
+        host = dict(theirs[name])
+        empty = 0 in leaf["shape"]
+        assert ("fingerprint" in leaf) == empty, name  # nothing else says that bits are the same
+        host.pop("fingerprint")
+        leaf.pop("fingerprint", None)
+        size = max([abs(v) for v in (host["Max"], host["Min"]) if isinstance(v, float)], default=0)
+        for statistic, scale in (("Mean", size), ("Norm", host.get("Norm"))):
+            value, expected = leaf.pop(statistic), host.pop(statistic)
+            if isinstance(expected, float):
+                assert value == pytest.approx(expected, rel=1e-6, abs=1e-6 * scale), name
+            else:
+                assert value == expected, name
+        assert leaf == host, name
+
+
+def test_statistics_alone_never_prove_that_tensors_are_the_same(
+    job: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Training is as it is without; a parameter stands in its first call of a phase and step."""
+    path, seen = job
+    assert seen["reduced"] == seen["same"]
+    whole, reduced = recorded(path / "same"), recorded(path / "reduced")
+    assert {name for name in whole if ".parameters." not in name} == {
+        name for name in reduced if ".parameters." not in name
+    }
+    shutil.copytree(path / "reduced", tmp_path / "copy")
+    result = compare_runs(path / "reduced", tmp_path / "copy", output_path=tmp_path / "out")
+    assert result.verdict.status.value == "within_tolerance"
+
+
 def test_a_long_job_with_a_short_window_leaves_nothing(job: tuple[Path, dict[str, Any]]) -> None:
     """500 steps of which 2 are recorded: the folder stays small, and goes with the run."""
     path, seen = job
@@ -75,7 +151,7 @@ def test_a_long_job_with_a_short_window_leaves_nothing(job: tuple[Path, dict[str
 def test_above_the_bound_training_goes_on_and_losses_are_counted(
     job: tuple[Path, dict[str, Any]],
 ) -> None:
-    """Some 25 MB are written, of which 1 MB may wait; the weights are those of a run with room."""
+    """Some 25 MB are written, of which 1 MB may wait; the weights are those without a probe."""
     path, seen = job
     assert seen["full"]["equal"]
     assert seen["full"]["most"] < 8 << 20  # what is written between two looks comes on top
@@ -85,13 +161,14 @@ def test_above_the_bound_training_goes_on_and_losses_are_counted(
 
 
 def test_a_network_that_is_compiled_is_recorded_by_a_second_run(
-    job: tuple[Path, dict[str, Any]], tmp_path: Path
+    job: tuple[Path, dict[str, Any]],
 ) -> None:
-    """Its graphs write where the first run was; what they write is the second run's."""
+    """What its graphs write is the second run's; one that wants more than they have is refused."""
     path, seen = job
     assert not seen["twice"]
-    result = compare_runs(path / "first", path / "second", output_path=tmp_path)
-    assert result.verdict.status.value == "identical"
+    assert recorded(path / "first")
+    assert recorded(path / "first") == recorded(path / "second")
+    assert "has been compiled already" in seen["third"]
 
 
 def test_what_a_killed_job_left_goes_with_the_next_start(
