@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -95,6 +96,11 @@ class GenerateCalls:
             owner = next((k for k in kind.__mro__ if "generate" in vars(k)), None)
             if owner is not None and inspect.isfunction(vars(owner)["generate"]):
                 self._replace(owner, "generate", self._listening)
+                # Of the modules that define the class: the method itself may be a trainer's.
+                for module in {k.__module__ for k in kind.__mro__}:
+                    config = getattr(sys.modules.get(module), _CONFIG, None)
+                    if isinstance(config, type) and inspect.isfunction(vars(config).get("update")):
+                        self._replace(config, "update", self._updating)
 
     def close(self) -> None:
         """Give the classes their own methods back."""
@@ -107,16 +113,12 @@ class GenerateCalls:
     def _replace(self, owner: type, name: str, around: Callable[..., Any]) -> None:
         function = vars(owner)[name]
         if any(function is ours for *_, ours in self._replaced):
-            return
+            return  # done for another class
         ours = around(function)
         setattr(owner, name, ours)
         self._replaced.append((owner, name, function, ours))
 
     def _listening(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        config = getattr(function, "__globals__", {}).get(_CONFIG)
-        if isinstance(config, type) and inspect.isfunction(vars(config).get("update")):
-            self._replace(config, "update", self._updating)
-
         @functools.wraps(function)
         def generate(cell: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._wanted():
@@ -174,9 +176,8 @@ def arguments(
         elif kinds[name] is not inspect.Parameter.VAR_POSITIONAL:
             values[name] = value
     own = getattr(getattr(cell, "config", None), "__dict__", {})
-    return plain_settings(
-        {name: own.get(name) if value is None else value for name, value in values.items()}
-    )
+    given = {name: own.get(name) if value is None else value for name, value in values.items()}
+    return plain_settings({name: value for name, value in given.items() if value is not None})
 
 
 def plain_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -52,6 +53,7 @@ _OF_LOSS = {
 }
 #: What the train cell returns, in this order.
 _OF_TRAIN_STEP = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
+_OWN = "msprobe_own_keys"  # of MindRLHF's class for the section
 _EACH_REWARD = "rewards_per_func"  # samples × verifier functions
 
 
@@ -63,7 +65,8 @@ def allow_section(module: ModuleType) -> None:
     kind = module.GRPOConfig
     known = getattr(kind, SECTION, None)
     if isinstance(known, type):
-        setattr(kind, SECTION, type(known.__name__, (known,), {"__new__": _section_of}))
+        own = _keys_of_its_own(known)
+        setattr(kind, SECTION, type(known.__name__, (known,), {"__new__": _section_of, _OWN: own}))
     elif known is None:
         setattr(kind, SECTION, staticmethod(_section))
     else:  # done before
@@ -80,11 +83,25 @@ def _section(**values: Any) -> ProbeConfig:
     return load_config({SECTION: values})
 
 
-def _section_of(_kind: type, **values: Any) -> ProbeConfig:
-    return _section(**values)
+def _section_of(kind: Any, **values: Any) -> ProbeConfig:
+    """Return the section; what only MindRLHF's own class knows are attributes of it."""
+    own = getattr(kind, _OWN)
+    settings = _section(**{name: values[name] for name in values if name not in own})
+    for name, default in own.items():
+        object.__setattr__(settings, name, values.get(name, default))
+    return settings
 
 
-def _check_section(_config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
+def _keys_of_its_own(known: type) -> dict[str, Any]:
+    """Return the keys of MindRLHF's section that are none of ours, with their defaults."""
+    if not dataclasses.is_dataclass(known):
+        return {}
+    ours = {field.name for field in dataclasses.fields(ProbeConfig)}
+    others = [field for field in dataclasses.fields(known) if field.name not in ours]
+    return {field.name: getattr(known, field.name, None) for field in others}
+
+
+def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
     """Explain what is wrong with a section; MindRLHF itself would unpack it as it is."""
     try:
         content = read_yaml(Path(file_path))
@@ -98,7 +115,18 @@ def _check_section(_config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
                 f"{file_path}: the section {SECTION} is {what}; expected a mapping, "
                 f"with `msprobe: true` or `msprobe: false` as its first line."
             )
-        load_config(file_path)
+        own = getattr(getattr(type(config), SECTION, None), _OWN, {})
+        if foreign := [name for name in section if name in own]:
+            logger.warning(
+                "%s: %s of %s is known to MindRLHF and not to this probe: it is left to MindRLHF.",
+                file_path,
+                ", ".join(foreign),
+                SECTION,
+            )
+            ours = {name: section[name] for name in section if name not in own}
+            load_config({SECTION: ours})
+        else:
+            load_config(file_path)
     yield
 
 

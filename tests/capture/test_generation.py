@@ -74,15 +74,14 @@ class Own(nn.Cell):
 
 def train(path, network, calls, **settings):
     """Record steps of key data alone; `calls`: what generate is given in each."""
-    probe = Probe.from_config({**KEY_DATA, "dump_path": str(path), **settings})
-    probe.watch(actor=network)
-    for of_step in calls:
-        with probe.phase(GENERATE):
-            for arguments in of_step if isinstance(of_step, list) else [of_step]:
-                responses = network.generate(np.ones((1, 2)), **arguments)
-        probe.save_data(responses=responses)
-        probe.step()
-    probe.close()
+    with Probe.from_config({**KEY_DATA, "dump_path": str(path), **settings}) as probe:
+        probe.watch(actor=network)
+        for of_step in calls:
+            with probe.phase(GENERATE):
+                for arguments in of_step if isinstance(of_step, list) else [of_step]:
+                    responses = network.generate(np.ones((1, 2)), **arguments)
+            probe.save_data(responses=responses)
+            probe.step()
     return path
 
 
@@ -95,10 +94,18 @@ def test_what_the_configuration_holds_is_noted_once_and_changes_with_their_step(
     found = manifest(train(tmp_path / "a", Policy(), calls))["generation"][GENERATE]
     assert found["step"] == 0
     assert found["settings"] == {
-        **{"seed": 1, "streamer": None, "temperature": 0.5, "top_k": 3, "do_sample": False},
+        **{"seed": 1, "temperature": 0.5, "top_k": 3, "do_sample": False},
         "eos_token_id": [7, 8],
     }
     assert found["changes"] == [{"step": 2, "name": "temperature", "value": 0.25}]
+
+
+def test_a_temperature_that_is_put_in_by_a_method_around_it_is_noted(tmp_path, monkeypatch):
+    """As a script may do that changes MindFormers' method, without a trace of the original."""
+    before = Policy.generate
+    monkeypatch.setattr(Policy, "generate", lambda self, x, **k: before(self, x, temperature=0.1))
+    found = manifest(train(tmp_path / "a", Policy(), [{}]))["generation"][GENERATE]
+    assert found["settings"]["temperature"] == 0.1
 
 
 def test_arguments_of_a_method_without_a_configuration_are_noted(tmp_path):

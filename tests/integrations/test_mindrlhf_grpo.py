@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import mindspore as ms
@@ -233,6 +234,25 @@ def test_steps_that_its_msprobe_does_not_end(tmp_path, configure, monkeypatch, c
     assert run.steps == [0, 1, 2, 3]
     assert all(run.completed(step) for step in run.steps)
     assert caplog.text.count("MsProbe.step() is not called") == 1
+
+
+def test_a_key_of_mindrlhfs_own_section_is_left_to_it(tmp_path, configure, monkeypatch, caplog):
+    """A later version may know keys that this package does not; others are still mistakes."""
+    monkeypatch.setenv("STAND_IN_SHIPS_MSPROBE", "1")
+    configs = module("mindrlhf.configs.grpo_configs")
+    known = configs.GRPOConfig.msprobe_config
+    fields = [("own_dump", bool, False), ("own_level", int, 2)]
+    configs.GRPOConfig.msprobe_config = make_dataclass("MsprobeConfig", fields, bases=(known,))
+    mindrlhf.install()
+    section = {"msprobe": True, "key_data_dump": True}
+    path = configure({**section, "own_dump": True}, epochs=1)
+    train(path)
+    assert open_run(tmp_path / "run").finished
+    assert caplog.text.count("own_dump of msprobe_config is known to MindRLHF") == 1
+    read = configs.GRPOConfig(path).msprobe_config
+    assert (read.own_dump, read.own_level) == (True, 2)
+    with pytest.raises(ConfigError, match="key_data_dumb"):
+        configs.GRPOConfig(configure({**section, "own_dump": True, "key_data_dumb": True}))
 
 
 @pytest.mark.parametrize("section", [None, {**ALL, "msprobe": False}])
