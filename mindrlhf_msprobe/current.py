@@ -39,6 +39,7 @@ class Current:
         self._probes: list[tuple[Probe, Callable[[str, BaseException], None]]] = []
         self.compiled_without: set[str] = set()
         self._told: set[str] = set()
+        self._missed = False  # whether it was said that there is no probe
 
     def begin(self, probe: Probe, fault: Callable[[str, BaseException], None]) -> None:
         """Let a probe be the newest.
@@ -47,6 +48,7 @@ class Current:
             fault: told of what goes wrong while it records; raises it in strict mode.
         """
         self._probes.append((probe, fault))
+        self._missed = False
 
     def end(self, probe: Probe) -> None:
         """Forget a probe, if it is known."""
@@ -85,10 +87,12 @@ class Current:
 
     def probe_for(self, call: str) -> Probe | None:
         """Return the newest probe that records; where there is none, that is said once."""
-        if not (self._probes or self.expected):
-            self.tell_once(
-                f"{call} was called, but no probe records: nothing is saved. Make a Probe with "
-                f"`msprobe: true` before."
+        if not (self._probes or self.expected or self._missed):
+            self._missed = True
+            logger.warning(
+                "%s was called, but no probe records: nothing is saved, here and in other calls, "
+                "until there is one. Make a Probe with `msprobe: true` before.",
+                call,
             )
         return self.probe
 

@@ -38,20 +38,26 @@ DATA = "data"
 class _Saving(Question):
     """What `save` does where it stands: "now" in Python, "later" or "never" in a graph."""
 
+    call = "save"
+    suffix = ""  # of the key, behind the name
+
     def answer(self, name: Any) -> str:
         """Tell whether the graph that is compiled is to hand a value over."""
-        probe = CURRENT.probe_for(f"save({name!r}, …) in a graph that is compiled")
+        probe = CURRENT.probe_for(f"{self.call}({name!r}, …) in a graph that is compiled")
+        key = f"{name}{self.suffix}"
         if probe is None:
-            CURRENT.compiled_without.add(str(name))
+            CURRENT.compiled_without.add(key)
             return "never"
         if not isinstance(name, str):
-            CURRENT.tell_once(f"save() in a graph got the name {name!r}; expected a constant text.")
+            CURRENT.tell_once(
+                f"{self.call}() in a graph got the name {name!r}; expected a constant text."
+            )
             return "never"
         if not probe.config.key_data_dump:
-            CURRENT.compiled_without.add(name)
+            CURRENT.compiled_without.add(key)
             return "never"
         if is_vectorised():
-            probe.leave_out_data(name, "it is saved under vmap, jacrev or jacfwd")
+            probe.leave_out_data(key, f"{self.call}() stands under vmap, jacrev or jacfwd")
             return "never"
         CURRENT.wait = VALUES.wait
         return "later"
@@ -59,6 +65,13 @@ class _Saving(Question):
     def __call__(self, name: Any) -> str:
         """Tell that Python runs it."""
         return "now"
+
+
+class _SavingGradient(_Saving):
+    """What `save_grad` does where it stands, likewise."""
+
+    call = "save_grad"
+    suffix = "_grad"
 
 
 class _SaveNow(Question):
@@ -102,6 +115,7 @@ class _SaveGradientNow(Question):
 
 
 SAVING = _Saving()
+SAVING_GRADIENT = _SavingGradient()
 SAVE_NOW = _SaveNow()
 SAVE_GRADIENT_NOW = _SaveGradientNow()
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from mindrlhf_msprobe.capture.graph_compiled import gradient_saved, saved
-from mindrlhf_msprobe.capture.graph_keydata import SAVE_GRADIENT_NOW, SAVE_NOW, SAVING
+from mindrlhf_msprobe.capture.graph_keydata import (
+    SAVE_GRADIENT_NOW,
+    SAVE_NOW,
+    SAVING,
+    SAVING_GRADIENT,
+)
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import UsageError
 
@@ -42,7 +47,7 @@ def save_grad(save_dir: Any, name: Any, tensor: Any) -> Any:
         name: a text; inside a graph a constant.
         tensor: of floating point or complex numbers.
     """
-    mode = SAVING(name)
+    mode = SAVING_GRADIENT(name)
     if mode == "now":
         return SAVE_GRADIENT_NOW(name, tensor)
     if mode == "later":

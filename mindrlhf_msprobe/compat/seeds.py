@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+import sys
 from typing import Any
 
 from mindrlhf_msprobe.errors import UsageError
@@ -14,6 +16,9 @@ _REMOVED = "_msprobe_without_dropout"
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
     """Set the seeds of Python, numpy and MindSpore. Call it before the networks are built.
+
+    Where PyTorch is imported, its seed and its determinism are set, too, and MindSpore may be
+    missing; its dropout stays.
 
     Args:
         seed: 0 … 2**32 - 1.
@@ -28,14 +33,22 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
         if not isinstance(value, bool):
             raise UsageError(f"seed_all({name}={value!r}); expected True or False.")
-    import mindspore
     import numpy
 
+    torch = sys.modules.get("torch")
+    torch = torch if hasattr(torch, "manual_seed") else None
     os.environ["PYTHONHASHSEED"] = str(seed)
     os.environ["HCCL_DETERMINISTIC"] = str(mode).lower()
     random.seed(seed)
-    mindspore.set_seed(seed)
     numpy.random.seed(seed)
+    if torch is not None:
+        torch.manual_seed(seed)
+        torch.use_deterministic_algorithms(mode, warn_only=True)
+    if torch is not None and importlib.util.find_spec("mindspore") is None:
+        return
+    import mindspore
+
+    mindspore.set_seed(seed)
     mindspore.set_context(deterministic="ON" if mode else "OFF")
     if rm_dropout:
         _remove_dropout()

@@ -46,6 +46,7 @@ def _as_before(monkeypatch):
     monkeypatch.setattr(CURRENT, "expected", False)
     monkeypatch.setattr(CURRENT, "compiled_without", set())
     monkeypatch.setattr(CURRENT, "_told", set())
+    monkeypatch.setattr(CURRENT, "_missed", False)
     before = ms.get_context("mode")
     yield
     ms.set_context(mode=before)
@@ -114,14 +115,39 @@ def test_what_was_compiled_without_a_probe_is_coverage(tmp_path, caplog):
     cell = trainer(Loss())
     x = Tensor(np.ones((2, 4), np.float32))
     cell(x)
-    assert caplog.text.count("no probe records") > 0
+    assert caplog.text.count("no probe records") == 1
     with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))) as probe:
         cell(x)
         probe.step()
     run = open_run(tmp_path)
     assert run.keys == []
-    assert set(run.coverage()["key_data"]) >= {"y", "tree", "loss"}
+    assert set(run.coverage()["key_data"]) >= {"y", "y_grad", "tree", "loss"}
     assert "while no probe took key data" in caplog.text
+
+
+def test_what_is_compiled_again_with_a_probe_is_no_coverage(tmp_path, caplog):
+    """Each key that the first graph would have saved comes from another one, gradients too."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    x = Tensor(np.ones((2, 4), np.float32))
+    trainer(Loss())(x)
+    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+        trainer(Loss())(x)
+        step()
+    run = open_run(tmp_path)
+    assert run.keys == KEYS
+    assert not run.coverage().get("key_data")
+    assert "while no probe took key data" not in caplog.text
+
+
+def test_after_a_run_it_is_said_again(tmp_path, caplog):
+    """Once for all names, and once more when there was a probe between."""
+    for name in ("a", "b"):
+        save("ignored", name, 1.0)
+    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+        save("ignored", "a", 1.0)
+    for name in ("a", "b"):
+        save("ignored", name, 1.0)
+    assert caplog.text.count("no probe records") == 2
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -117,3 +117,33 @@ def test_pytorch_is_not_imported(tmp_path):
     done = run_python(dedent(program), tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(open_run(tmp_path / "run").key_data("x")) == 2
+
+
+WITHOUT_MINDSPORE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "mindspore":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import importlib.util
+importlib.util.find_spec = lambda name, package=None: None
+import torch
+from mindrlhf_msprobe import SingleComparator, SingleSave, seed_all
+drawn = []
+for run in ("a", "b"):
+    seed_all(seed=7, mode=True)
+    SingleSave(run)
+    SingleSave.save({"x": torch.rand(3)})
+    SingleSave.step()
+SingleComparator.compare("a", "b", "out")
+"""
+
+
+def test_without_mindspore(torch, tmp_path):
+    """A script of PyTorch alone: seeds, saves and comparing work, and give the same twice."""
+    done = run_python(WITHOUT_MINDSPORE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert read_json(tmp_path / "out/verdict.json")["status"] == "identical"
