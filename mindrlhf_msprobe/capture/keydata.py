@@ -65,7 +65,7 @@ def describe_key_data(
 
     def tensor(value: Any, path: str) -> Any:
         try:
-            host = _torch_to_host(value) if is_torch_tensor(value) else to_host(value)
+            host = to_host(value) if is_tensor(value) else _of_torch_or_number(value)
         except Exception as error:
             described.unsaved[path] = f"{type(error).__name__}: {error}"
             return Leaf(type(value).__name__, error=described.unsaved[path])
@@ -92,7 +92,9 @@ def _numbered(key: str, path: str) -> str:
     return f"{key}{number or 0}{dot}{inside}"
 
 
-def _torch_to_host(value: Any) -> HostTensor:
+def _of_torch_or_number(value: Any) -> HostTensor:
+    if not is_torch_tensor(value):
+        return to_host(value)
     dtype, array = elements_of(value)
     contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return HostTensor("torch.Tensor", dtype, contiguous)

@@ -31,11 +31,13 @@ def elements_of(tensor: Any) -> tuple[str, np.ndarray]:
     """
     torch = sys.modules["torch"]
     found = tensor.detach()
-    if found.layout is not torch.strided:
+    if getattr(found, "layout", None) is not getattr(torch, "strided", None):
         found = found.to_dense()
-    if found.is_quantized:
+    if getattr(found, "is_quantized", False):
         found = found.dequantize()
-    found = found.resolve_conj().resolve_neg().cpu()
+    for resolve in ("resolve_conj", "resolve_neg"):  # which older versions do not have
+        found = getattr(found, resolve, lambda same=found: same)()
+    found = found.cpu()
     dtype = str(found.dtype).rpartition(".")[2]
     if dtype == "bfloat16":
         return BFLOAT16, found.contiguous().view(torch.int16).numpy().view(np.uint16)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,6 +119,36 @@ def test_pytorch_is_not_imported(tmp_path):
     done = run_python(dedent(program), tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(open_run(tmp_path / "run").key_data("x")) == 2
+
+
+class StandIn:
+    """What is needed of PyTorch's tensors, as its oldest versions have it."""
+
+    def __init__(self, array: np.ndarray, dtype: str) -> None:
+        self.array, self.dtype = array, f"torch.{dtype}"
+
+    def detach(self) -> StandIn:
+        return self
+
+    def cpu(self) -> StandIn:
+        return StandIn(self.array.copy(), self.dtype.removeprefix("torch."))
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+
+def test_where_pytorch_is_not_installed(tmp_path, monkeypatch):
+    """A stand-in is saved as PyTorch's tensors are: as itself, and in structures."""
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=StandIn))
+    tensor = StandIn(np.arange(6.0).reshape(2, 3).T, "float64")
+    SingleSave(tmp_path / "run", fmk="pytorch")
+    SingleSave.save({"x": tensor, "nested": {"mask": StandIn(np.ones(2, np.uint8), "uint8")}})
+    SingleSave.step()
+    found = read(tmp_path / "run")
+    assert found["x"][0] == "Float64"
+    np.testing.assert_array_equal(found["x"][1], tensor.array)
+    (record,) = open_run(tmp_path / "run").key_data("nested")[0].records
+    assert (record.path, record.leaf.dtype, record.leaf.type) == ("mask", "UInt8", "torch.Tensor")
 
 
 WITHOUT_MINDSPORE = """
