@@ -120,8 +120,11 @@ def holds_only_a_copy(output: Path) -> bool:
     """
     if not any(_is_file(output / name) for name in (VERDICT_FILE, SUMMARY_FILE)):
         return True
+    path = output / VERDICT_FILE
     try:
-        original = json.loads((output / VERDICT_FILE).read_bytes())[KEPT_AS]
+        if path.is_symlink() or path.stat().st_size > _MOST_OF_A_VERDICT:
+            return False
+        original = json.loads(path.read_bytes())[KEPT_AS]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
     if not (isinstance(original, str) and Path(original).name == original):

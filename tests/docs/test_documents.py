@@ -30,7 +30,10 @@ from mindrlhf_msprobe import ProbeConfig, load_config
 from mindrlhf_msprobe.cli import _COMMANDS, _parser
 
 #: The README's two commands that install the package: .ci/run runs them as they are written.
-RUN_BY_CI = ("mindrlhf-msprobe demo --output demo_out", "python -m pytest")
+RUN_BY_CI = (
+    "mindrlhf-msprobe demo --output demo_out",
+    "python -m pytest -n 2 --dist loadfile",
+)
 _USES = ("bash", "python")  # blocks that use files
 PAGES = [pytest.param(page, id=page.name) for page in ENGLISH]
 
