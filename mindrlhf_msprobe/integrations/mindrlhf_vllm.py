@@ -26,6 +26,7 @@ import numpy as np
 from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session
+from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import GENERATE
 
 LOG_PROB = "rollout_log_prob"
@@ -72,6 +73,14 @@ class VllmGeneration:
         self._building = True
         try:
             yield
+        except Exception:
+            session = self._session()
+            if self._model is not None and session is not None and session.records(GENERATE):
+                logger.warning(
+                    "vLLM was being built when this happened, and its network is recorded. If it "
+                    "cannot be compiled with probes, actor_infer_dump: false leaves it as it is."
+                )
+            raise
         finally:
             self._building = False
 

@@ -107,7 +107,7 @@ class Session:
             optimizer: its optimizer.
         """
         role = self._phases[phase].role
-        recorded = self.probe.config.records_phase(self._phases[phase])
+        recorded = self.records(phase)
         try:
             network = _reach(owner, path) if path else owner
             if network is None:
@@ -126,6 +126,10 @@ class Session:
             self.leave_out(phase, f"{where}: {error}")
         else:
             self._networks[phase] = network
+
+    def records(self, phase: str) -> bool:
+        """Tell whether a phase is switched on."""
+        return self.probe.config.records_phase(self._phases[phase])
 
     def watch_optimizer(self, phases: Sequence[str], optimizer: Any) -> None:
         """Watch the optimizer of the networks that are trained in phases, built after them."""

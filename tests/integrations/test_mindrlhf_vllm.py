@@ -189,6 +189,19 @@ def test_a_vllm_without_any_of_the_names_is_said_once(train, caplog):
     assert LOG_PROB in coverage["key_data"]
 
 
+def test_an_engine_that_cannot_be_built_raises_as_it_would(train, caplog):
+    worker = module("vllm.v1.worker.gpu_worker").Worker
+
+    def fails(self):
+        raise RuntimeError("not compiled")
+
+    worker.determine_available_memory = fails
+    mindrlhf.install()
+    with pytest.raises(RuntimeError, match="not compiled"):
+        train()
+    assert "actor_infer_dump: false leaves it as it is" in caplog.text
+
+
 def test_mindformers_generating_with_vllms_network(train):
     """use_vllm: 2."""
     network = module("vllm_mindspore.model_executor.models.mf_models.qwen2").ParallelQwenForCausalLM
