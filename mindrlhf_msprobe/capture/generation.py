@@ -170,7 +170,9 @@ def arguments(
     bound.apply_defaults()
     kinds = {name: p.kind for name, p in bound.signature.parameters.items()}
     values: dict[str, Any] = {}
-    for name, value in list(bound.arguments.items())[2:]:  # behind the cell and the prompts
+    for place, (name, value) in enumerate(bound.arguments.items()):
+        if place < 2 and not (place and isinstance(value, (bool, int, float))):
+            continue  # the cell, and the prompts
         if kinds[name] is inspect.Parameter.VAR_KEYWORD:
             values.update(value)
         elif kinds[name] is not inspect.Parameter.VAR_POSITIONAL:

@@ -34,7 +34,7 @@ from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.next_size import size_of
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
 from mindrlhf_msprobe.comparison.place import Job, JudgedPlace, PairWork, judge_pair, judge_whole
-from mindrlhf_msprobe.comparison.preflight import preflight
+from mindrlhf_msprobe.comparison.preflight import preflight, without_consequences
 from mindrlhf_msprobe.comparison.tally import is_folded
 from mindrlhf_msprobe.comparison.texts import load_decoder
 from mindrlhf_msprobe.comparison.timeline import END
@@ -276,6 +276,8 @@ def _conclude(
     problems += [f"{name}: {lost}" for name, side in zip(names, sides[:2]) for lost in side.lost]
     whole = partial(judge_whole, job)
     verdict = conclude(judged, job.sides, job.plan, whole, before, _left_out(job), earlier, unread)
+    if verdict.first_divergence is not None:
+        before = without_consequences(before, verdict.first_divergence.step)
     verdict = replace(verdict, first_divergence=_both_phases(verdict.first_divergence, job))
     return Comparison(
         run_a=a,

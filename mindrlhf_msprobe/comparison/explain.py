@@ -22,7 +22,7 @@ from mindrlhf_msprobe.comparison.next_update import DECIDED, next_update, with_p
 from mindrlhf_msprobe.comparison.non_finite import sides
 from mindrlhf_msprobe.comparison.occasion import occasion_of
 from mindrlhf_msprobe.comparison.pairing import Pair
-from mindrlhf_msprobe.comparison.preflight import remark
+from mindrlhf_msprobe.comparison.preflight import remark, without_consequences
 from mindrlhf_msprobe.comparison.timeline import DATA, END
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -86,6 +86,7 @@ def explain(
     phase = phase_table({}).get(finding.phase or "")
     cause = _NAMED_CAUSES.get(finding.status, cause)
     checks = check_first(preflight, step, index, cause, origin, runs)
+    preflight = without_consequences(preflight, finding.step)
     hint = remark(preflight, phase.role if phase else None, told=bool(checks))
     occasion = occasion_of(step, index)
     by_name = step.left_out and not step.left_out.all_else

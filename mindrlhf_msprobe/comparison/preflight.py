@@ -17,7 +17,11 @@ from mindrlhf_msprobe.comparison.preflight_generation import (
     compare_random_states,
 )
 from mindrlhf_msprobe.comparison.preflight_networks import compare_networks
-from mindrlhf_msprobe.comparison.preflight_remark import GENERATOR_STATES, remark
+from mindrlhf_msprobe.comparison.preflight_remark import (
+    GENERATOR_STATES,
+    remark,
+    without_consequences,
+)
 from mindrlhf_msprobe.comparison.preflight_values import (
     DIRECTORY,
     Found,
@@ -42,7 +46,7 @@ from mindrlhf_msprobe.storage.manifest import (
 )
 from mindrlhf_msprobe.storage.reader import Run
 
-__all__ = ["MAX_DIFFERENCES", "preflight", "remark"]
+__all__ = ["MAX_DIFFERENCES", "preflight", "remark", "without_consequences"]
 
 MAX_DIFFERENCES = 1000
 

@@ -95,7 +95,12 @@ def compare_random_states(
 
 
 def states_differ(runs: tuple[Run, Run], rank: int, name: str, step: int) -> bool | None:
-    """Tell whether a random generator began a step in other states; None where it is not known."""
+    """Tell whether a random generator began a step in other states; None where it is not known.
+
+    Of two ranks of one run it is not asked.
+    """
+    if runs[0] is runs[1]:
+        return None
     sides = [_states_of(run, rank) for run in runs]
     for generator, states in _apart(*sides):
         if generator == name and step in states:

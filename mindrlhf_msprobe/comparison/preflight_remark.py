@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights, counted
 
 #: Seeds of which only a fingerprint of the generator's state is known.
 GENERATOR_STATES = ("numpy_state", "random_state", "mindspore_state")
+
+
+def without_consequences(preflight: Preflight, step: int) -> Preflight:
+    """Return a preflight without the states of generators that part after runs have parted.
+
+    Args:
+        step: of the first divergence: what is drawn after it may be another number of numbers.
+    """
+    kept = tuple(
+        d
+        for d in preflight.differences
+        if d.step is None or d.step <= step or not d.name.startswith(GENERATOR_STATES)
+    )
+    return dataclasses.replace(preflight, differences=kept)
 
 
 def remark(preflight: Preflight, role: str | None, *, told: bool = False) -> str:

@@ -235,6 +235,29 @@ def test_a_state_that_parts_later_is_named_before_what_generation_drew(tmp_path)
     assert first.check_first[0].what.step == 2
 
 
+def test_states_that_part_because_the_runs_have_parted_are_not_listed(tmp_path):
+    """After other responses other numbers are drawn: that explains nothing."""
+    paths = []
+    for name in "ab":
+        np.random.seed(1)
+        random.seed(1)
+        network, path = Policy(), tmp_path / name
+        with Probe.from_config({**KEY_DATA, "dump_path": str(path)}) as probe:
+            probe.watch(actor=network)
+            for step in range(3):
+                with probe.phase(GENERATE):
+                    pass
+                parts = name == "b" and step == 1
+                np.random.rand(2 if parts else 1)
+                probe.save_data(responses=np.array([int(parts)]))
+                probe.step()
+        paths.append(path)
+    result = compare_runs(*paths)
+    assert result.verdict.first_divergence.step == 1
+    assert not [d for d in result.preflight.differences if d.section == "seeds"]
+    assert "generator" not in result.verdict.first_divergence.explanation
+
+
 def test_states_alone_are_no_divergence(tmp_path):
     calls = [{"seed": 1}] * 3
     np.random.seed(1)
