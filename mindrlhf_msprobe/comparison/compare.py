@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.comparison.earlier import load_earlier, relation
@@ -28,8 +29,6 @@ from mindrlhf_msprobe.comparison.filters import (
 )
 from mindrlhf_msprobe.comparison.folding import FOLD_ABOVE, Folding
 from mindrlhf_msprobe.comparison.judged import LeftOut, is_filtered
-from mindrlhf_msprobe.comparison.msprobe_mapping.files import Given, Kind, load_msprobe_mapping
-from mindrlhf_msprobe.comparison.msprobe_mapping.partners import Unused
 from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.next_size import size_of
 from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
@@ -59,6 +58,9 @@ from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.ending import RUNNING
 from mindrlhf_msprobe.storage.layout import RUN_FILE
 from mindrlhf_msprobe.storage.reader import Run, open_run
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.msprobe_mapping.files import Given, MsprobeMapping
 
 _PathLike = str | Path
 ENGINES = ("local", "ray")
@@ -162,11 +164,12 @@ def compare_runs(
     if chosen.keys and phases is not None:
         raise UsageError("keys and phases are both given; expected one: phases hold no key data.")
     earlier = None if after is None else load_earlier(after)
-    given = {
-        **{Kind.CELL: cell_mapping, Kind.API: api_mapping},
-        **{Kind.DATA: data_mapping, Kind.LAYER: layer_mapping},
-    }
-    of_msprobe, remarks = load_msprobe_mapping(given)
+    of_msprobe, remarks = _msprobe_mapping(
+        cell_mapping=cell_mapping,
+        api_mapping=api_mapping,
+        data_mapping=data_mapping,
+        layer_mapping=layer_mapping,
+    )
     if mapping is not None and of_msprobe is not None:
         raise UsageError(
             f"mapping and {of_msprobe.kind.value} are both given; expected one of them."
@@ -659,11 +662,22 @@ def _check_ranks(ranks: tuple[int, int] | None, a: Run, b: Run) -> None:
             )
 
 
+def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[str]]:
+    """Read the mapping of msprobe's that counts, if one is given; most comparisons have none."""
+    if all(value is None or value is False for value in given.values()):
+        return None, []
+    from mindrlhf_msprobe.comparison.msprobe_mapping.files import Kind, load_msprobe_mapping
+
+    return load_msprobe_mapping({Kind(name): value for name, value in given.items()})
+
+
 def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[str]:
     """Say which names of one of msprobe's mappings are of nothing in A."""
     mapping = job.msprobe_mapping
     if mapping is None:
         return []
+    from mindrlhf_msprobe.comparison.msprobe_mapping.partners import Unused
+
     left = Unused(mapping)
     for place in places:
         if not left.names:

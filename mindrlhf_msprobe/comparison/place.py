@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.comparison.filters import Filters, PlaceFilter
-from mindrlhf_msprobe.comparison.msprobe_mapping.files import MsprobeMapping
 from mindrlhf_msprobe.comparison.names import NameRule
 from mindrlhf_msprobe.comparison.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.pairing import Pair, StepData, StepPlan, plan_step
@@ -47,6 +46,7 @@ from mindrlhf_msprobe.storage.records import Record
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.key_pieces import KeyPieces
     from mindrlhf_msprobe.comparison.micro_batches import MicroBatches
+    from mindrlhf_msprobe.comparison.msprobe_mapping.files import MsprobeMapping
 
 _AT_OPTIMIZER = (
     "gradients of parameters, the one run's as they arose, the other's as they entered the "
