@@ -297,8 +297,11 @@ class EagerCapture:
             self._leave(cell, output)
 
     def _read_files(self, cell: nn.Cell) -> None:
-        """Read what graphs wrote, before a jitted cell begins and before it ends."""
-        if not (self._reads_files and is_jitted(cell)):
+        """Read what graphs wrote, before a jitted or an outermost cell begins and ends."""
+        if not self._reads_files:
+            return
+        outermost = all(frame.cell == id(cell) for frame in self._frames())
+        if not (outermost or is_jitted(cell)):
             return
         with self._guard("what a compiled graph wrote"):
             from mindrlhf_msprobe.capture import graph_ascend

@@ -129,7 +129,7 @@ def before_phase() -> None:
     """Save the key data that graphs wrote while no phase was open, and forget the rest."""
     try:
         wait()
-    except TimeoutError as error:
+    except OSError as error:  # they do not come, or the folder cannot be listed
         VALUES.fault(error)
 
 
@@ -140,7 +140,7 @@ def after_phase(receiver: Receiver) -> None:
     """Hand over what graphs wrote."""
     try:
         wait()
-    except TimeoutError as error:
+    except OSError as error:
         receiver.fault("files that a graph writes", error)
 
 

@@ -1,9 +1,10 @@
 """Empties the folders into which compiled graphs write, while the graphs run.
 
-One thread looks at the folders fifty times a second, more often while files come. What nobody
-wants, because no phase records, is removed unread; the rest is read by another thread, in the order
-in which it was written. When what waits to be read takes more room than it may, further tensors are
-removed unread, and each is reported as lost. Nothing in here imports MindSpore.
+One thread looks at the folders: fifty times a second while a phase records, more often while files
+come, seldom otherwise. What nobody wants, because no phase records, is removed unread; the rest is
+read by another thread, in the order in which it was written. When what waits to be read takes more
+room than it may, further tensors are removed unread, and each is reported as lost. Nothing in here
+imports MindSpore.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from mindrlhf_msprobe.units import size as in_words
 #: The kind of the files by which one knows that all before them have been written.
 FENCE = "fence"
 
-_INTERVAL = 0.02  # seconds between two looks at the folders
+_INTERVAL = 0.02  # seconds between two looks at the folders, while a phase records
 _BUSY_INTERVAL = 0.002  # likewise, while files come
+_IDLE_INTERVAL = 0.5  # likewise, while none does and no files come
 _PATIENCE = 60.0  # seconds without any file that a fence waits
-_SETTLED = 1.0  # seconds after which a file that is not whole will not be, others having followed
+_NO_PATIENCE = 1.0  # likewise, after one waited in vain: there may be no room for its file
+_SETTLED = 1.0  # seconds after which a file is not written any more, others having followed
 
 
 class FolderFullError(Exception):
@@ -52,6 +55,10 @@ class CutShortError(Exception):
 
 class Reader(Protocol):
     """Takes the files; called by one thread at a time, in the order of their numbers."""
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a phase is open."""
 
     def wants(self, kind: str) -> bool:
         """Tell whether files of a kind are read now; otherwise they are removed."""
@@ -97,7 +104,9 @@ class Drain:
         self._unfinished: tuple[Path, int, float] | None = None  # a file, its size, since when
         self._numbers = itertools.count(1)
         self._fences: dict[int, threading.Event] = {}
+        self._patience = _PATIENCE
         self._stopped = threading.Event()
+        self._woken = threading.Event()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -119,6 +128,7 @@ class Drain:
     def stop(self) -> None:
         """Stop the threads; what still waits is read first."""
         self._stopped.set()
+        self._woken.set()
         self._queue.put(None)
         with self._looking:
             threads, self._threads = self._threads, []
@@ -148,13 +158,16 @@ class Drain:
             write(number)
             while not event.wait(0.001):
                 self.look()
-                if time.monotonic() - self._moved > _PATIENCE:
+                if time.monotonic() - self._moved > self._patience:
+                    waited, self._patience = self._patience, min(_NO_PATIENCE, self._patience)
                     raise TimeoutError(
-                        f"compiled graphs have written nothing for {_PATIENCE:.0f} s, and their "
-                        f"last files are missing"
+                        f"compiled graphs have written nothing for {waited:.0f} s, and their last "
+                        f"files are missing; is the disk full?"
                     )
+            self._patience = _PATIENCE
         finally:
             self._fences.pop(number, None)
+            self._woken.set()
 
     def look(self) -> None:
         """Look at the folders once."""
@@ -169,10 +182,11 @@ class Drain:
         files = [file for file in self._found() if self._last < file.order <= newest]
         for file in sorted(files, key=lambda file: file.order):
             error: Exception | None = None
-            if not file.is_whole:
-                if not self._is_given_up(file, newest):
+            if not file.closed:
+                if not self._is_left(file, newest):
                     return
-                error = CutShortError(file)
+                if not file.is_whole:
+                    error = CutShortError(file)
             self._pass_on(file, error)
             self._last, self._moved = file.order, time.monotonic()
 
@@ -196,20 +210,34 @@ class Drain:
             error = None  # that it was written says all
         self._queue.put((file, error))
 
-    def _is_given_up(self, file: GraphFile, newest: int) -> bool:
-        """Tell whether a file that is not whole will never be: others came, and it did not grow."""
-        now = time.monotonic()
+    def _is_left(self, file: GraphFile, newest: int) -> bool:
+        """Tell whether a file is not written any more: others came, and it did not grow.
+
+        It was cut short, or its file system does not show that it was closed.
+        """
+        if newest == file.order and file.kind != FENCE:
+            return False
+        if time.time() - file.changed > _SETTLED:
+            return True
+        now = time.monotonic()  # which no clock of another machine is asked for
         if self._unfinished is None or self._unfinished[:2] != (file.path, file.size):
             self._unfinished = file.path, file.size, now
-        return newest > file.order and now - self._unfinished[2] > _SETTLED
+        return now - self._unfinished[2] > _SETTLED
 
     def _look_again_and_again(self) -> None:
         interval = _INTERVAL
-        while not self._stopped.wait(interval):
+        while not self._stopped.is_set():
+            self._woken.wait(interval)
+            self._woken.clear()
             before = self._last
             with suppress(OSError):  # a directory that cannot be listed now
                 self.look()
-            interval = _BUSY_INTERVAL if self._last > before else _INTERVAL
+            if self._last > before:
+                interval = _BUSY_INTERVAL
+            elif self._reader.is_recording:
+                interval = _INTERVAL
+            else:
+                interval = min(2 * interval, _IDLE_INTERVAL)
 
     def _read(self) -> None:
         while (item := self._queue.get()) is not None:

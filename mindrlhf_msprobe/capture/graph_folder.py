@@ -161,7 +161,8 @@ def _make(run: _Run) -> None:
             return
     except OSError:
         pass
-    run.folder, run.temporary = _in_temporary().folder, True
+    with suppress(OSError):  # TensorDump will say where it cannot write
+        run.folder, run.temporary = _in_temporary().folder, True
 
 
 def _in_temporary() -> _Run:

@@ -47,6 +47,11 @@ class GraphReading:
         self._without: dict[int, list[int]] = {}
         self._values: list[int] = []  # that are saved, and not yet closed
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether a phase is open."""
+        return SITES.receiver is not None
+
     def wants(self, kind: str) -> bool:
         """Tell whether files of a kind are read now; otherwise they are removed."""
         if kind in _OF_KEY_DATA:

@@ -34,6 +34,7 @@ class GraphFile(NamedTuple):
         order: its place among all files of the process.
         size: bytes.
         closed: whether it is not writable: TensorDump takes that away once a file is whole.
+        changed: when it was written into last, in seconds since 1970.
     """
 
     kind: str
@@ -42,12 +43,11 @@ class GraphFile(NamedTuple):
     path: Path
     size: int
     closed: bool
+    changed: float
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of it is missing: it was closed, or has the size its header says."""
-        if self.closed:
-            return True
+        """Whether nothing of it is missing: it has the size its header says."""
         try:
             open_npy(self.path)
         except (ArrayFileError, OSError, ValueError):
@@ -78,7 +78,8 @@ def files_in(folder: Path) -> Iterator[GraphFile]:
             if stat.S_ISREG(status.st_mode):
                 closed = not status.st_mode & _WRITABLE
                 kind, probe, order = match["kind"], int(match["probe"]), int(match["order"])
-                yield GraphFile(kind, probe, order, Path(entry.path), status.st_size, closed)
+                path, size, changed = Path(entry.path), status.st_size, status.st_mtime
+                yield GraphFile(kind, probe, order, path, size, closed, changed)
 
 
 def remove_folder(folder: Path) -> None:

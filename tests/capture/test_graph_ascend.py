@@ -255,10 +255,14 @@ def test_no_more_waits_than_may(folder: Path, drain: Callable[..., Drain]) -> No
 def test_files_that_do_not_come_are_not_waited_for_for_ever(
     folder: Path, drain: Callable[..., Drain], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A device that writes nothing more costs a moment, not the job."""
-    monkeypatch.setattr(graph_drain, "_PATIENCE", 0.1)
-    with pytest.raises(TimeoutError, match="have written nothing"):
-        drain(GraphReading()).fence(lambda number: None)
+    """A device that writes nothing more costs a moment, and less at each phase that follows."""
+    monkeypatch.setattr(graph_drain, "_PATIENCE", 1.0)
+    monkeypatch.setattr(graph_drain, "_NO_PATIENCE", 0.01)
+    draining = drain(GraphReading())
+    for waited in ("1 s", "0 s", "0 s"):
+        with pytest.raises(TimeoutError, match=f"have written nothing for {waited}"):
+            draining.fence(lambda number: None)
+    draining.fence(fence(folder))  # it writes again
 
 
 def test_only_files_of_graphs_are_removed(folder: Path, tmp_path: Path) -> None:
