@@ -111,7 +111,8 @@ class VllmGeneration:
     def _prepare(self, module: ModuleType) -> None:
         """Wrap the loading of a model, in each class that is a worker of vLLM."""
         for value in list(vars(module).values()):
-            if not isinstance(value, type) or value.__module__ != module.__name__:
+            # By its type: a lazy module must not be asked for its class.
+            if not issubclass(type(value), type) or value.__module__ != module.__name__:
                 continue
             own = vars(value)
             if "get_model" in own and inspect.isfunction(own.get("load_model")):

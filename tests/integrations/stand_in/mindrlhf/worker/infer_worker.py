@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 import numpy as np
+from mindspore.common.api import _pynative_executor
 
 from mindrlhf.configs.grpo_configs import VllmMode
 from mindrlhf.models.grpo_models import CausalLMHybrid, GRPOModelInfer
@@ -34,12 +35,15 @@ class InferWorker:
         return executor.driver_worker.worker.model_runner.model.network
 
     def _vllm_generate(self, prompts):
-        return self.inference_engine.generate(
+        _pynative_executor.set_async_for_graph(True)
+        outputs = self.inference_engine.generate(
             prompts=None,
             sampling_params=self.sampling_params,
             prompt_token_ids=prompts.tolist(),
             use_tqdm=False,
         )
+        _pynative_executor.set_async_for_graph(False)
+        return outputs
 
     def load(self):
         self.on_device = True
