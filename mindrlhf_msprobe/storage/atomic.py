@@ -145,7 +145,7 @@ def is_temporary_of_ours(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
-_TEMPORARY = re.compile(r"\..+\.[0-9]{1,10}(?:-[0-9])?\.msprobe\.tmp", re.DOTALL)
+_TEMPORARY = re.compile(r"\..+\.[0-9]{1,10}(?:-[0-9]{1,18})?\.msprobe\.tmp", re.DOTALL)
 _MOST_NAMES = 10
 
 

@@ -7,6 +7,7 @@ beside its place and renamed in.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import threading
 from collections import Counter
@@ -118,6 +119,7 @@ class RunWriter:
         # Of the writing thread: the directories made, and what was written where, each by its step.
         self._key_data_dirs: dict[Path, int] = {}
         self._key_data: dict[tuple[int, str, Path], None] = {}  # what was saved, in that order
+        self._saves = itertools.count()
         self._places = OwnPlaces(root, rank, self._place_lost)
         self._lost_before: dict[Path, int] = {}  # directory → the step before which it was lost
         self._networks_noted = False
@@ -257,7 +259,9 @@ class RunWriter:
         what = _named(key)
         step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
         directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
-        temporary = temporary_of(step_dir / "save" if micro_step is None else directory)
+        # Several threads may save at one micro-step: each makes its files in a place of its own.
+        beside = step_dir / "save" if micro_step is None else directory
+        temporary = temporary_of(beside, next(self._saves))
         sizes: list[int] = []
 
         def write_arrays(copies: Mapping[str, np.ndarray]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -150,3 +151,30 @@ def test_files_of_the_guide_are_read(tmp_path):
     result = compare_runs(tmp_path / "ours", tmp_path / "guide")
     assert (result.verdict.status, result.verdict.compared) == (Outcome.IDENTICAL, 13)
     SingleComparator.compare(tmp_path / "guide", tmp_path / "ours", tmp_path / "out")
+
+
+def test_many_threads_save_at_one_micro_step(tmp_path):
+    """None is in another's way: the last one stays whole, and nothing is lost."""
+    SingleSave(tmp_path / "run", numbered=True)
+
+    def work(value: int) -> None:
+        for number in range(20):
+            at = number % 2 or None
+            SingleSave.save_ex({"x": [np.full(3, value)] * (1 + number % 3)}, at)
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    SingleSave.step()
+    for probe in recording_probes():
+        probe.close()
+    run = open_run(tmp_path / "run")
+    assert (run.problems, run.lost) == ([], [])
+    data = run.key_data("x")
+    assert [d.micro_step for d in data] == [0, 1]
+    for datum in data:
+        assert len({np.asarray(value).tobytes() for value in datum.value}) == 1
+    left = [p.name for p in (tmp_path / "run").rglob("*tmp*")]
+    assert left == []
