@@ -7,8 +7,8 @@ until it has been handed over.
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
 
 from mindspore import nn, ops
-from mindspore.ops import functional as F
 
+from mindrlhf_msprobe.capture.graph_array import as_array
 from mindrlhf_msprobe.capture.graph_keydata import (
     CLOSE_VALUE,
     DATA,
@@ -20,24 +20,12 @@ from mindrlhf_msprobe.capture.graph_keydata import (
 from mindrlhf_msprobe.capture.graph_probes import (
     CLOSE,
     GRADIENT,
-    HELD_AS,
     OPEN,
     SITE,
     TENSOR,
 )
 
-_cast = ops.Cast()
-_concat = ops.Concat(0)
 _depend = ops.Depend()
-_reshape = ops.Reshape()
-
-
-def packed(call, site, tensor):
-    """Return the digits of a call and of a probe, and a tensor's elements, as one flat array."""
-    tensor = F.stop_gradient(tensor)
-    held_as = HELD_AS(tensor)
-    elements = _reshape(_cast(tensor, held_as), (-1,))
-    return _concat((_cast(call, held_as), _cast(site, held_as), elements))
 
 
 class Border(nn.Cell):
@@ -49,7 +37,7 @@ class Border(nn.Cell):
 
     def bprop(self, tensor, call, site, out, dout):
         """Return the gradient as it is."""
-        return _depend(dout, GRADIENT(packed(call, site, dout))), call, site
+        return _depend(dout, GRADIENT(call, site, as_array(dout))), call, site
 
 
 BORDER = Border()
@@ -62,18 +50,19 @@ def opened(cell, args, kwargs):
 
 def closed(cell, call, output):
     """Close a call."""
-    return CLOSE(_concat((call, SITE(cell, "", (), output))))
+    return CLOSE(call, SITE(cell, "", (), output))
 
 
 def watched(cell, part, path, tensor, call):
     """Hand a tensor over, and later its gradient; return the tensor."""
     site = SITE(cell, part, path, tensor)
-    return BORDER(_depend(tensor, TENSOR(packed(call, site, tensor))), call, site)
+    TENSOR(call, site, as_array(tensor))
+    return BORDER(tensor, call, site)
 
 
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over and return the call, which waits for it."""
-    return _depend(call, TENSOR(packed(call, SITE(cell, part, path, tensor), tensor)))
+    return _depend(call, TENSOR(call, SITE(cell, part, path, tensor), as_array(tensor)))
 
 
 # Key data: a value that `save` is given, and the gradient that `save_grad` waits for.
@@ -88,7 +77,7 @@ class KeyDataBorder(nn.Cell):
 
     def bprop(self, tensor, site, out, dout):
         """Return the gradient as it is."""
-        return _depend(dout, VALUE_GRADIENT(packed(site, site, dout))), site
+        return _depend(dout, VALUE_GRADIENT(site, as_array(dout))), site
 
 
 KEY_DATA_BORDER = KeyDataBorder()
@@ -101,12 +90,12 @@ def value_opened(name, data):
 
 def value_tensor(path, tensor, value):
     """Hand over a tensor of a value that is saved."""
-    VALUE_TENSOR(packed(value, SITE(NO_CELL, DATA, path, tensor), tensor))
+    VALUE_TENSOR(value, SITE(NO_CELL, DATA, path, tensor), as_array(tensor))
 
 
 def value_closed(name, data, value):
     """Close a value that is saved."""
-    CLOSE_VALUE(_concat((value, SITE(NO_CELL, DATA, (name,), data))))
+    CLOSE_VALUE(value, SITE(NO_CELL, DATA, (name,), data))
 
 
 def gradient_saved(name, tensor):

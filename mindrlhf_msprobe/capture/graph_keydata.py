@@ -15,13 +15,11 @@ from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.graph_outline import Path, TensorOutline
 from mindrlhf_msprobe.capture.graph_probes import (
-    DIGITS,
     SITES,
     Question,
     Site,
+    array_of,
     as_recorded,
-    digits_of,
-    elements_in,
     host_function,
     is_vectorised,
     number_in,
@@ -211,14 +209,14 @@ def _filled(tree: Any, path: Path, tensors: dict[Path, HostTensor]) -> Any:
 # What the running graph calls. Nothing of it may raise: that would poison the executor for good.
 
 
-def _safely(take: Callable[[np.ndarray], int | None]) -> Callable[[Any], np.ndarray]:
-    def called(message: Any) -> np.ndarray:
+def _safely(take: Callable[..., int | None]) -> Callable[..., np.ndarray]:
+    def called(*arrays: Any) -> np.ndarray:
         number = 0
         try:
-            number = take(np.asarray(message)) or 0
+            number = take(*arrays) or 0
         except Exception as error:
             VALUES.fault(error)
-        return digits_of(number)
+        return array_of(number)
 
     return called
 
@@ -227,21 +225,21 @@ def _take_opened(_: np.ndarray) -> int:
     return VALUES.opened()
 
 
-def _take_tensor(message: np.ndarray) -> None:
-    site = SITES[number_in(message[DIGITS:])]
-    VALUES.tensor(number_in(message), site, elements_in(message, site.outline))
+def _take_tensor(value: np.ndarray, site: np.ndarray, elements: np.ndarray) -> None:
+    of = SITES[number_in(site)]
+    VALUES.tensor(number_in(value), of, as_recorded(elements, of.outline))
 
 
-def _take_closed(message: np.ndarray) -> None:
-    VALUES.closed(number_in(message), SITES[number_in(message[DIGITS:])])
+def _take_closed(value: np.ndarray, site: np.ndarray) -> None:
+    VALUES.closed(number_in(value), SITES[number_in(site)])
 
 
-def _take_gradient(message: np.ndarray) -> None:
-    site = SITES[number_in(message[DIGITS:])]
-    VALUES.gradient(site, elements_in(message, site.outline))
+def _take_gradient(site: np.ndarray, elements: np.ndarray) -> None:
+    of = SITES[number_in(site)]
+    VALUES.gradient(of, as_recorded(elements, of.outline))
 
 
-OPEN_VALUE = host_function("msprobe_open_value", _safely(_take_opened))
-VALUE_TENSOR = host_function("msprobe_value_tensor", _safely(_take_tensor))
-CLOSE_VALUE = host_function("msprobe_close_value", _safely(_take_closed))
-VALUE_GRADIENT = host_function("msprobe_value_gradient", _safely(_take_gradient), in_order=False)
+OPEN_VALUE = host_function("msprobe_open_value", _safely(_take_opened), 1)
+VALUE_TENSOR = host_function("msprobe_value_tensor", _safely(_take_tensor), 3)
+CLOSE_VALUE = host_function("msprobe_close_value", _safely(_take_closed), 2)
+VALUE_GRADIENT = host_function("msprobe_value_gradient", _safely(_take_gradient), 2, in_order=False)

@@ -1,8 +1,8 @@
 """The probes of compiled graphs: what the compiler asks, and what running graphs call.
 
 A call of a cell is opened by `OPEN`, which returns a number for this very run of it; every tensor
-is handed over with that number before it, in one array, because MindSpore 2.10 hands only one to
-the host. `side_effect_io` keeps the probes of a forward pass in the program's order. Gradients
+is handed over with that number and the probe's own, each an array of its own: none is copied for
+it. `side_effect_io` keeps the probes of a forward pass in the program's order. Gradients
 carry the number of the call they belong to, so theirs does not matter.
 """
 
@@ -33,18 +33,13 @@ from mindrlhf_msprobe.storage.ledger import GraphCost
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph_variants import Graph
 
-_BASE = 64  # digits that every dtype can hold
-DIGITS = 4
-_HEADER = 2 * DIGITS
-
-#: MindSpore's dtypes and those in which they are handed over, exactly and beside the digits.
-_HELD_AS = {
-    name: name.lower()
-    for name in (
-        *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
-        *("Float16", "Float32", "Float64", "Complex64", "Complex128"),
+#: MindSpore's dtypes that are handed over.
+_HANDED_OVER = frozenset(
+    (
+        *("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
+        *("BFloat16", "Float16", "Float32", "Float64", "Complex64", "Complex128"),
     )
-} | {"Bool": "uint8", "BFloat16": "float32"}
+)
 
 #: numpy's dtype of a MindSpore dtype that numpy itself does not have.
 _NUMPY_DTYPES: dict[str, np.dtype] = {}
@@ -150,14 +145,14 @@ class Sites:
 SITES = Sites()
 
 
-def digits_of(number: int) -> np.ndarray:
-    """Return a number as digits, shape (DIGITS,), int32."""
-    return np.array([number // _BASE**i % _BASE for i in range(DIGITS)], np.int32)
+def array_of(number: int) -> np.ndarray:
+    """Return a number as what a graph takes and hands over: shape (1,), int32."""
+    return np.array([number], np.int32)
 
 
-def number_in(digits: np.ndarray) -> int:
-    """Return the number that the first digits of an array stand for."""
-    return sum(int(digit) * _BASE**i for i, digit in enumerate(digits[:DIGITS]))
+def number_in(array: np.ndarray) -> int:
+    """Return the number that an array stands for."""
+    return int(array[0])
 
 
 # What the compiler asks.
@@ -228,7 +223,7 @@ class _Kind(Question):
     """How a value is visited; what cannot be handed over is noted as a gap of its cell."""
 
     def answer(self, cell: int, value: Any) -> str:
-        if isinstance(value, TensorOutline) and value.dtype not in _HELD_AS:
+        if isinstance(value, TensorOutline) and value.dtype not in _HANDED_OVER:
             SITES.gaps.setdefault(cell, f"a tensor of dtype {value.dtype}")
             return "leave"
         if isinstance(value, TensorOutline):
@@ -276,116 +271,130 @@ class _Root(Question):
         return ()
 
 
-class _HeldAs(Question):
-    """The dtype in which a tensor is handed over: one that holds the digits and all its values."""
-
-    def answer(self, tensor: TensorOutline) -> Any:
-        if tensor.dtype == "BFloat16":
-            _NUMPY_DTYPES.setdefault("BFloat16", Tensor([0], mindspore.bfloat16).asnumpy().dtype)
-        return getattr(mindspore, _HELD_AS[tensor.dtype])
-
-    def __call__(self, tensor: Any) -> Any:
-        """Return the tensor's own dtype."""
-        return tensor.dtype
-
-
 class _SiteNumber(Question):
-    """The number of a probe, as digits."""
+    """The number of a probe, as an array."""
 
     def answer(self, cell: int, part: str, path: Path, value: Any) -> Tensor:
-        return Tensor(digits_of(SITES.number(Site(cell, part, path, value))))
+        return Tensor(array_of(SITES.number(Site(cell, part, path, value))))
 
     def __call__(self, *arguments: Any) -> Tensor:
         """Return the probe of nothing."""
-        return Tensor(digits_of(0))
+        return Tensor(array_of(0))
 
 
 COMPILING = _Compiling()
 HOLDS_PARAMETER = _HoldsParameter()
 ROOT = _Root()
 KIND = _Kind()
-HELD_AS = _HeldAs()
 SITE = _SiteNumber()
 
 
 # What the running graph calls. Nothing of it may raise: that would poison the executor for good.
 
 
-def _received(take: Callable[[Receiver, np.ndarray], Any]) -> Callable[[Any], np.ndarray]:
-    def called(message: Any) -> np.ndarray:
+def _received(take: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    def called(*arrays: Any) -> np.ndarray:
         began = perf_counter()
         receiver, cost = SITES.receiver, SITES.cost
         number = 0
         if receiver is not None:
             try:
-                number = take(receiver, np.asarray(message)) or 0
+                number = take(receiver, *arrays) or 0
             except Exception as error:
                 receiver.fault("what a compiled graph handed over", error)
         if cost is not None:
-            cost.called(perf_counter() - began, getattr(message, "nbytes", 0))
-        return digits_of(number)
+            cost.called(
+                perf_counter() - began, sum(getattr(array, "nbytes", 0) for array in arrays)
+            )
+        return array_of(number)
 
     return called
 
 
-def _take_opened(receiver: Receiver, message: np.ndarray) -> int:
-    return receiver.opened(SITES[number_in(message)])
+def _take_opened(receiver: Receiver, site: np.ndarray) -> int:
+    return receiver.opened(SITES[number_in(site)])
 
 
-def _take_closed(receiver: Receiver, message: np.ndarray) -> None:
-    receiver.closed(number_in(message), SITES[number_in(message[DIGITS:])])
+def _take_closed(receiver: Receiver, call: np.ndarray, site: np.ndarray) -> None:
+    receiver.closed(number_in(call), SITES[number_in(site)])
 
 
-def _take_tensor(receiver: Receiver, message: np.ndarray) -> None:
-    call, site = number_in(message), SITES[number_in(message[DIGITS:])]
-    if call and site.outline is not None:
-        receiver.tensor(call, site, elements_in(message, site.outline))
+def _take_tensor(
+    receiver: Receiver, call: np.ndarray, site: np.ndarray, elements: np.ndarray
+) -> None:
+    number, of = number_in(call), SITES[number_in(site)]
+    if number and of.outline is not None:
+        receiver.tensor(number, of, as_recorded(elements, of.outline))
 
 
-def _take_gradient(receiver: Receiver, message: np.ndarray) -> None:
-    call, site = number_in(message), SITES[number_in(message[DIGITS:])]
-    if call:
-        receiver.gradient(call, site, elements_in(message, site.outline))
+def _take_gradient(
+    receiver: Receiver, call: np.ndarray, site: np.ndarray, elements: np.ndarray
+) -> None:
+    number, of = number_in(call), SITES[number_in(site)]
+    if number:
+        receiver.gradient(number, of, as_recorded(elements, of.outline))
 
 
 def nothing_of(tensor: TensorOutline) -> np.ndarray:
     """Return the elements of an empty tensor."""
-    return as_recorded(np.zeros(tensor.shape, _HELD_AS[tensor.dtype]), tensor)
-
-
-def elements_in(message: np.ndarray, tensor: TensorOutline) -> np.ndarray:
-    """Return the elements behind the digits of a call and of a probe, in the tensor's dtype."""
-    return as_recorded(message[_HEADER:].reshape(tensor.shape), tensor)
+    return as_recorded(np.zeros(0, np.uint8), tensor)
 
 
 def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
-    """Return elements in the tensor's own dtype, without a copy where they are held in it."""
+    """Return elements in the tensor's own shape and dtype, without a copy where they are held so.
+
+    Args:
+        elements: of any shape; bool also as bytes, bfloat16 also as float32.
+    """
+    if 0 in tensor.shape:  # no array of nothing is handed over, but a mark in its place
+        elements = elements[:0].astype(tensor.dtype.lower() if tensor.dtype != "BFloat16" else "f")
+    elements = elements.reshape(tensor.shape)
     if tensor.dtype == "Bool":
         return elements.view(np.bool_)
     if tensor.dtype == "BFloat16":
         if "BFloat16" not in _NUMPY_DTYPES:
             _NUMPY_DTYPES["BFloat16"] = Tensor([0], mindspore.bfloat16).asnumpy().dtype
-        return elements.astype(_NUMPY_DTYPES["BFloat16"])
+        return elements.astype(_NUMPY_DTYPES["BFloat16"], copy=False)
     return elements
 
 
 def host_function(
-    name: str, called: Callable[[Any], np.ndarray], *, in_order: bool = True
+    name: str, called: Callable[..., np.ndarray], arrays: int, *, in_order: bool = True
 ) -> ops.Custom:
-    """Return what a graph calls: it takes an array on the host and returns digits.
+    """Return what a graph calls: it takes arrays on the host and returns a number.
 
     Args:
+        called: takes that many arrays; they are valid until it returns.
         in_order: whether its calls keep the program's order.
     """
-    called.__name__ = called.__qualname__ = name
-    function = ops.Custom(called, (DIGITS,), mindspore.int32, "pyfunc")
+    taking = _TAKING[arrays](called)
+    taking.__name__ = taking.__qualname__ = name
+    function = ops.Custom(taking, (1,), mindspore.int32, "pyfunc")
     if in_order:
         function.add_prim_attr("side_effect_io", True)
     function.recompute(False)  # a recomputed cell hands over what it computed first
     return function
 
 
-OPEN = host_function("msprobe_open", _received(_take_opened))
-CLOSE = host_function("msprobe_close", _received(_take_closed))
-TENSOR = host_function("msprobe_tensor", _received(_take_tensor))
-GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), in_order=False)
+# MindSpore 2.10 asks a function how many arrays it takes, and refuses `*arrays`.
+
+
+def _taking_one(called: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda first: called(first)
+
+
+def _taking_two(called: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda first, second: called(first, second)
+
+
+def _taking_three(called: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda first, second, third: called(first, second, third)
+
+
+_TAKING = {1: _taking_one, 2: _taking_two, 3: _taking_three}
+
+
+OPEN = host_function("msprobe_open", _received(_take_opened), 1)
+CLOSE = host_function("msprobe_close", _received(_take_closed), 2)
+TENSOR = host_function("msprobe_tensor", _received(_take_tensor), 3)
+GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), 3, in_order=False)

@@ -16,16 +16,14 @@ import threading
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, ops
-from mindspore.ops import functional as F
+from mindspore import Tensor
 
+from mindrlhf_msprobe.capture.graph_array import as_array
 from mindrlhf_msprobe.capture.graph_outline import TensorOutline
 from mindrlhf_msprobe.capture.graph_probes import (
-    DIGITS,
-    HELD_AS,
     Question,
+    array_of,
     as_recorded,
-    digits_of,
     host_function,
     number_in,
 )
@@ -55,7 +53,7 @@ class Files:
     def put(self, number: int, elements: np.ndarray) -> None:
         """Have a file of a number written; waits where too many are on their way."""
         name, tensor = self._files[number]
-        array = as_recorded(np.array(elements).reshape(tensor.shape), tensor)
+        array = as_recorded(np.array(elements), tensor)
         self.write(name, tensor.dtype, array)
 
     def write(self, name: str, dtype: str, array: np.ndarray) -> None:
@@ -83,48 +81,38 @@ FILES = Files()
 
 
 class _FileNumber(Question):
-    """The number of a file, as digits."""
+    """The number of a file, as an array."""
 
     def answer(self, name: str, tensor: TensorOutline) -> Tensor:
-        return Tensor(digits_of(FILES.number(name, tensor)))
+        return Tensor(array_of(FILES.number(name, tensor)))
 
     def __call__(self, *arguments: Any) -> Tensor:
         """Return what is not read."""
-        return Tensor(digits_of(0))
+        return Tensor(array_of(0))
 
 
-def _taken(message: Any) -> np.ndarray:
-    message = np.asarray(message)
-    FILES.put(number_in(message), message[DIGITS:])
-    return digits_of(0)
+def _taken(file: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    FILES.put(number_in(file), elements)
+    return array_of(0)
 
 
-def _taken_gradient(message: Any) -> np.ndarray:
-    return _taken(message)
+def _taken_gradient(file: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    return _taken(file, elements)
 
 
 FILE_NUMBER = _FileNumber()
-WRITE = host_function("msprobe_stand_in", _taken)
-WRITE_GRADIENT = host_function("msprobe_stand_in_gradient", _taken_gradient, in_order=False)
-_cast = ops.Cast()
-_concat = ops.Concat(0)
-_reshape = ops.Reshape()
-
-
-def _packed(file, tensor):
-    held_as = HELD_AS(tensor)
-    elements = _reshape(_cast(F.stop_gradient(tensor), held_as), (-1,))
-    return _concat((_cast(FILE_NUMBER(file, tensor), held_as), elements))
+WRITE = host_function("msprobe_stand_in", _taken, 2)
+WRITE_GRADIENT = host_function("msprobe_stand_in_gradient", _taken_gradient, 2, in_order=False)
 
 
 def dump(file, tensor):
     """Write a tensor."""
-    return WRITE(_packed(file, tensor))
+    return WRITE(FILE_NUMBER(file, tensor), as_array(tensor))
 
 
 def dump_gradient(file, tensor):
     """Write a tensor from inside a gradient: whoever needs it waits for what is returned."""
-    return WRITE_GRADIENT(_packed(file, tensor))
+    return WRITE_GRADIENT(FILE_NUMBER(file, tensor), as_array(tensor))
 
 
 def write_now(path: str) -> None:

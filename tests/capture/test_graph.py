@@ -14,7 +14,7 @@ import pytest
 ms = pytest.importorskip("mindspore")
 
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops  # noqa: E402
-from small_networks import Cubed, Decoder, Mixed, Policy, Scale, Twice, tensor  # noqa: E402
+from small_networks import Cubed, Decoder, Echo, Mixed, Policy, Scale, Twice, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
 from mindrlhf_msprobe.capture import summary  # noqa: E402
@@ -880,3 +880,41 @@ def test_tokens_and_excluded_cells(
     assert (entry.name, entry.token, entry.parent) == ("Cell.head.Scale.forward.1", 1, None)
     journal = Path(probe.config.dump_path) / "actor_generate_sequences/step0/rank0/records.jsonl"
     assert list(json.loads(journal.read_text()))[:3] == ["entry", "seq", "end"]
+
+
+class EchoesAll(nn.Cell):
+    """Hands each argument to one cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.echo = Echo()
+
+    def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
+        returned = ()
+        for value in values:
+            returned = (*returned, self.echo(value))
+        return returned
+
+
+def test_every_dtype_and_shape_reaches_the_host(
+    tmp_path: Path, make_probe: Callable[..., Probe]
+) -> None:
+    """As in PyNative: with axes or without, and without elements."""
+    names = "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32"
+    dtypes = [getattr(ms, name) for name in f"{names} float64 complex64 complex128".split()]
+    values = [Tensor(np.array([[1, 0], [3, 1]]), dtype) for dtype in dtypes]
+    values += [Tensor(1, dtype) for dtype in dtypes] + [Tensor(np.zeros((0, 3)), ms.float32)]
+    found = []
+    for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
+        ms.set_context(mode=mode)
+        network = EchoesAll()
+        probe = make_probe(actor_train_dump=True, dump_path=str(tmp_path / str(mode)))
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(*values)
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        probe.close()
+        run = open_run(probe.config.dump_path)
+        found.append([(r.name, r.leaf.to_json()) for e in run.entries() for r in e.records])
+    assert found[0] == found[1]
+    assert len(found[0]) == 4 * len(values)

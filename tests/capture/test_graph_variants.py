@@ -38,17 +38,17 @@ class Counts:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
     """Count, in GRAPH_MODE."""
     counted = Counts()
-    digits_of = graph_probes.digits_of
+    array_of = graph_probes.array_of
 
     def called(number: int) -> np.ndarray:
         counted.host_calls += 1
-        return digits_of(number)
+        return array_of(number)
 
     def compiled() -> None:
         counted.compiled += 1
         counted.host_calls = 0  # what the compiler asked
 
-    monkeypatch.setattr(graph_probes, "digits_of", called)
+    monkeypatch.setattr(graph_probes, "array_of", called)
     COMPILATIONS.listeners.append(compiled)
     ms.set_context(mode=ms.GRAPH_MODE)
     yield counted
