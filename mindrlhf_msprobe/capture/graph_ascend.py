@@ -106,6 +106,16 @@ def handed_over(cell, part, path, tensor, call):
     return call
 
 
+def all_handed_over(cell, part, places, tensors, call):
+    """Hand several tensors over: one by one; return the call."""
+    for i in range(len(tensors)):
+        if part == "parameters":
+            handed_over(cell, part, (places[i],), tensors[i], call)
+        else:
+            handed_over(cell, part, (*places, i), tensors[i], call)
+    return call
+
+
 def watched(cell, part, path, tensor, call):
     """Hand a tensor over, and later its gradient; return the tensor."""
     how = REDUCTION(cell, tensor)

@@ -1,7 +1,7 @@
 """What the wrappers of graph_source.py call: MindSpore compiles it into them.
 
-The nodes that hand something over are the device's: `opened`, `closed`, `handed_over` and
-`watched` of graph_cpu.py or graph_ascend.py.
+The nodes that hand something over are the device's: `opened`, `closed`, `handed_over`,
+`all_handed_over` and `watched` of graph_cpu.py or graph_ascend.py.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
@@ -10,11 +10,12 @@ The nodes that hand something over are the device's: `opened`, `closed`, `handed
 from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.graph_keydata import NO_CELL
-from mindrlhf_msprobe.capture.graph_probes import KIND
+from mindrlhf_msprobe.capture.graph_probes import KIND, TOGETHER
 from mindrlhf_msprobe.capture.graph_switch import writes_files
 
 if writes_files():
     from mindrlhf_msprobe.capture.graph_ascend import (
+        all_handed_over,
         closed,
         gradient_saved,
         handed_over,
@@ -26,6 +27,7 @@ if writes_files():
     )
 else:
     from mindrlhf_msprobe.capture.graph_cpu import (
+        all_handed_over,
         closed,
         gradient_saved,
         handed_over,
@@ -36,14 +38,36 @@ else:
         watched,
     )
 
-__all__ = ["closed", "gradient_saved", "opened", "own_parameter", "saved", "visited"]
+__all__ = ["closed", "gradient_saved", "opened", "own_parameters", "saved", "shown", "visited"]
 
 
-def own_parameter(cell, name, parameter, call):
-    """Hand over a parameter of a cell and return the call."""
-    if KIND(cell, parameter) == "leave":
-        return call
-    return handed_over(cell, "parameters", (name,), parameter, call)
+def own_parameters(cell, names, parameters, call):
+    """Hand over the parameters of a cell; return the call, which waits for it."""
+    if TOGETHER(cell, parameters):
+        values = ()
+        for parameter in parameters:
+            values = values + (F.stop_gradient(parameter),)
+        return all_handed_over(cell, "parameters", names, values, call)
+    for i in range(len(names)):
+        if KIND(cell, parameters[i]) != "leave":
+            call = handed_over(cell, "parameters", (names[i],), parameters[i], call)
+    return call
+
+
+def shown(cell, part, path, value, call):
+    """Hand over every tensor in a value that nobody differentiates; return the call likewise."""
+    kind = KIND(cell, value)
+    if kind == "differentiable" or kind == "tensor" or kind == "parameter":
+        return handed_over(cell, part, path, value, call)
+    if kind == "tuple" or kind == "list":
+        if TOGETHER(cell, value):
+            return all_handed_over(cell, part, path, value, call)
+        for i in range(len(value)):
+            call = shown(cell, part, path + (i,), value[i], call)
+    if kind == "dict":
+        for key in value.keys():
+            call = shown(cell, part, path + (key,), value[key], call)
+    return call
 
 
 def visited(cell, part, path, value, call, gradients):

@@ -20,8 +20,10 @@ from mindrlhf_msprobe.capture.graph_keydata import (
 from mindrlhf_msprobe.capture.graph_probes import (
     CLOSE,
     GRADIENT,
+    GROUP,
     OPEN,
     SITE,
+    TAKING,
     TENSOR,
 )
 
@@ -62,7 +64,15 @@ def watched(cell, part, path, tensor, call):
 
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over and return the call, which waits for it."""
-    return _depend(call, TENSOR(call, SITE(cell, part, path, tensor), as_array(tensor)))
+    TENSOR(call, SITE(cell, part, path, tensor), as_array(tensor))
+    return call
+
+
+def all_handed_over(cell, part, places, tensors, call):
+    """Hand several tensors over by one call, if `TOGETHER` says so; return the call."""
+    hand_over = TAKING(tensors)
+    # MindSpore does not see that a function which is found while it compiles has side effects.
+    return _depend(call, hand_over(call, GROUP(cell, part, places, tensors), *tensors))
 
 
 # Key data: a value that `save` is given, and the gradient that `save_grad` waits for.

@@ -8,9 +8,10 @@ carry the number of the call they belong to, so theirs does not matter.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -28,6 +29,7 @@ from mindrlhf_msprobe.capture.graph_outline import (
     unknown_in,
 )
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.capture.graph_source import MODULES
 from mindrlhf_msprobe.storage.ledger import GraphCost
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ _HANDED_OVER = frozenset(
         *("BFloat16", "Float16", "Float32", "Float64", "Complex64", "Complex128"),
     )
 )
+
+_MOST_TOGETHER = 400  # tensors of one call
 
 #: numpy's dtype of a MindSpore dtype that numpy itself does not have.
 _NUMPY_DTYPES: dict[str, np.dtype] = {}
@@ -110,6 +114,8 @@ class Sites:
         # Number 0 stands for a probe of nothing: what answers where nothing is compiled.
         self._sites: list[Site] = [Site(0, "", (), None)]
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._groups: dict[tuple[int, ...], int] = {}
+        self._members: dict[int, list[Site]] = {}
         self._asked: list[set[int]] = []
         self._lock = threading.Lock()
 
@@ -137,6 +143,19 @@ class Sites:
                 for asked in self._asked:
                     asked.add(site.cell)
             return number
+
+    def group(self, sites: Sequence[Site]) -> int:
+        """Return the number of probes that hand over together."""
+        numbers = tuple(map(self.number, sites))
+        with self._lock:
+            return self._groups.setdefault(numbers, len(self._groups))
+
+    def of_group(self, number: int) -> list[Site]:
+        """Return the probes of a group, in the order in which it was made."""
+        if number not in self._members:
+            groups = {group: numbers for numbers, group in [*self._groups.items()]}
+            self._members[number] = [self[n] for n in groups[number]]
+        return self._members[number]
 
     def __getitem__(self, number: int) -> Site:
         return self._sites[number]
@@ -282,7 +301,60 @@ class _SiteNumber(Question):
         return Tensor(array_of(0))
 
 
+class _Together(Question):
+    """Whether a tuple holds tensors alone, which can be handed over together as they are."""
+
+    def answer(self, cell: int, values: Any) -> bool:
+        """Tell whether it does."""
+        return (
+            isinstance(values, (tuple, list))
+            and 2 <= len(values) <= _MOST_TOGETHER
+            and all(
+                isinstance(value, TensorOutline)
+                and value.dtype in _HANDED_OVER
+                and value.shape != ()
+                and 0 not in value.shape
+                for value in values
+            )
+        )
+
+    def __call__(self, cell: int, values: Any) -> bool:
+        """Tell that nothing is handed over."""
+        return False
+
+
+class _GroupNumber(Question):
+    """The number of probes that hand over together, as an array."""
+
+    def answer(self, cell: int, part: str, places: Path, values: Any) -> Tensor:
+        paths = (
+            [(n,) for n in places]
+            if part == "parameters"
+            else [(*places, i) for i in range(len(values))]
+        )
+        sites = [Site(cell, part, path, value) for path, value in zip(paths, values)]
+        return Tensor(array_of(SITES.group(sites)))
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Return what nobody looks at."""
+        return Tensor(array_of(0))
+
+
+class _Taking(Question):
+    """The host function that takes as many tensors."""
+
+    def answer(self, values: Any) -> ops.Custom:
+        return taking_group(len(values))
+
+    def __call__(self, values: Any) -> Any:
+        """Return what nobody calls."""
+        return None
+
+
 COMPILING = _Compiling()
+TOGETHER = _Together()
+GROUP = _GroupNumber()
+TAKING = _Taking()
 HOLDS_PARAMETER = _HoldsParameter()
 ROOT = _Root()
 KIND = _Kind()
@@ -340,6 +412,16 @@ def nothing_of(tensor: TensorOutline) -> np.ndarray:
     return as_recorded(np.zeros(0, np.uint8), tensor)
 
 
+def _take_group(
+    receiver: Receiver, call: np.ndarray, group: np.ndarray, *arrays: np.ndarray
+) -> None:
+    number = number_in(call)
+    if not number:
+        return
+    for site, elements in zip(SITES.of_group(number_in(group)), arrays):
+        receiver.tensor(number, site, as_recorded(elements, site.outline))
+
+
 def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
     """Return elements in the tensor's own shape and dtype, without a copy where they are held so.
 
@@ -367,7 +449,7 @@ def host_function(
         called: takes that many arrays; they are valid until it returns.
         in_order: whether its calls keep the program's order.
     """
-    taking = _TAKING[arrays](called)
+    taking = _taking(arrays)(called)
     taking.__name__ = taking.__qualname__ = name
     function = ops.Custom(taking, (1,), mindspore.int32, "pyfunc")
     if in_order:
@@ -376,22 +458,26 @@ def host_function(
     return function
 
 
-# MindSpore 2.10 asks a function how many arrays it takes, and refuses `*arrays`.
+@functools.cache
+def _taking(arrays: int) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
+    """Return what makes a function of so many arguments of one of any number.
+
+    MindSpore 2.10 asks a function how many arrays it takes, and refuses `*arrays`; it wants its
+    source, too.
+    """
+    names = ", ".join(f"array{i}" for i in range(arrays))
+    source = f"def made(called):\n    def taking({names}):\n        return called({names})\n"
+    path = MODULES.write(source + "\n    return taking\n")
+    module: dict[str, Any] = {"__name__": path.stem}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module)
+    made: Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]] = module["made"]
+    return made
 
 
-def _taking_one(called: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    return lambda first: called(first)
-
-
-def _taking_two(called: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    return lambda first, second: called(first, second)
-
-
-def _taking_three(called: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    return lambda first, second, third: called(first, second, third)
-
-
-_TAKING = {1: _taking_one, 2: _taking_two, 3: _taking_three}
+@functools.cache
+def taking_group(tensors: int) -> ops.Custom:
+    """Return the host function that takes so many tensors of one call."""
+    return host_function(f"msprobe_group_{tensors}", _received(_take_group), tensors + 2)
 
 
 OPEN = host_function("msprobe_open", _received(_take_opened), 1)

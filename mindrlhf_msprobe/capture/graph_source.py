@@ -65,7 +65,13 @@ _HEAD = """\
 
 from mindspore.ops import functional as F
 
-from mindrlhf_msprobe.capture.graph_compiled import closed, opened, own_parameter, visited
+from mindrlhf_msprobe.capture.graph_compiled import (
+    closed,
+    opened,
+    own_parameters,
+    shown,
+    visited,
+)
 from mindrlhf_msprobe.capture.graph_probes import COMPILING, HOLDS_PARAMETER, ROOT
 
 
@@ -85,10 +91,11 @@ def cell_source(asked: Asked) -> str:
             f"{name} = visited(self.{NUMBER}, 'input_{part}', (), {part}, call, {asked.gradients})"
             for name, part in zip(seen, ("args", "kwargs"))
         ]
-    lines += [
-        f"call = own_parameter(self.{NUMBER}, {name!r}, self.{name}, call)"
-        for name in asked.parameters
-    ]
+    if asked.parameters:
+        parameters = "".join(f"self.{name}, " for name in asked.parameters)
+        lines.append(
+            f"call = own_parameters(self.{NUMBER}, {asked.parameters}, ({parameters}), call)"
+        )
     # Parameters are never passed on by a function of ours: see HOLDS_PARAMETER.
     lines += [
         f"if HOLDS_PARAMETER(self.{NUMBER}, (args, kwargs)):",
@@ -116,7 +123,7 @@ def optimizer_source() -> str:
         "an optimizer",
         [
             f"call = opened(self.{NUMBER}, (), {{}})",
-            f"args = visited(self.{NUMBER}, 'gradients', (), args, call, False)",
+            f"call = shown(self.{NUMBER}, 'gradients', (), args, call)",
             f"closed(self.{NUMBER}, call, ())",
             f"return self.{CONSTRUCT}(*args, **kwargs)",
         ],

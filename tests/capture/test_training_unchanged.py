@@ -244,17 +244,18 @@ class JittedInside(nn.Cell):
         return self.after(self.jitted(x))
 
 
-def test_a_jitted_cell_is_recorded_from_outside(
+def test_a_jitted_cell_is_recorded_with_what_it_holds(
     layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
 ) -> None:
-    """A cell whose construct is compiled is an entry; the cells compiled into it are not."""
+    """So are the cells compiled into it, also where it was compiled before; its bits stay."""
     network = JittedInside()
     expected = network(tensor(4)).asnumpy().tobytes()
     probe = layer_probe()
     probe.watch(actor=network)
     with probe.phase("actor_update"):
         assert network(tensor(4)).asnumpy().tobytes() == expected
-    assert [e.cell for e in recorded(probe).entries()] == ["root", "jitted", "after"]
+    cells = [e.cell for e in recorded(probe).entries()]
+    assert cells == ["root", "jitted", "jitted.inner", "after"]
 
 
 def test_phases_make_nothing_compile_again(layer_probe: Callable[..., Probe]) -> None:
