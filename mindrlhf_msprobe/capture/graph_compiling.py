@@ -170,6 +170,8 @@ class Compilations:
             local = self._local
             outer = local.call
             owner, function = executor.obj, executor.fn
+            # A bound method is another object at every call.
+            function = getattr(function, "__func__", function)
             target = owner if isinstance(owner, nn.Cell) else function
             phase = getattr(owner, "phase", None)
             name = phase, id(function), id(owner), EXECUTOR.requires_grad()

@@ -28,8 +28,8 @@ from mindrlhf_msprobe.capture.graph_outline import (
     outline,
     unknown_in,
 )
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.capture.graph_source import MODULES
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import GraphCost
 
 if TYPE_CHECKING:

@@ -135,8 +135,11 @@ class Variants:
         Args:
             any_phase: whether it does so in every phase.
         """
-        phase, cache = cell.phase, cell.phase_cache
-        name = cache.get(phase) if any_phase or phase in _BY_PHASE else None
+        phase = cell.phase
+        if not any_phase and phase not in _BY_PHASE:
+            return
+        cache = cell.phase_cache
+        name = cache.get(phase)
         graphs = self._graphs.get(cell) if name is not None else None
         for graph in [*graphs.values()] if graphs else ():
             if name in graph.phases.values():
