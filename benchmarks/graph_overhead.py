@@ -4,7 +4,7 @@ The model, batch and optimizer of step_overhead.py; loss, gradients and update a
 kind of step has its own network, for probes are compiled into it, and the kinds alternate in one
 process, so that whatever else the machine does hits all.
 
-    python benchmarks/graph_overhead.py [--rounds N] [--dir DIR]
+    python benchmarks/graph_overhead.py [--rounds N] [--dir DIR] [--only KIND]
 
 DIR is best on tmpfs, so that the disk does not decide (default: /dev/shm).
 """
@@ -95,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--dir", default="/dev/shm")
+    parser.add_argument("--only", action="append", help="a kind beside `no probe`")
     arguments = parser.parse_args()
     ms.set_context(mode=ms.GRAPH_MODE)
     root = Path(tempfile.mkdtemp(dir=arguments.dir))
@@ -102,6 +103,7 @@ def main() -> None:
     steps = {
         name: TrainingStep(section, root / str(i))
         for i, (name, section) in enumerate(KINDS.items())
+        if section is None or name in (arguments.only or KINDS)
     }
     try:
         for round_ in range(arguments.rounds + 2):
