@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from mindrlhf_msprobe.storage.graph_files import GraphFile, files_in
+from mindrlhf_msprobe.storage.graph_files import GraphFile, files_in, newest_in
 from mindrlhf_msprobe.units import size as in_words
 
 #: The kind of the files by which one knows that all before them have been written.
@@ -175,11 +175,12 @@ class Drain:
             self._look()
 
     def _look(self) -> None:
-        newest = max((file.order for file in self._found()), default=-1)
+        folders = [*self._folders()]
+        newest = max(map(newest_in, folders), default=-1)
         if newest <= self._last:
             return
         # Once more: a directory that is listed while it grows may lack what is older.
-        files = [file for file in self._found() if self._last < file.order <= newest]
+        files = [file for folder in folders for file in files_in(folder, self._last + 1, newest)]
         for file in sorted(files, key=lambda file: file.order):
             error: Exception | None = None
             if not file.closed:
@@ -189,9 +190,6 @@ class Drain:
                     error = CutShortError(file)
             self._pass_on(file, error)
             self._last, self._moved = file.order, time.monotonic()
-
-    def _found(self) -> Iterable[GraphFile]:
-        return itertools.chain.from_iterable(files_in(folder) for folder in self._folders())
 
     def _pass_on(self, file: GraphFile, error: Exception | None) -> None:
         if file.kind != FENCE and not self._reader.wants(file.kind):
@@ -229,11 +227,11 @@ class Drain:
         while not self._stopped.is_set():
             self._woken.wait(interval)
             self._woken.clear()
-            before = self._last
+            before, began = self._last, time.monotonic()
             with suppress(OSError):  # a directory that cannot be listed now
                 self.look()
             if self._last > before:
-                interval = _BUSY_INTERVAL
+                interval = max(_BUSY_INTERVAL, 4 * (time.monotonic() - began))
             elif self._reader.is_recording:
                 interval = _INTERVAL
             else:

@@ -60,8 +60,12 @@ def folder_of(root: Path, rank: int) -> Path:
     return root / f".msprobe_graph.rank{rank}"
 
 
-def files_in(folder: Path) -> Iterator[GraphFile]:
-    """Yield the files of graphs in a folder, in any order; what is named otherwise is not ours."""
+def newest_in(folder: Path) -> int:
+    """Return the number of the file in a folder that was written last; -1 where none lies there."""
+    return max((int(match["order"]) for _, match in _named(folder)), default=-1)
+
+
+def _named(folder: Path) -> Iterator[tuple[os.DirEntry[str], re.Match[str]]]:
     try:
         entries = os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -69,15 +73,26 @@ def files_in(folder: Path) -> Iterator[GraphFile]:
     with entries:
         for entry in entries:
             match = _FILE.fullmatch(entry.name)
-            if match is None:
-                continue
+            if match is not None:
+                yield entry, match
+
+
+def files_in(folder: Path, first: int = 0, last: int | None = None) -> Iterator[GraphFile]:
+    """Yield the files of graphs in a folder, in any order; what is named otherwise is not ours.
+
+    Args:
+        first, last: the numbers between which they lie.
+    """
+    for entry, match in _named(folder):
+        order = int(match["order"])
+        if order >= first and (last is None or order <= last):
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:  # removed since it was listed
                 continue
             if stat.S_ISREG(status.st_mode):
                 closed = not status.st_mode & _WRITABLE
-                kind, probe, order = match["kind"], int(match["probe"]), int(match["order"])
+                kind, probe = match["kind"], int(match["probe"])
                 path, size, changed = Path(entry.path), status.st_size, status.st_mtime
                 yield GraphFile(kind, probe, order, path, size, closed, changed)
 
