@@ -106,8 +106,9 @@ def test_training_stays_as_it_is_and_everything_is_recorded(trained):
     assert set(run.phases) == PHASES
     assert set(run.keys) == KEYS
     assert not run.lost
-    recorded = [float(np.asarray(d.value)) for d in run.key_data("loss")]
-    assert recorded == [pytest.approx(float(loss), rel=1e-6) for loss in losses]
+    recorded = [np.asarray(d.value).item() for d in run.key_data("loss")]
+    # The log shows eight digits, and brackets where the loss is a matrix of one element.
+    assert recorded == [pytest.approx(float(loss.strip("[]")), rel=1e-6) for loss in losses]
     configurations = run.configurations()
     assert configurations["rl_config"]["beta"] == 0.01
     assert configurations["TrainWorker.sft_model_config_train"]["hidden_size"] == 16
@@ -168,11 +169,13 @@ def test_a_resumed_training_counts_on(trained):
     start(first, launched=SHIPS_MSPROBE)
     section = {**SECTION, "actor_infer_dump": False, "dump_path": str(root / "resumed")}
     second = write_files(root / "second", MINDRLHF, section=section, epochs=3, **as_ckpt)
-    saved = str(root / "first" / "trained")
+    saved = root / "first" / "trained"
+    frozen = not any((saved / "ref").iterdir())  # then some versions save no reference
+    of_reference = () if frozen else ("--ref_checkpoint_path", str(saved / "ref"))
     start(
         second,
         "--resume_training",
-        *("--actor_checkpoint_path", f"{saved}/train", "--ref_checkpoint_path", f"{saved}/ref"),
+        *("--actor_checkpoint_path", str(saved / "train"), *of_reference),
         launched=True,
     )
     run = open_run(root / "resumed")
