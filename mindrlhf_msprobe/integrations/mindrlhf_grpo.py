@@ -54,6 +54,14 @@ _OF_LOSS = {
 #: What the train cell returns, in this order.
 _OF_TRAIN_STEP = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
 _OWN = "msprobe_own_keys"  # of MindRLHF's class for the section
+#: What is not there where a setting of rl_config is False: the setting, why, a phase and a key.
+_SWITCHED_OFF = (
+    (
+        *("enable_oldpolicy", "rl_config.enable_oldpolicy is False, so no old policy runs"),
+        *(_OLD, "old_log_prob"),
+    ),
+    ("enable_ref", "rl_config.beta is 0, so no reference runs", _REFERENCE, "ref_log_prob"),
+)
 _EACH_REWARD = "rewards_per_func"  # samples × verifier functions
 
 
@@ -142,6 +150,7 @@ class _Integration:
         self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
         self._no_each_reward = ""  # why the rewards of each function are not recorded
+        self._not_returned: set[str] = set()  # what the train cell might return, and does not
         self._recorded: set[str] = set()  # key data that are recorded by what is wrapped
         self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._step_open = False
@@ -240,19 +249,19 @@ class _Integration:
         self._end()
         self._config = config
         self._session = begin(config, _TRAINER, apart)
+        if getattr(getattr(config, SECTION, None), "msprobe", False) is True:
+            self._replace_save()  # on a rank that is not recorded, too: its loss calls it there
         if self._session is not None:
             self._patches.strict = self._session.probe.config.strict
             self._patches.report(self._session.note_lost)
             self._save_each_reward(self._session)
-            self._replace_save()
             if _REWARD in self._session.probe.config.phases:
                 self._session.leave_out(_REWARD, _NO_REWARD_NETWORK)
-            rl_config = getattr(config, "rl_config", None)
-            if getattr(rl_config, "enable_oldpolicy", True) is False:
-                why = "rl_config.enable_oldpolicy is False, so no old policy runs"
-                logger.info("%s: %s and old_log_prob are not recorded: %s", _TRAINER, _OLD, why)
-                for name in (_OLD, "old_log_prob"):
-                    self._session.note_lost(name, why)
+            for setting, why, phase, key in _SWITCHED_OFF:
+                if getattr(getattr(config, "rl_config", None), setting, True) is False:
+                    logger.info("%s: %s and %s are not recorded: %s", _TRAINER, phase, key, why)
+                    self._session.note_lost(phase, why)
+                    self._session.note_lost(key, why)
 
     def _end(self) -> None:
         session, self._session = self._session, None
@@ -260,13 +269,14 @@ class _Integration:
         if values is not None:
             values.remove()
         self._config, self._train_steps = None, []
+        self._not_returned.clear()
         self._step_open = False
         self._vllm.end()
+        for names, before in self._replaced:
+            names.update(before)
+        self._replaced.clear()
         if session is not None:
             self._save_each_reward(None)
-            for names, before in self._replaced:
-                names.update(before)
-            self._replaced.clear()
             session.probe.close()
 
     def _around_configs(self, *_: Any, **__: Any) -> Part:
@@ -405,6 +415,9 @@ class _Integration:
         own = () if values is None else values.keys
         returned = returned_by_name(_OF_TRAIN_STEP, result)
         session.probe.save_data({key: returned[key] for key in returned if key not in own})
+        for key in set(_OF_TRAIN_STEP).difference(returned, self._not_returned):
+            self._not_returned.add(key)
+            session.note_lost(key, f"{type(cell).__name__} returns no {key}")
 
     # MindRLHF's own MsProbe, where it has one.
 

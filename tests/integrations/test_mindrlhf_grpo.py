@@ -416,7 +416,7 @@ def test_a_renamed_method_is_named_and_the_rest_recorded(
     assert run.steps == [0, 1, 2, 3]
     assert (run.configurations() is None) == ("configurations" in lost)
     coverage = run.coverage()
-    said = {*coverage.get("phases", {}), *coverage.get("key_data", {})}
+    said = {*coverage.get("phases", {}), *coverage.get("key_data", {})} - {"grad_norm"}
     assert said == lost - {"configurations"}
 
 
@@ -535,7 +535,7 @@ def test_a_loss_that_computes_otherwise_is_named(tmp_path, configure, untouched,
     assert all(key in said[0] for key in OF_LOSS)
     run = open_run(tmp_path / "run")
     assert set(run.keys) == KEYS - OF_LOSS
-    assert set(run.coverage()["key_data"]) == OF_LOSS
+    assert set(run.coverage()["key_data"]) == OF_LOSS | {"grad_norm"}
 
 
 def test_a_loss_that_fails_leaves_what_it_had_computed(tmp_path, configure):
@@ -776,5 +776,49 @@ def test_rewards_of_functions_that_cannot_be_had_are_no_divergence(
     mindrlhf.install()
     train(configure({"msprobe": True, "key_data_dump": True}, epochs=1))
     left_out = open_run(tmp_path / "run").coverage()["key_data"]
-    assert set(left_out) == {"rewards.share_of_solution", "rewards.number_of_sample"}
+    each = {"rewards.share_of_solution", "rewards.number_of_sample"}
+    assert set(left_out) == each | {"grad_norm"}
     assert compare_runs(first_round, tmp_path / "run").verdict.status == "identical"
+
+
+@pytest.fixture
+def installed_msprobe(tmp_path, monkeypatch):
+    """Install an msprobe whose `save` cannot run, as on a CPU; return the module of the loss."""
+    package = tmp_path / "installed" / "msprobe"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "mindspore.py").write_text("def save(*_):\n    raise RuntimeError('TensorDump')\n")
+    for name in [n for n in sys.modules if n.partition(".")[0] == "msprobe"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setenv("STAND_IN_SHIPS_MSPROBE", "1")
+    mindrlhf.install()
+    yield module("mindrlhf.models.grpo_models")
+    for name in [n for n in sys.modules if n.partition(".")[0] == "msprobe"]:
+        del sys.modules[name]
+
+
+def test_an_installed_msprobe_is_replaced_while_the_probe_is_on(
+    tmp_path, configure, untouched, installed_msprobe
+):
+    own = installed_msprobe.save
+    assert own.__module__ == "msprobe.mindspore"
+    assert train(configure({"msprobe": True, "key_data_dump": True})) == untouched[PYNATIVE]
+    assert set(open_run(tmp_path / "run").keys) == KEYS | {"of_its_own"}
+    assert installed_msprobe.save is own
+
+
+def test_an_installed_msprobe_saves_nothing_on_a_rank_that_is_not_recorded(
+    tmp_path, configure, untouched, installed_msprobe
+):
+    """Its section says `msprobe: true` there, too; it would write into the other ranks' run."""
+    section = {"msprobe": True, "key_data_dump": True, "ranks": [1]}
+    assert train(configure(section)) == untouched[PYNATIVE]
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_train_cell_does_not_return_is_coverage(tmp_path, configure):
+    mindrlhf.install()
+    train(configure({"msprobe": True, "key_data_dump": True}, epochs=1))
+    left_out = open_run(tmp_path / "run").coverage()["key_data"]
+    assert left_out == {"grad_norm": "TrainOneStepWithLossScaleGRPO returns no grad_norm"}
