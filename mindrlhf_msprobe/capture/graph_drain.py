@@ -48,8 +48,8 @@ class CutShortError(Exception):
 
     def __init__(self, file: GraphFile) -> None:
         super().__init__(
-            f"{file.path.name}, which a compiled graph wrote, ends after {file.size} bytes; is the "
-            f"disk full?"
+            f"{file.path.name}, which a compiled graph wrote, ends after {file.size} bytes, as on "
+            f"a disk that is full"
         )
 
 
@@ -162,7 +162,7 @@ class Drain:
                     waited, self._patience = self._patience, min(_NO_PATIENCE, self._patience)
                     raise TimeoutError(
                         f"compiled graphs have written nothing for {waited:.0f} s, and their last "
-                        f"files are missing; is the disk full?"
+                        f"files are missing, as on a disk that is full"
                     )
             self._patience = _PATIENCE
         finally:
