@@ -35,6 +35,7 @@ from mindrlhf_msprobe.capture.graph_switch import writes_files
 from mindrlhf_msprobe.capture.graph_wrappers import is_jitted
 from mindrlhf_msprobe.capture.guarded import Guarded
 from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks
+from mindrlhf_msprobe.capture.mindspore_api import INNER_EXECUTOR
 from mindrlhf_msprobe.capture.opening import Opening
 from mindrlhf_msprobe.capture.recompute import (
     MARKS,
@@ -289,6 +290,8 @@ class EagerCapture:
 
     def _after(self, cell: nn.Cell, output: Any) -> None:
         self._read_files(cell)
+        if not self._reads_files and is_jitted(cell):
+            INNER_EXECUTOR.sync()  # its cells are known as its own while it runs
         frames = self._frames()
         innermost = frames and frames[-1].cell == id(cell)
         if not innermost and not any(frame.cell == id(cell) for frame in frames):

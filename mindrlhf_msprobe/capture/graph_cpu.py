@@ -22,6 +22,7 @@ from mindrlhf_msprobe.capture.graph_probes import (
     GRADIENT,
     GROUP,
     OPEN,
+    PYTHON_AROUND,
     SITE,
     TAKING,
     TENSOR,
@@ -58,6 +59,8 @@ def closed(cell, call, output):
 def watched(cell, part, path, tensor, call):
     """Hand a tensor over, and later its gradient; return the tensor."""
     site = SITE(cell, part, path, tensor)
+    if PYTHON_AROUND(cell):
+        return BORDER(_depend(tensor, TENSOR(call, site, as_array(tensor))), call, site)
     TENSOR(call, site, as_array(tensor))
     return BORDER(tensor, call, site)
 

@@ -290,6 +290,18 @@ class _Root(Question):
         return ()
 
 
+class _PythonAround(Question):
+    """Whether Python runs around what is compiled: what it does next waits for the probes then."""
+
+    def answer(self, cell: int) -> bool:
+        """Tell by MindSpore's mode."""
+        return bool(mindspore.get_context("mode") != mindspore.GRAPH_MODE)
+
+    def __call__(self, cell: int) -> bool:
+        """Tell that it does."""
+        return True
+
+
 class _SiteNumber(Question):
     """The number of a probe, as an array."""
 
@@ -352,6 +364,7 @@ class _Taking(Question):
 
 
 COMPILING = _Compiling()
+PYTHON_AROUND = _PythonAround()
 TOGETHER = _Together()
 GROUP = _GroupNumber()
 TAKING = _Taking()
