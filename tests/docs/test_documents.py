@@ -28,6 +28,7 @@ from given import Given
 
 from mindrlhf_msprobe import ProbeConfig, load_config
 from mindrlhf_msprobe.cli import _COMMANDS, _parser
+from mindrlhf_msprobe.probe import recording_probes
 
 #: The README's two commands that install the package: .ci/run runs them as they are written.
 RUN_BY_CI = (
@@ -124,6 +125,8 @@ def test_every_block_does_what_the_page_says(page, tmp_path, monkeypatch, demo):
     output, _ = demo
     with Given(output) as given:
         Reader(page, tmp_path, given).read()
+        for probe in recording_probes():  # as at the end of a script
+            probe.close()
 
 
 def test_ci_runs_what_is_skipped_here():
