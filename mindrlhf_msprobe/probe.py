@@ -44,10 +44,16 @@ class Probe:
         config: what to record; see `from_config` for other sources.
 
     Raises:
+        UsageError: `config` is no ProbeConfig.
         RunError: the dump_path already holds another run, or cannot be written.
     """
 
     def __init__(self, config: ProbeConfig | None = None) -> None:
+        if not isinstance(config, ProbeConfig | None):
+            raise UsageError(
+                f"Probe() got a {type(config).__name__}, but it takes a ProbeConfig. For a YAML "
+                f"path, a mapping or a trainer's own configuration, call Probe.from_config(…)."
+            )
         self._config = config or ProbeConfig()
         self._phases = self._config.phase_table()
         self._networks: dict[str, Any] = {}

@@ -755,3 +755,9 @@ def test_a_second_run_on_the_same_path_is_refused_untouched(
     with pytest.raises(Exception, match="already holds a run"):
         make_probe(key_data_dump=True)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+
+
+@pytest.mark.parametrize("config", [{"msprobe": True}, "grpo.yaml", {}])
+def test_what_is_no_probe_config_is_refused(config):
+    with pytest.raises(UsageError, match=r"takes a ProbeConfig.*Probe\.from_config"):
+        Probe(config)
