@@ -373,7 +373,7 @@ class GraphCalls:
                 parent = parent.parent
             args, kwargs = call.inputs
             values = {
-                **call.values,
+                **{key: value for key, value in call.values.items() if key != "token"},
                 "entry": call.entry("backward"),
                 "seq": call.backward_seq if call.backward_seq is not None else call.backward_end,
                 "end": call.backward_end,

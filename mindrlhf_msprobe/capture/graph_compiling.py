@@ -19,12 +19,13 @@ from typing import Any, Protocol
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.graph_probes import SITES
-from mindrlhf_msprobe.capture.graph_variants import MARK, TopCall, Variants
+from mindrlhf_msprobe.capture.graph_variants import MARK, Graph, TopCall, Variants
 from mindrlhf_msprobe.capture.mindspore_api import (
     API,
     BYTECODE_CONTEXT,
     EXECUTOR,
     GRAPH_EXECUTORS,
+    OP_SEEDS,
 )
 
 
@@ -108,11 +109,14 @@ class Compilations:
             self._wrappings.append(wrapping)
 
     def remove(self, wrapping: Wrapping) -> None:
-        """End what `add` began; without any wrapping MindSpore's executors are its own again."""
+        """End what `add` began; without any wrapping MindSpore's executors are its own again.
+
+        Not where a graph draws random numbers and holds probes: it has to run on.
+        """
         with self._lock:
             if wrapping in self._wrappings:
                 self._wrappings.remove(wrapping)
-            if not self._wrappings:
+            if not self._wrappings and not self._variants.keep_probes():
                 while self._replaced:
                     setattr(*self._replaced.pop())
 
@@ -156,9 +160,13 @@ class Compilations:
         ) -> Any:
             local = self._local
             outer, running = local.call, local.running
-            local.call, local.running = TopCall(cell, phase, running > 0), 0
-            try:
+
+            def compiled_for(call: TopCall) -> Any:
+                local.call, local.running = call, 0
                 return compile_cell(executor, cell, *args, phase=phase, **kwargs)
+
+            try:
+                return _chosen(compiled_for, lambda: TopCall(cell, phase, running > 0))
             finally:
                 local.call, local.running = outer, running
 
@@ -175,9 +183,13 @@ class Compilations:
             target = owner if isinstance(owner, nn.Cell) else function
             phase = getattr(owner, "phase", None)
             name = phase, id(function), id(owner), EXECUTOR.requires_grad()
-            local.call = TopCall(target, name, True)
+
+            def compiled_for(call: TopCall) -> Any:
+                local.call = call
+                return compile_function(executor, method, *args, **kwargs)
+
             try:
-                compiled = compile_function(executor, method, *args, **kwargs)
+                compiled = _chosen(compiled_for, lambda: TopCall(target, name, True))
             finally:
                 local.call = outer
             if isinstance(owner, nn.Cell):  # MindSpore looks there for what is compiled already
@@ -241,11 +253,12 @@ class Compilations:
             try:
                 with self._compiling, SITES.asked_for() as cells:
                     began = perf_counter()
-                    with self._wrapped() if probed else self._lifted():
+                    with self._wrapped() if probed else self._lifted(), _same_seeds(graph, probed):
                         compiled = compile_graph(executor, *args, **kwargs)
                     seconds = perf_counter() - began
                     if graph is not None:
                         graph.compiled(probed, args[3], cells, executor, seconds)
+                        graph.keep_to_one(probed, executor, self._will_record())
             finally:
                 self._local.call = call
             if probed and cells:
@@ -258,6 +271,9 @@ class Compilations:
             return compiled
 
         return compile_with_probes
+
+    def _will_record(self) -> bool:
+        return any(wrapping.will_record() for wrapping in self._wrappings)
 
     def _note(self, seconds: float, without: float | None) -> None:
         for wrapping in self._wrappings[-1:]:
@@ -314,6 +330,43 @@ class Compilations:
             if not self._depth:
                 for wrapping in self._wrappings:
                     wrapping.take_off()
+
+
+def _chosen(compiled_for: Callable[[TopCall], Any], new_call: Callable[[], TopCall]) -> Any:
+    """Return what has been compiled for a call.
+
+    What turns out to draw random numbers when it is compiled without probes, and will be recorded,
+    is compiled with them at once, before it has run.
+    """
+    call = new_call()
+    compiled = compiled_for(call)
+    if call.graph is not None and call.graph.only and not call.probed:
+        compiled = compiled_for(new_call())
+    return compiled
+
+
+@contextmanager
+def _same_seeds(graph: Graph | None, probed: bool) -> Iterator[None]:
+    """Let the second graph of two have the seeds of the first, and all others theirs."""
+    if graph is None or OP_SEEDS is None:
+        yield
+        return
+    now = dict(OP_SEEDS)
+    if not graph.phases:
+        graph.seeds = now
+    if probed in graph.phases or not graph.phases or graph.seeds is None:
+        yield
+        return
+    try:
+        _put_seeds(OP_SEEDS, graph.seeds)
+        yield
+    finally:
+        _put_seeds(OP_SEEDS, now)
+
+
+def _put_seeds(counters: dict[Any, Any], values: dict[Any, Any]) -> None:
+    counters.clear()
+    counters.update(values)
 
 
 COMPILATIONS = Compilations()

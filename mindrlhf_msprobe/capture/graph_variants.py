@@ -23,6 +23,9 @@ MARK = ".msprobe"
 #: How MindSpore writes down that what a graph runs depends on what it computes.
 _BRANCHES = b"\x06Switch", b"\x0bSwitchLayer", b"\x0cswitch_layer"
 
+#: The attribute of the operators that keep a state in the graph, such as random numbers.
+_HIDDEN_STATE = b"side_effect_hidden"
+
 #: In these phases of a cell MindSpore looks for a graph by the phase alone, once it has one.
 _BY_PHASE = frozenset({"prefill", "increment"})
 
@@ -39,6 +42,8 @@ class Graph:
             each with whether none of these cells runs around it.
         unsteady: whether one run may make other calls than another.
         seconds: how long each took to compile when it was compiled last.
+        only: which of them alone may run, because it draws random numbers; None: either.
+        seeds: MindSpore's counters of seeds when the first of them was compiled.
     """
 
     phases: dict[bool, str] = field(default_factory=dict)
@@ -46,6 +51,8 @@ class Graph:
     calls: dict[frozenset[int], tuple[tuple[int, bool], ...]] = field(default_factory=dict)
     unsteady: bool = False
     seconds: dict[bool, float] = field(default_factory=dict)
+    only: bool | None = None
+    seeds: dict[Any, Any] | None = None
     _proto: Callable[[], bytes] | None = None
 
     def compiled(
@@ -57,6 +64,21 @@ class Graph:
         if probed:
             self.cells = frozenset(cells)
             self._proto = lambda: executor.get_func_graph_proto(phase, "mind_ir", False)
+
+    def keep_to_one(self, probed: bool, executor: Any, will_record: bool) -> None:
+        """Settle on one of the graphs, if what has been compiled draws random numbers.
+
+        Args:
+            probed: which of them has been compiled.
+            will_record: whether anything will be recorded from now on.
+        """
+        if self.only is None:
+            try:
+                text = executor.get_func_graph_proto(self.phases[probed], "anf_ir", False)
+            except Exception:  # it cannot be looked at
+                return
+            if _HIDDEN_STATE in text:
+                self.only = probed or will_record
 
     def learn(self, cells: frozenset[int], calls: Iterable[tuple[int, bool]]) -> None:
         """Take note of the calls that a run made of some cells, unless another may make others."""
@@ -120,9 +142,12 @@ class Variants:
         call.graph = graph = self._graph(call.target, (call.name, key))
         receiver = SITES.receiver
         probed = self._wants(call, graph, receiver)
+        if graph.only is not None:
+            probed = graph.only
         if call.runs and receiver is not None:
             receiver.begins(graph, probed)
-        if graph.cells is not None and not graph.cells:  # it holds no probes: one serves both
+        # Where it holds no probes, one serves both.
+        if graph.only is None and graph.cells is not None and not graph.cells:
             probed = False not in graph.phases
         call.probed = probed
         return probed
@@ -147,6 +172,8 @@ class Variants:
                 probed = self._wants(TopCall(cell, phase, True), graph, receiver)
                 if graph.cells is not None and not graph.cells and graph.phases:
                     probed = next(iter(graph.phases))
+                if graph.only is not None:
+                    probed = graph.only
                 if probed not in graph.phases:
                     del cache[phase]
                     return
@@ -154,6 +181,15 @@ class Variants:
                 if receiver is not None:
                     receiver.begins(graph, probed)
                 return
+
+    def keep_probes(self) -> bool:
+        """Tell whether a graph has to run with its probes from now on, recorded or not."""
+        with self._lock:
+            return any(
+                graph.only and graph.cells
+                for graphs in self._graphs.values()
+                for graph in graphs.values()
+            )
 
     def _graph(self, target: Any, key: Any) -> Graph:
         with self._lock:

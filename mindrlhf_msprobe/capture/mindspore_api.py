@@ -28,6 +28,10 @@ GRAPH_EXECUTORS: list[Any] = [
     for name in ("GraphExecutor_", "JitExecutor_")
     if (found := getattr(_c_expression, name, None)) is not None
 ]
+#: The counters from which operators without a seed of their own get one when they are compiled.
+OP_SEEDS: dict[Any, Any] | None = getattr(
+    importlib.import_module("mindspore.common.seed"), "_KERNEL_SEED", None
+)
 
 
 def _bytecode_context() -> Any:

@@ -1,6 +1,8 @@
 """Where nothing is recorded a graph without probes runs: compiled once, counted all the same."""
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn  # noqa: E402
+from mindspore import Tensor, nn, ops  # noqa: E402
 from small_networks import Policy, Scale, Twice, tensor  # noqa: E402
 
 from mindrlhf_msprobe import Probe, UsageError, open_run  # noqa: E402
@@ -313,3 +315,96 @@ def test_after_the_run_the_graphs_are_the_trainers_own(
     assert (network(x).asnumpy() == expected).all()
     assert counts.taken()[1] == 0
     assert not any("construct" in vars(cell) for _, cell in network.cells_and_names())
+
+
+class Drawing(nn.Cell):
+    """Draws random numbers before and after another cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Twice()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.body(x + ops.standard_normal((4, 6))) * ops.rand(4, 6)
+
+
+def drawn(probe: Probe | None, how: str) -> list[bytes]:
+    """Run a network that draws random numbers inside and outside of what is recorded."""
+    gc.collect()  # with an earlier network MindSpore forgets a key that this one would share
+    ms.set_seed(3)
+    network, later, x = Drawing(), Drawing(), tensor(4, 6)
+    optimizer = nn.SGD(network.trainable_params(), 0.01)
+
+    def loss(x: Tensor) -> Tensor:
+        return network(x).sum()
+
+    trained = ms.value_and_grad(loss, None, optimizer.parameters)
+    jitted = ms.jit(loss)
+    if probe is not None:
+        probe.watch(actor=network, optimizers={"actor": optimizer})
+    found: list[bytes] = []
+
+    def run() -> None:
+        if how == "function":
+            found.append(jitted(x).asnumpy().tobytes())
+        elif how == "update":
+            value, gradients = trained(x)
+            optimizer(gradients)
+            found.append(value.asnumpy().tobytes())
+        else:
+            found.append(network(x).asnumpy().tobytes())
+
+    for _ in range(4):
+        with probe.phase(GENERATE) if probe is not None else nullcontext():
+            for _ in range(3):
+                run()
+        run()
+        if probe is not None:
+            probe.step()
+    if probe is not None:
+        probe.close()
+    for _ in range(2):
+        run()
+        found.append(later(x).asnumpy().tobytes())
+    return found
+
+
+@pytest.mark.parametrize("how", ["cell", "function", "update"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_random_numbers_go_on_through_the_window(
+    how: str, first: int, layer_probe: Callable[..., Probe], counts: Counts
+) -> None:
+    """A graph keeps its random state: one of the two runs, before, inside and after the window."""
+    plain = drawn(None, how)
+    probe = layer_probe(step_start=first, step_end=2, token_range_start=1, token_range_end=1)
+    assert drawn(probe, how) == plain
+    assert {(e.step, e.token) for e in open_run(probe.config.dump_path).entries()} >= {
+        (step, 1) for step in range(first, 3)
+    }
+
+
+def test_gradients_of_counted_passes_line_up_with_pynative(tmp_path: Path) -> None:
+    """A backward entry belongs to no token, in either mode."""
+    runs = {}
+    for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
+        network, x = Twice(), tensor(2, 3)
+        section = {
+            "msprobe": True,
+            "actor_train_dump": True,
+            "dump_path": str(tmp_path / str(mode)),
+        }
+        ms.set_context(mode=mode)
+        try:
+            with Probe.from_config(section) as probe:
+                probe.watch(actor=network)
+                gradient = ms.grad(network)
+                with probe.phase(UPDATE, token_range=(1, 2)):
+                    for _ in range(4):
+                        gradient(x)
+                probe.step()
+        finally:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+        entries = open_run(section["dump_path"]).entries()
+        runs[mode] = {(e.name, e.token) for e in entries if e.direction != "parameters_grad"}
+    assert runs[ms.GRAPH_MODE] == runs[ms.PYNATIVE_MODE]
+    assert {token for name, token in runs[ms.GRAPH_MODE] if ".backward." in name} == {None}
