@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, ops
 
-from mindrlhf_msprobe.capture.graph_outline import Path, TensorOutline
+from mindrlhf_msprobe.capture.graph_outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph_probes import (
     SITES,
     Question,
@@ -100,8 +100,8 @@ class _SaveGradientNow(Question):
             tensor.is_floating_point() or tensor.is_complex()
         ):
             CURRENT.tell_once(
-                f"save_grad({name!r}, …) got a value of type {type(tensor).__name__}; expected a "
-                f"tensor that can have a gradient. Nothing is saved."
+                f"save_grad({name!r}, …) got a {_described(tensor)}; expected a tensor "
+                f"that can have a gradient, of floating point or complex numbers. Nothing is saved."
             )
             return tensor
 
@@ -110,6 +110,12 @@ class _SaveGradientNow(Question):
             SAVE_NOW(f"{name}_grad", gradients[0])
 
         return ops.HookBackward(hook)(tensor)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor of dtype {value.dtype}"
+    return f"value of type {type(value).__name__}"
 
 
 SAVING = _Saving()
@@ -203,6 +209,10 @@ def _filled(tree: Any, path: Path, tensors: dict[Path, HostTensor]) -> Any:
         return {key: _filled(item, (*path, key), tensors) for key, item in tree.items()}
     if isinstance(tree, (tuple, list)):
         return [_filled(item, (*path, i), tensors) for i, item in enumerate(tree)]
+    if isinstance(tree, TensorOutline) and path not in tensors:
+        return UnknownOutline(
+            "mindspore.Tensor", f"the graph did not hand over its {tree.dtype} elements"
+        )
     return tensors.get(path, tree)
 
 

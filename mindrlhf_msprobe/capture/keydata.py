@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.capture.graph_outline import UnknownOutline
 from mindrlhf_msprobe.capture.summary import HostTensor, is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.torch_tensors import elements_of, is_torch_tensor
 from mindrlhf_msprobe.capture.tree import TreeDescriber
@@ -44,7 +45,8 @@ def describe_key_data(
     """Describe tensors (PyTorch's, too), numpy arrays, numbers, texts, None, structures of them.
 
     A number becomes a 0-d array of int64, float64, bool or complex128; a text becomes its UTF-8
-    bytes as uint8, its text kept in the JSON; bfloat16 is stored as float32, exactly.
+    bytes as uint8, its text kept in the JSON; bfloat16 is stored as float32, exactly. What a
+    compiled graph could not hand over is unsaved.
 
     Args:
         numbered: call the files of a tensor and of a list's elements `<key><i>.npy`.
@@ -64,6 +66,9 @@ def describe_key_data(
         return leaf
 
     def tensor(value: Any, path: str) -> Any:
+        if isinstance(value, UnknownOutline):
+            described.unsaved[path] = f"not recorded in graph mode: {value.reason}"
+            return Leaf(value.type, error=described.unsaved[path])
         try:
             host = to_host(value) if is_tensor(value) else _of_torch_or_number(value)
         except Exception as error:
@@ -101,6 +106,8 @@ def _of_torch_or_number(value: Any) -> HostTensor:
 
 
 def _is_array(value: Any) -> bool:
+    if isinstance(value, UnknownOutline):
+        return True
     return is_tensor(value) or _fits_array(value) or is_torch_tensor(value)
 
 

@@ -16,6 +16,7 @@ from mindrlhf_msprobe.capture.configurations import error_in_words, named_config
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.environment import cann_version, initial_weights, settings_now
 from mindrlhf_msprobe.capture.graph_folder import FOLDERS
+from mindrlhf_msprobe.capture.graph_outline import UnknownOutline
 from mindrlhf_msprobe.capture.keydata import describe_key_data
 from mindrlhf_msprobe.capture.memory import is_of_training
 from mindrlhf_msprobe.capture.messages import Messages
@@ -431,6 +432,8 @@ class Recorder:
         with self._open_step.saving(key, counted=at is None) as (step, next_one):
             micro_step = next_one if at is None else at[0]
             try:
+                if isinstance(value, UnknownOutline):  # saved in a graph that cannot hand it over
+                    return self.leave_out_data(key, value.reason)
                 if self._writer.lost is not None:
                     raise HoldLostError(self._writer.lost)
                 numbered = self._config.numbered_key_data

@@ -5,7 +5,7 @@ import threading
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, mutable, nn, ops
 
 import mindrlhf_msprobe
 from mindrlhf_msprobe import Probe, ProbeConfig, UsageError, open_run, save, save_grad, step
@@ -246,3 +246,52 @@ def test_what_is_held_is_as_it_was(probe):
         parameter.set_data(Tensor([5.0, 5.0]))
     assert held[0][1].array.tolist() == held[1][1]["a"][0].array.tolist() == [1.0, 2.0]
     assert probe.current_step == 0
+
+
+class Unknown(nn.Cell):
+    """Saves what a graph cannot hand over, between what it can."""
+
+    def construct(self, x, limit, number):
+        save("", "chosen", x[x > limit])
+        save("", "mixed", [x * limit, x[x > limit]])
+        save("", "number", number)
+        save("", "whole", x)
+        return x.sum()
+
+
+def test_what_a_graph_cannot_hand_over_is_never_taken_for_the_same(tmp_path, caplog):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    for name, limit in (("a", 1.5), ("b", 0.5)):
+        section = ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path / name))
+        with Probe(section):
+            Unknown()(Tensor([1.0, 2.0], ms.float32), Tensor(limit, ms.float32), mutable(2))
+            step()
+    run = open_run(tmp_path / "a")
+    assert run.keys == ["mixed", "whole"]
+    left_out = run.coverage()["key_data"]
+    assert left_out["chosen"] == "a tensor whose shape is dynamic"
+    assert "only the running graph knows" in left_out["number"]
+    first, second = run.key_data("mixed")[0].records
+    assert first.array().tolist() == [1.5, 3.0]
+    assert "dynamic" in str(second.leaf.error)
+    assert any("mixed" in lost for lost in run.lost)
+    assert caplog.text.count("chosen are not recorded") == 2
+    result = mindrlhf_msprobe.compare_runs(tmp_path / "a", tmp_path / "b", keys="mixed,whole")
+    statuses = {finding.record: finding.status.name for finding in result.findings}
+    assert statuses["mixed.1"] == "UNREADABLE"
+
+
+def test_a_save_that_is_left_out_keeps_its_micro_step(tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    dynamic, fixed = Unknown(), Unknown()
+    dynamic.set_inputs(Tensor(shape=[None], dtype=ms.float32), Tensor(1.0), mutable(2))
+    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+        for network in (dynamic, fixed):
+            network(Tensor([1.0, 2.0], ms.float32), Tensor(1.0), mutable(2))
+        step()
+    assert [datum.micro_step for datum in open_run(tmp_path).key_data("whole")] == [1]
+
+
+def test_a_tensor_of_integers_has_no_gradient_to_save(probe, caplog):
+    save_grad("", "ids", Tensor([1, 2], ms.int32))
+    assert "got a tensor of dtype Int32" in caplog.text
