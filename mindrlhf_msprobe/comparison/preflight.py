@@ -110,6 +110,7 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
             compare_networks(rank, left, right, merged, notes)
             compare_generation(rank, left, right, merged, notes)
             compare_random_states(rank, left, right, merged)
+            _note_left_out(left, right, notes)
         for section, found in merged.differences():
             differences[section].append(found)
         weights = compare_weights(by_rank, notes)
@@ -265,6 +266,15 @@ def _note_attempts(name: str, manifest: Mapping[str, Any], notes: Notes) -> None
                     f"attempt {number} of run {name} ran with other {', '.join(other)} than its "
                     f"first one, which was compared: see its run.json"
                 )
+
+
+def _note_left_out(a: Mapping[str, Any], b: Mapping[str, Any], notes: Notes) -> None:
+    """Note the key data that neither side could record: nothing else of them meets the eye."""
+    left_out = [section_of(section_of(side, "coverage") or {}, "key_data") or {} for side in (a, b)]
+    for key, why in left_out[0].items():
+        if key in left_out[1]:
+            reason = text_of(why).replace("{", "{{").replace("}", "}}")
+            notes.about(f"{{}}: left out of A and of B: {reason}", text_of(key))
 
 
 def _configurations(run: Run) -> dict[str, Any] | None:

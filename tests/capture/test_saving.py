@@ -279,6 +279,8 @@ def test_what_a_graph_cannot_hand_over_is_never_taken_for_the_same(tmp_path, cap
     result = mindrlhf_msprobe.compare_runs(tmp_path / "a", tmp_path / "b", keys="mixed,whole")
     statuses = {finding.record: finding.status.name for finding in result.findings}
     assert statuses["mixed.1"] == "UNREADABLE"
+    line = "chosen: left out of A and of B: a tensor whose shape is dynamic"
+    assert line in result.preflight.unknown
 
 
 def test_a_save_that_is_left_out_keeps_its_micro_step(tmp_path):
