@@ -80,6 +80,9 @@ class KeyDataHome:
     before_phase: bool = False
 
 
+#: The key of what the loss of an update is given.
+LOSS_INPUTS = "loss_inputs"
+
 _BESIDE = {
     "prompts": "actor_generate_sequences",
     "prompt": "actor_generate_sequences",
@@ -94,7 +97,7 @@ _BESIDE = {
     "reward": None,
     "advantages": None,
     "returns": None,
-    "loss_inputs": None,
+    LOSS_INPUTS: None,
     "log_prob": "actor_update",
     "ratio": "actor_update",
     "kl": "actor_update",

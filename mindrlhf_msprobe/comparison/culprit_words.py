@@ -42,12 +42,15 @@ _Details = Mapping[str, Any]
 
 def _earlier_update(details: _Details, finding: Finding, why: str) -> str:
     micro_step, number = details["micro_step"], details["number"]
+    batch, agrees = "the batch or the", ""
+    if details.get("batch_agrees"):
+        batch, agrees = "the", " (its batch agrees: loss_inputs)"
     return (
         f"{finding.key} agrees in micro-step {micro_step} and differs in micro-step "
         f"{micro_step + 1}: the {ordinal(number)} update ({details['phase']} of micro-step "
-        f"{micro_step}: its gradients or its optimizer step) is to blame, or the batch or the "
-        f"forward pass of micro-step {micro_step + 1}, and key data alone do not tell which: "
-        f"record the cells of {_phases(details['record'])}, gradients included, in step "
+        f"{micro_step}: its gradients or its optimizer step) is to blame, or {batch} "
+        f"forward pass of micro-step {micro_step + 1}{agrees}, and key data alone do not tell "
+        f"which: record the cells of {_phases(details['record'])}, gradients included, in step "
         f"{finding.step} of both runs to decide."
     )
 

@@ -8,7 +8,7 @@ from mindrlhf_msprobe.comparison.judged import ONE_SIDED, JudgedStep
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.timeline import DATA
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
-from mindrlhf_msprobe.phases import UPDATE_PHASES, key_data_home, phase_table
+from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
 
 _JUDGED_PAIRS = tuple[tuple[Pair, "Finding | None"], ...]
 
@@ -27,7 +27,7 @@ def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit 
     The key agrees in the micro-step before, and an update lies between. Not where something else
     that the same micro-step computed with the updated network is known to agree. The details:
     `phase`, `micro_step` (the one it followed) and `number`, from 1 on, of the update; `record`,
-    the phases whose cells would tell.
+    the phases whose cells would tell; `batch_agrees`, only where it is known, bit for bit.
     """
     pair, finding = step.judged[index]
     if pair.event.kind != DATA or finding is None or not occasion.number:
@@ -61,7 +61,16 @@ def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit 
     phase = updates[0]
     record = tuple(dict.fromkeys((phase, home.phase)))
     details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step, "record": record}
+    given = [f.status for p, f in before if f is not None and _is_given(p, micro_step)]
+    if given and all(status is Status.IDENTICAL for status in given):
+        details["batch_agrees"] = True
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
+
+
+def _is_given(pair: Pair, micro_step: int) -> bool:
+    """Tell whether a pair is of what the loss is given in a micro-step."""
+    event = pair.event
+    return event.kind == DATA and event.name == LOSS_INPUTS and event.micro_step == micro_step
 
 
 def _of_key_data(step: JudgedStep, index: int) -> Occasion:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.integrations.session import Session, runs_in_python
 from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.phases import LOSS_INPUTS
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.local_values import SavedLocals
 
 
-#: The key of what the loss is given.
-LOSS_INPUTS = "loss_inputs"
 #: MindSpore's cells that run a network on parts of a batch, one after the other.
 _CUT_BATCHES = {"PipelineCell", "MicroBatchInterleaved", "GradAccumulationCell"}
 

@@ -18,10 +18,11 @@ import numpy as np
 
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.loss_values import LOSS_INPUTS, LossValues, returned_by_name
+from mindrlhf_msprobe.integrations.loss_values import LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin
 from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.phases import LOSS_INPUTS
 from mindrlhf_msprobe.yaml_file import read_yaml
 
 _TRAINER = "MindRLHF's PPO trainer"

@@ -22,7 +22,17 @@ NO_LAYERS = dict.fromkeys(("actor_infer", "actor_train", "reference", "critic_tr
 NO_LAYERS = {f"{name}_dump": value for name, value in NO_LAYERS.items()}
 
 
-def ppo(path, fault=None, *, updates=3, interleaved=True, chunks=1, unsaved=(), **settings):
+def ppo(
+    path,
+    fault=None,
+    *,
+    updates=3,
+    interleaved=True,
+    chunks=1,
+    unsaved=(),
+    batches=False,
+    **settings,
+):
     """Record a step of `updates` minibatches; `fault` is a place that becomes a little larger."""
     recording = Recording(path, **settings)
     weights = {"actor": np.float64(0.3), "critic": np.float64(0.7)}
@@ -47,6 +57,8 @@ def ppo(path, fault=None, *, updates=3, interleaved=True, chunks=1, unsaved=(), 
             )
 
     def actor(n):
+        if batches:
+            save("loss_inputs", n, x + n)
         log_prob = save("log_prob", n, run(UPDATE, "actor", n, x))
         kl_loss = save("kl_loss", n, log_prob * 0.1)
         loss = save("loss", n, kl_loss + log_prob.sum() * n)
@@ -144,6 +156,14 @@ def test_the_update_before_a_micro_step_is_named_everywhere(compared, tmp_path, 
     assert f"micro-step {number}" in cells["where"]
     assert cells["micro_step"] == number
     assert f"{word} update" in cells["explanation"]
+
+
+def test_a_batch_that_agrees_is_not_suspected(compared):
+    """What the loss was given is recorded, so only the update and the forward pass are left."""
+    first = compared("optimizer 0", batches=True, **NO_LAYERS).verdict.first_divergence
+    assert first.record == "log_prob"
+    assert first.culprit.details["batch_agrees"] is True
+    assert "is to blame, or the forward pass of micro-step 1 (its batch agrees" in first.explanation
 
 
 def test_the_critics_own_update_is_named(compared):
