@@ -477,6 +477,8 @@ class PhaseCapture:
                 continue
             elif number in self._graph.reduced and self._probes.config.task == "tensor":
                 found[name] = "its elements: the graph was compiled for statistics alone"
+            elif self._backward and number in SITES.without_gradients:
+                found[name] = "its gradients: Python differentiates the jitted code around it"
             elif self._backward and (why := _why_no_gradients(cell)):
                 found[name] = why
             elif is_optimizer(cell):

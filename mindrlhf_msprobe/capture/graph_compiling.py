@@ -20,6 +20,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.graph_probes import SITES
 from mindrlhf_msprobe.capture.graph_variants import MARK, Graph, TopCall, Variants
+from mindrlhf_msprobe.capture.graph_wrappers import number_of
 from mindrlhf_msprobe.capture.mindspore_api import (
     API,
     BYTECODE_CONTEXT,
@@ -27,6 +28,9 @@ from mindrlhf_msprobe.capture.mindspore_api import (
     GRAPH_EXECUTORS,
     OP_SEEDS,
 )
+
+#: Behind the mark of a graph that Python differentiates: its probes are others.
+_FORWARD = "_forward"
 
 
 class Wrapping(Protocol):
@@ -98,10 +102,13 @@ class Compilations:
     def add(self, wrapping: Wrapping) -> None:
         """Put on and take off a wrapping around every compilation from now on.
 
+        Called for each network and optimizer that is watched.
+
         Raises:
             Exception: whatever keeps MindSpore's executors from being asked.
         """
         with self._lock:
+            self._variants.watches += 1
             if wrapping in self._wrappings:
                 return
             if not self._replaced:
@@ -238,7 +245,10 @@ class Compilations:
             except Exception as error:
                 probed = True
                 self._cannot_choose(error)
-            return f"{key}{MARK}" if probed else key
+            if not probed:
+                return key
+            mark = MARK if call.graph is None else call.graph.mark
+            return f"{key}{mark}{_FORWARD if EXECUTOR.requires_grad() else ''}"
 
         return marked_key
 
@@ -252,6 +262,7 @@ class Compilations:
             probed = graph is None or call is None or call.probed
             try:
                 with self._compiling, SITES.asked_for() as cells:
+                    SITES.differentiated_outside = bool(EXECUTOR.requires_grad())
                     began = perf_counter()
                     with self._wrapped() if probed else self._lifted(), _same_seeds(graph, probed):
                         compiled = compile_graph(executor, *args, **kwargs)
@@ -261,6 +272,9 @@ class Compilations:
                         graph.keep_to_one(probed, executor, self._will_record())
             finally:
                 self._local.call = call
+            if call is not None and isinstance(call.target, nn.Cell):
+                # Its own hooks record the gradients at the borders of what Python calls.
+                SITES.without_gradients.discard(number_of(call.target))
             if probed and cells:
                 without = graph.seconds.get(False) if graph is not None else None
                 self._note(seconds, without)

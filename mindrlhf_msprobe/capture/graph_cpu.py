@@ -62,13 +62,14 @@ def watched(cell, part, path, tensor, call):
     if PYTHON_AROUND(cell):
         return BORDER(_depend(tensor, TENSOR(call, site, as_array(tensor))), call, site)
     TENSOR(call, site, as_array(tensor))
+    if part == "output":  # what updates the parameters waits until these have been handed over
+        tensor = _depend(tensor, call)
     return BORDER(tensor, call, site)
 
 
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over and return the call, which waits for it."""
-    TENSOR(call, SITE(cell, part, path, tensor), as_array(tensor))
-    return call
+    return _depend(call, TENSOR(call, SITE(cell, part, path, tensor), as_array(tensor)))
 
 
 def all_handed_over(cell, part, places, tensors, call):

@@ -100,6 +100,11 @@ class Sites:
     Attributes:
         receiver: the open phase, or None.
         gaps: cell number → why something of the cell cannot be recorded.
+        differentiated_outside: whether Python differentiates, in PyNative mode, what is compiled at
+            this moment. MindSpore computes wrong gradients of the parameters of a cell that runs
+            twice in it, where a cell with a bprop of its own, as a probe of gradients is, lies
+            between: so it gets none.
+        without_gradients: the numbers of the cells that were compiled so.
         compiled: the numbers of the cells that were compiled with their probes.
         cost: takes what host functions cost, of the run that was begun last.
         whole: the numbers of the cells of which elements are recorded, not only statistics.
@@ -108,6 +113,8 @@ class Sites:
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
         self.gaps: dict[int, str] = {}
+        self.differentiated_outside = False
+        self.without_gradients: set[int] = set()
         self.compiled: set[int] = set()
         self.cost: GraphCost | None = None
         self.whole: set[int] = set()
@@ -248,7 +255,12 @@ class _Kind(Question):
         if isinstance(value, TensorOutline):
             if value.is_parameter:
                 return "parameter"
-            return "differentiable" if value.has_gradient else "tensor"
+            if not value.has_gradient:
+                return "tensor"
+            if SITES.differentiated_outside:
+                SITES.without_gradients.add(cell)
+                return "tensor"
+            return "differentiable"
         for unknown in unknown_in(value):
             SITES.gaps.setdefault(cell, unknown.reason)
         kinds: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}

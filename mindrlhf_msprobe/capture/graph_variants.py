@@ -44,8 +44,12 @@ class Graph:
         seconds: how long each took to compile when it was compiled last.
         only: which of them alone may run, because it draws random numbers; None: either.
         seeds: MindSpore's counters of seeds when the first of them was compiled.
+        mark: stands in the key of the arguments of the one with probes.
+        watches: how often something had been watched when that was known.
     """
 
+    mark: str = MARK
+    watches: int = 0
     phases: dict[bool, str] = field(default_factory=dict)
     cells: frozenset[int] | None = None
     calls: dict[frozenset[int], tuple[tuple[int, bool], ...]] = field(default_factory=dict)
@@ -120,6 +124,7 @@ class Variants:
     Attributes:
         holds_watched: tells whether a cell holds one that is watched.
         will_record: tells of a cell whether anything of it is recorded from now on.
+        watches: how often something has been watched.
     """
 
     def __init__(
@@ -127,6 +132,7 @@ class Variants:
     ) -> None:
         self.holds_watched = holds_watched
         self.will_record = will_record
+        self.watches = 0
         self._graphs: weakref.WeakKeyDictionary[Any, dict[Any, Graph]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -139,7 +145,10 @@ class Variants:
         Returns:
             whether it is the one with probes.
         """
-        call.graph = graph = self._graph(call.target, (call.name, key))
+        graph = self._graph(call.target, (call.name, key))
+        if self._may_hold_probes_now(call.target, graph):
+            graph = self._graph(call.target, (call.name, key), anew=True)
+        call.graph = graph
         receiver = SITES.receiver
         probed = self._wants(call, graph, receiver)
         if graph.only is not None:
@@ -168,6 +177,9 @@ class Variants:
         graphs = self._graphs.get(cell) if name is not None else None
         for graph in [*graphs.values()] if graphs else ():
             if name in graph.phases.values():
+                if self._may_hold_probes_now(cell, graph):
+                    del cache[phase]
+                    return
                 receiver = SITES.receiver
                 probed = self._wants(TopCall(cell, phase, True), graph, receiver)
                 if graph.cells is not None and not graph.cells and graph.phases:
@@ -191,12 +203,25 @@ class Variants:
                 for graph in graphs.values()
             )
 
-    def _graph(self, target: Any, key: Any) -> Graph:
+    def _may_hold_probes_now(self, target: Any, graph: Graph) -> bool:
+        """Tell whether more has been watched since a graph was compiled that held no probes."""
+        if graph.cells is None or graph.cells or graph.only is not None:
+            return False
+        if graph.watches == self.watches:
+            return False
+        if isinstance(target, nn.Cell) and not self.holds_watched(target):
+            graph.watches = self.watches
+            return False
+        return True
+
+    def _graph(self, target: Any, key: Any, *, anew: bool = False) -> Graph:
         with self._lock:
             graphs = self._graphs.get(target)
             if graphs is None:
                 graphs = self._graphs[target] = {}
-            return graphs.setdefault(key, Graph())
+            if anew or key not in graphs:
+                graphs[key] = Graph(mark=f"{MARK}{self.watches}", watches=self.watches)
+            return graphs[key]
 
     def _wants(self, call: TopCall, graph: Graph, receiver: Receiver | None) -> bool:
         if receiver is not None:

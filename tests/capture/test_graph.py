@@ -810,6 +810,63 @@ def test_a_jitted_cell_is_recorded_once(
     assert parents["Cell.1.child.Twice.forward.1"] == "Cell.1.Jitted.forward.1"
 
 
+class RunsAgain(nn.Cell):
+    """A jitted cell in which one with a parameter runs twice, the second time on its own result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale()
+        self.norm = nn.LayerNorm((2,))
+
+    @ms.jit
+    def construct(self, x: Tensor) -> Tensor:
+        return self.scale(self.norm(self.scale(x)))
+
+
+def test_what_python_differentiates_through_a_jitted_cell_stays_as_it_is(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """With probes of gradients in it MindSpore computed wrong gradients: it has none."""
+
+    def gradients(network: nn.Cell) -> list[np.ndarray]:
+        def loss(x: Tensor) -> Tensor:
+            return (network(x) ** 2).sum()
+
+        _, found = ms.value_and_grad(loss, None, network.trainable_params())(tensor(3, 2))
+        return [gradient.asnumpy() for gradient in found]
+
+    plain = gradients(RunsAgain())
+    network, probe = RunsAgain(), layer_probe()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(3, 2))  # compiled before, where nothing is differentiated
+        for mine, theirs in zip(gradients(network), plain):
+            np.testing.assert_array_equal(mine, theirs)
+    run = recorded(probe)
+    names = {entry.name for entry in run.entries()}
+    assert "Cell.scale.Scale.forward.3" in names
+    assert any(name.startswith("Cell.root.RunsAgain.backward.") for name in names)
+    gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
+    assert set(gaps) == {"scale", "norm"}
+    assert all(why.startswith("its gradients: Python differentiates") for why in gaps.values())
+    assert not run.manifests[0]["lost"]
+
+
+def test_a_jitted_cell_that_ran_while_others_were_watched_is_recorded(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """It held no probes then; watched, it is compiled with them."""
+    other, network, probe = Scale(), Jitted(), layer_probe()
+    probe.watch(reference=other)
+    network(tensor(2, 2))
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(2, 2))
+    run = recorded(probe)
+    assert "Cell.child.first.Scale.forward.0" in {entry.name for entry in run.entries()}
+    assert "graph_mode" not in run.manifests[0].get("coverage", {})
+
+
 def test_a_cell_that_was_jitted_before_is_compiled_with_probes(
     layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
 ) -> None:
