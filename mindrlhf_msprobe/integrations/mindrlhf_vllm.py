@@ -21,8 +21,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session
@@ -170,6 +168,8 @@ class VllmGeneration:
             session.leave_out_data(LOG_PROB, _NOT_ASKED)
             return
         width = max(self._width, *(len(row) for row in rows if row is not None))
+        import numpy as np  # what is off imports nothing
+
         padded = np.zeros((len(rows), width), np.float32)
         for place, row in zip(padded, rows):
             place[: len(row or ())] = row

@@ -347,7 +347,7 @@ def test_a_large_pair_is_the_work_of_all(tmp_path):
         executor.ChunkTask: 5,  # the input; the output and the key, before and after
         executor.SpanTask: 8,
     }
-    assert engine.most_spans == 2
+    assert 1 <= engine.most_spans <= 2  # one, where the other worker is still starting
 
 
 class Deadly:
