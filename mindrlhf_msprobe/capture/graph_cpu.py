@@ -22,6 +22,7 @@ from mindrlhf_msprobe.capture.graph_probes import (
     GRADIENT,
     GROUP,
     OPEN,
+    PARAMETER,
     PYTHON_AROUND,
     SITE,
     TAKING,
@@ -62,19 +63,20 @@ def watched(cell, part, path, tensor, call):
     if PYTHON_AROUND(cell):
         return BORDER(_depend(tensor, TENSOR(call, site, as_array(tensor))), call, site)
     TENSOR(call, site, as_array(tensor))
-    if part == "output":  # what updates the parameters waits until these have been handed over
-        tensor = _depend(tensor, call)
     return BORDER(tensor, call, site)
 
 
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over and return the call, which waits for it."""
-    return _depend(call, TENSOR(call, SITE(cell, part, path, tensor), as_array(tensor)))
+    site = SITE(cell, part, path, tensor)
+    if part == "parameters":
+        return _depend(call, PARAMETER(call, site, as_array(tensor)))
+    return _depend(call, TENSOR(call, site, as_array(tensor)))
 
 
 def all_handed_over(cell, part, places, tensors, call):
     """Hand several tensors over by one call, if `TOGETHER` says so; return the call."""
-    hand_over = TAKING(tensors)
+    hand_over = TAKING(part, tensors)
     # MindSpore does not see that a function which is found while it compiles has side effects.
     return _depend(call, hand_over(call, GROUP(cell, part, places, tensors), *tensors))
 

@@ -367,10 +367,10 @@ class _GroupNumber(Question):
 class _Taking(Question):
     """The host function that takes as many tensors."""
 
-    def answer(self, values: Any) -> ops.Custom:
-        return taking_group(len(values))
+    def answer(self, part: str, values: Any) -> ops.Custom:
+        return taking_group(len(values), of_parameters=part == "parameters")
 
-    def __call__(self, values: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """Return what nobody calls."""
         return None
 
@@ -466,19 +466,29 @@ def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
 
 
 def host_function(
-    name: str, called: Callable[..., np.ndarray], arrays: int, *, in_order: bool = True
+    name: str,
+    called: Callable[..., np.ndarray],
+    arrays: int,
+    *,
+    in_order: bool = True,
+    of_parameters: bool = False,
 ) -> ops.Custom:
     """Return what a graph calls: it takes arrays on the host and returns a number.
 
     Args:
         called: takes that many arrays; they are valid until it returns.
         in_order: whether its calls keep the program's order.
+        of_parameters: whether what changes a parameter behind such a call in the program waits for
+            it. MindSpore orders these by itself only where it sees that the parameter is read, and
+            does not in the forward pass of what it differentiates.
     """
     taking = _taking(arrays)(called)
     taking.__name__ = taking.__qualname__ = name
     function = ops.Custom(taking, (1,), mindspore.int32, "pyfunc")
     if in_order:
         function.add_prim_attr("side_effect_io", True)
+    if of_parameters:
+        function.add_prim_attr("side_effect_mem", True)
     function.recompute(False)  # a recomputed cell hands over what it computed first
     return function
 
@@ -500,12 +510,15 @@ def _taking(arrays: int) -> Callable[[Callable[..., np.ndarray]], Callable[..., 
 
 
 @functools.cache
-def taking_group(tensors: int) -> ops.Custom:
+def taking_group(tensors: int, *, of_parameters: bool) -> ops.Custom:
     """Return the host function that takes so many tensors of one call."""
-    return host_function(f"msprobe_group_{tensors}", _received(_take_group), tensors + 2)
+    name = f"msprobe_{'parameters' if of_parameters else 'group'}_{tensors}"
+    take = _received(_take_group)
+    return host_function(name, take, tensors + 2, of_parameters=of_parameters)
 
 
 OPEN = host_function("msprobe_open", _received(_take_opened), 1)
 CLOSE = host_function("msprobe_close", _received(_take_closed), 2)
 TENSOR = host_function("msprobe_tensor", _received(_take_tensor), 3)
+PARAMETER = host_function("msprobe_parameter", _received(_take_tensor), 3, of_parameters=True)
 GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), 3, in_order=False)

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +19,7 @@ from small_networks import Cubed, Decoder, Echo, Mixed, Policy, Scale, Twice, te
 
 from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
 from mindrlhf_msprobe.capture import summary  # noqa: E402
+from mindrlhf_msprobe.capture.graph_calls import GraphCalls  # noqa: E402
 from mindrlhf_msprobe.comparison import Tolerance  # noqa: E402
 
 STEPS = 2
@@ -776,6 +778,72 @@ def test_a_jitted_step_is_recorded_in_pynative(
     for name in ("forward.3", "backward.1", "parameters_grad.0"):
         assert f"Cell.first.Scale.{name}" in names
     assert not run.manifests[0]["lost"]
+
+
+class Bent(nn.Cell):
+    """A parameter with axes, and an argument that callers leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Parameter(Tensor(np.array([0.5, 1.5], np.float32)))
+
+    def construct(self, x: Tensor, factor: float = 1.0) -> Tensor:
+        return ops.tanh(x * self.scale) * factor
+
+
+class Squared(nn.Cell):
+    """A loss around a network."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__()
+        self.network = network
+
+    def construct(self, x: Tensor) -> Tensor:
+        return (self.network(x) ** 2).mean()
+
+
+@pytest.mark.parametrize("directions", [["forward"], ["forward", "backward"]])
+def test_the_parameters_of_a_jitted_step_are_recorded_before_it_changes_them(
+    directions: list[str],
+    layer_probe: Callable[..., Probe],
+    recorded: Callable[[Probe], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The update waits for them, however late the host takes them."""
+    network = nn.SequentialCell(Bent(), Bent())
+    loss = Squared(network)
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    gradients_of = ms.value_and_grad(loss, None, optimizer.parameters)
+
+    @ms.jit
+    def step(x: Tensor) -> Tensor:
+        value, gradients = gradients_of(x)
+        optimizer(gradients)
+        return value
+
+    opened = GraphCalls.opened
+
+    def opened_late(self: GraphCalls, *arguments: Any) -> int:
+        time.sleep(0.05)
+        return opened(self, *arguments)
+
+    monkeypatch.setattr(GraphCalls, "opened", opened_late)
+    probe = layer_probe(task="tensor", directions=directions)
+    probe.watch(actor=network, optimizers={"actor": optimizer})
+    before = [parameter.asnumpy().copy() for parameter in network.trainable_params()]
+    with probe.phase("actor_update"):
+        step(tensor(2, 2))
+    found = {
+        record.name: record.array()
+        for entry in recorded(probe).entries()
+        for record in entry.records
+        if record.io == "parameters"
+    }
+    assert len(found) == len(before)
+    for value, array in zip(before, found.values()):
+        np.testing.assert_array_equal(array, value)
+    changed = zip(before, network.trainable_params())
+    assert not any((value == parameter.asnumpy()).all() for value, parameter in changed)
 
 
 class Jitted(nn.Cell):
