@@ -142,11 +142,15 @@ class ProbeConfig:
         return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
 
-def load_config(source: Any) -> ProbeConfig:
+def load_config(source: Any, ignore: Callable[[str], None] | None = None) -> ProbeConfig:
     """Read the configuration from a YAML path, a mapping, a dataclass or an attribute object.
 
     If `source` holds a section or attribute `msprobe_config`, that section is taken; otherwise
     `source` is the section itself. An empty section means the defaults: switched off.
+
+    Args:
+        ignore: is given a message that names the unknown keys, which are left out then. Without
+            it they are an error, and with `strict: true` where the probe is switched on.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is wrong. The message names the
@@ -166,7 +170,14 @@ def load_config(source: Any) -> ProbeConfig:
             )
     section = _section(source)
     try:
-        return ProbeConfig(**_known_items(section))
+        items = _as_items(section)
+        if unknown := [key for key in items if key not in _KEYS]:
+            said = _unknown_keys({key: items.pop(key) for key in unknown})
+            strict = items.get("msprobe") is True and items.get("strict") is True
+            if ignore is None or strict:
+                raise ConfigError(said)
+            ignore(f"{where}{said}")
+        return ProbeConfig(**items)
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from None
 
@@ -190,15 +201,16 @@ def _section(source: Any) -> Any:
     return {} if section is None else section
 
 
-def _known_items(section: Any) -> dict[str, Any]:
-    items = _as_items(section)
-    for key in items:
-        if key not in _KEYS:
-            raise ConfigError(
-                f"unknown key {key!r} (value {items[key]!r}) in {SECTION}."
-                f"{nearest(str(key), sorted(_KEYS))} Valid keys: {', '.join(_ORDER)}."
-            )
-    return items
+def _unknown_keys(items: Mapping[Any, Any]) -> str:
+    """Return what is wrong with keys that are not known: all of them, each with its value."""
+    hints = {key: nearest(str(key), sorted(_KEYS)) for key in items}
+    if len(items) == 1:
+        ((key, value),) = items.items()
+        what = f"unknown key {key!r} (value {value!r}) in {SECTION}.{hints[key]}"
+    else:
+        each = [f"{key!r} (value {value!r}).{hints[key]}" for key, value in items.items()]
+        what = f"unknown keys in {SECTION}: {' '.join(each)}"
+    return f"{what} Valid keys: {', '.join(_ORDER)}."
 
 
 def _as_items(section: Any) -> dict[Any, Any]:

@@ -221,6 +221,33 @@ def test_an_unknown_key_names_the_nearest(typo: str, meant: str, kind: str, tmp_
     assert f"Did you mean {meant!r}?" in str(refusal.value)
 
 
+def test_all_unknown_keys_are_named() -> None:
+    """A file with several mistakes is corrected in one go."""
+    values = {"msprobe": True, "dumppath": "x", "step_end": 1, "level": "L1", 7: None}
+    with pytest.raises(ConfigError) as refusal:
+        load_config(values)
+    said = str(refusal.value)
+    assert said.startswith("unknown keys in msprobe_config: 'dumppath' (value 'x'). Did you mean")
+    assert "'level' (value 'L1')" in said
+    assert "7 (value None)" in said
+    assert said.count("Valid keys") == 1
+
+
+def test_unknown_keys_can_be_left_out() -> None:
+    """As the integrations of trainers do, which no training is stopped for; wrong values do."""
+    said: list[str] = []
+    values = {"msprobe": True, "key_data_dump": True, "dumppath": "x"}
+    assert load_config(values, ignore=said.append) == load_config(
+        {"msprobe": True, "key_data_dump": True}
+    )
+    assert len(said) == 1
+    assert "'dumppath' (value 'x')" in said[0]
+    with pytest.raises(ConfigError, match="dumppath"):
+        load_config({**values, "strict": True}, ignore=said.append)
+    with pytest.raises(ConfigError, match="step_end"):
+        load_config({**values, "step_end": "3"}, ignore=said.append)
+
+
 def test_a_key_that_is_no_text_is_refused() -> None:
     """A key of another type is an unknown key, not a crash."""
     with pytest.raises(ConfigError, match="unknown key 3"):

@@ -8,6 +8,7 @@ one through which the gradients flow.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ _module = importlib.import_module("mindspore.common.recompute")  # a function ha
 _CELL = _module._RecomputeCell
 _FIRST: CodeType = _CELL.construct.__code__
 _AGAIN: CodeType = _CELL.bprop.__code__
+_CALL: CodeType = nn.Cell.__call__.__code__
 # MindSpore 2.10 has a second way, in which the gradients flow through the first run.
 _HANDLE = getattr(_module, "_RecomputeHandle", None)
 _ONLY_VALUES: CodeType | None = _HANDLE.recompute.__code__ if _HANDLE else None
@@ -75,6 +77,23 @@ class Repetitions:
         region.repeated = True
         calls = region.calls.get(cell)
         return calls.popleft() if calls else None
+
+
+def runs_again() -> bool:
+    """Tell whether the caller is called by a cell that MindSpore runs once more.
+
+    What is called while the gradients of such a cell are computed, a hook, runs for the first time.
+    """
+    in_a_cell = False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code is _CALL:
+            in_a_cell = True
+        elif code is _ONLY_VALUES or (in_a_cell and code is _AGAIN):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _key(frame: FrameType, popped: int) -> tuple[int, int]:

@@ -423,11 +423,15 @@ class Recorder:
     def save_key_data(self, key: str, value: Any, at: tuple[int | None] | None = None) -> None:
         """Save one value under `key`, as the next micro-step of this step.
 
+        What a recomputed cell saves is saved once: not when it runs again for its gradients.
+
         Args:
             at: the micro-step, if it is not the next one; (None,) for none at all, beside those
                 that have one. What was saved there in this step is replaced.
         """
         self._goes_on()
+        if _runs_again():
+            return
         self._keys_saved.add(key)
         with self._open_step.saving(key, counted=at is None) as (step, next_one):
             micro_step = next_one if at is None else at[0]
@@ -745,6 +749,17 @@ class _Failure:
             seen.add(id(known))
             known = known.__cause__ or known.__context__
         return False
+
+
+def _runs_again() -> bool:
+    """Tell whether a recomputed cell saves what it saved when it ran first."""
+    if "mindspore.nn" not in sys.modules:
+        return False
+    try:
+        from mindrlhf_msprobe.capture.recompute import runs_again
+    except (ImportError, AttributeError):  # MindSpore has moved it: nothing is known
+        return False
+    return runs_again()
 
 
 def names_of(phases: Iterable[Phase]) -> str:

@@ -20,6 +20,7 @@ from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
     begin,
+    ignored_by,
     in_ray_actor,
     model_configs,
     sections,
@@ -88,10 +89,10 @@ def install_grpo(module: ModuleType) -> None:
 
 
 def _section(**values: Any) -> ProbeConfig:
-    return load_config({SECTION: values})
+    return load_config({SECTION: values}, ignore=ignored_by(_TRAINER))
 
 
-def _section_of(kind: Any, **values: Any) -> ProbeConfig:
+def _section_of(kind: Any, /, **values: Any) -> ProbeConfig:
     """Return the section; what only MindRLHF's own class knows are attributes of it."""
     own = getattr(kind, _OWN)
     settings = _section(**{name: values[name] for name in values if name not in own})
@@ -110,7 +111,13 @@ def _keys_of_its_own(known: type) -> dict[str, Any]:
 
 
 def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
-    """Explain what is wrong with a section; MindRLHF itself would unpack it as it is."""
+    """Say what is wrong with a section; MindRLHF itself would unpack it as it is.
+
+    Unknown keys stop no training: `_section` says them and leaves them out.
+
+    Raises:
+        ConfigError: a value is wrong, or a key is no text, which MindRLHF cannot unpack.
+    """
     try:
         content = read_yaml(Path(file_path))
     except (ConfigError, TypeError):  # MindRLHF's to say
@@ -123,6 +130,11 @@ def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
                 f"{file_path}: the section {SECTION} is {what}; expected a mapping, "
                 f"with `msprobe: true` or `msprobe: false` as its first line."
             )
+        if no_texts := [key for key in section if not isinstance(key, str)]:
+            raise ConfigError(
+                f"{file_path}: keys of {SECTION} must be texts, found {no_texts}. YAML reads on, "
+                f"off, yes and no as true and false, and digits as numbers: put quotes around them."
+            )
         own = getattr(getattr(type(config), SECTION, None), _OWN, {})
         if foreign := [name for name in section if name in own]:
             logger.warning(
@@ -132,10 +144,14 @@ def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
                 SECTION,
             )
             ours = {name: section[name] for name in section if name not in own}
-            load_config({SECTION: ours})
+            load_config({SECTION: ours}, ignore=_said_by_the_section)
         else:
-            load_config(file_path)
+            load_config(file_path, ignore=_said_by_the_section)
     yield
+
+
+def _said_by_the_section(_: str) -> None:
+    """Say nothing of unknown keys yet."""
 
 
 class _Integration:

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.integrations.loss_values import LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import Part, Patches
-from mindrlhf_msprobe.integrations.session import Session, begin
+from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import LOSS_INPUTS
 from mindrlhf_msprobe.yaml_file import read_yaml
@@ -246,7 +246,7 @@ def _section(config: Any) -> Any:
     """Return the section, from where it stands; None where it stands nowhere.
 
     Raises:
-        ConfigError: it is wrong.
+        ConfigError: a value in it is wrong.
     """
     own = getattr(config, SECTION, None)
     if own is not None:
@@ -259,7 +259,7 @@ def _section(config: Any) -> Any:
     if SECTION not in content:
         logger.info("%s: no section %s in %s: nothing is recorded", _TRAINER, SECTION, path)
         return None
-    return load_config(path)
+    return load_config(path, ignore=ignored_by(_TRAINER))
 
 
 def _plain(config: Any) -> Any:

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
         apart: the role of this process, where it is one of several that do not share ranks.
 
     Raises:
-        ConfigError: the section is wrong.
+        ConfigError: a value in the section is wrong.
         RunError: the dump_path holds another run, or cannot be written.
     """
     section = getattr(config, SECTION, None)
@@ -37,11 +37,20 @@ def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
             "%s: its configuration has no section %s, so nothing is recorded.", trainer, SECTION
         )
         return None
-    settings = load_config(section)
+    settings = load_config(section, ignore=ignored_by(trainer))
     if not settings.msprobe:
         return None
     probe = _apart(settings, trainer, apart) if apart and in_ray_actor() else Probe(settings)
     return Session(probe) if probe.enabled else None
+
+
+def ignored_by(trainer: str) -> Callable[[str], None]:
+    """Return what says that unknown keys of the section are ignored: no training ends for them."""
+
+    def say(what: str) -> None:
+        logger.warning("%s: %s What is unknown is ignored, and training goes on.", trainer, what)
+
+    return say
 
 
 def _apart(settings: ProbeConfig, trainer: str, role: str) -> Probe:

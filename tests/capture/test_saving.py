@@ -72,6 +72,60 @@ def train(loss, steps=2):
     return losses, weights
 
 
+class Saving(nn.Cell):
+    """Saves its output, its gradient, and the gradient once more from a hook."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.dense = nn.Dense(
+            4, 4, weight_init=Tensor(np.eye(4) * factor, ms.float32), bias_init="ones"
+        )
+
+    def construct(self, x):
+        y = save_grad("ignored", "y", self.dense(x))
+        save("ignored", "y", y)
+        return ops.HookBackward(_save_in_a_hook)(y * y)
+
+
+def _save_in_a_hook(gradients):
+    save("ignored", "in_a_hook", gradients[0])
+
+
+class Recomputed(nn.Cell):
+    """Cells that save: one that runs twice, a container, and one in a container."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.twice = Saving(0.5)
+        self.inside = nn.SequentialCell(Saving(0.25), nn.SequentialCell(Saving(2)))
+        if how:
+            self.twice.recompute()
+            self.inside.recompute()
+        if how == "nested":
+            self.inside[0].recompute()
+            self.inside[1].recompute()
+
+    def construct(self, x):
+        return self.inside(self.twice(self.twice(x))).sum()
+
+
+@pytest.mark.parametrize("how", ["recomputed", "nested"])
+def test_a_recomputed_cell_saves_once(tmp_path, how):
+    """Not again when it runs for its gradients; what hooks save then, is saved."""
+    found = {}
+    for name in ("", how):
+        path = tmp_path / (name or "plain")
+        with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(path))) as probe:
+            train(Recomputed(name))
+            probe.save_data({"saved_last": 1})
+        run = open_run(path)
+        found[name] = {k: [(d.step, d.micro_step) for d in run.key_data(k)] for k in run.keys}
+        values = [d.value.tobytes() for k in ("y", "y_grad", "in_a_hook") for d in run.key_data(k)]
+        found[name]["values"] = values
+    assert len(found[""]["y"]) == len(found[""]["y_grad"]) == len(found[""]["in_a_hook"]) == 8
+    assert found[how] == found[""]
+
+
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_values_are_saved_as_they_were_and_training_stays_as_it_is(mode, probe, tmp_path):
     ms.set_context(mode=mode)

@@ -251,8 +251,10 @@ def test_a_key_of_mindrlhfs_own_section_is_left_to_it(tmp_path, configure, monke
     assert caplog.text.count("own_dump of msprobe_config is known to MindRLHF") == 1
     read = configs.GRPOConfig(path).msprobe_config
     assert (read.own_dump, read.own_level) == (True, 2)
-    with pytest.raises(ConfigError, match="key_data_dumb"):
-        configs.GRPOConfig(configure({**section, "own_dump": True, "key_data_dumb": True}))
+    caplog.clear()
+    read = configs.GRPOConfig(configure({**section, "own_dump": True, "key_data_dumb": True}))
+    assert read.msprobe_config.own_dump
+    assert caplog.text.count("unknown key 'key_data_dumb'") == 1
 
 
 @pytest.mark.parametrize("section", [None, {**ALL, "msprobe": False}])
@@ -325,7 +327,8 @@ def test_an_old_policy_that_is_switched_off(tmp_path, configure, caplog):
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"msprobe": True, "actor_dump": True}, "Did you mean 'actor_infer_dump'|'actor_train"),
+        ({"msprobe": True, "strict": True, "actor_dump": True}, "unknown key 'actor_dump'"),
+        ({"msprobe": False, 3: True}, r"keys of msprobe_config must be texts, found \[3\]"),
         ({"msprobe": "yes"}, "msprobe_config.msprobe is 'yes'"),
         ([1], r"the section msprobe_config is \[1\]"),
         ("", "the section msprobe_config is ''"),
@@ -335,6 +338,29 @@ def test_a_mistake_in_the_section_is_explained(configure, section, said):
     mindrlhf.install()
     with pytest.raises(ConfigError, match=said):
         train(configure(section))
+
+
+@pytest.mark.parametrize("ships_msprobe", ["0", "1"])
+@pytest.mark.parametrize("on", [True, False])
+def test_unknown_keys_stop_no_training(
+    tmp_path, configure, untouched, monkeypatch, caplog, on, ships_msprobe
+):
+    """All of them are named, once; the known ones count."""
+    monkeypatch.setenv("STAND_IN_SHIPS_MSPROBE", ships_msprobe)
+    mindrlhf.install()
+    unknown = {"reference_dumb": True, "kind": 3, "level": "L1", "strict": not on}
+    section = {"msprobe": on, "key_data_dump": True, **unknown}
+    assert train(configure(section)) == untouched[PYNATIVE]
+    (said,) = [r.getMessage() for r in caplog.records if "unknown key" in r.getMessage()]
+    assert "'reference_dumb' (value True). Did you mean 'reference_dump'?" in said
+    assert "'kind' (value 3)" in said
+    assert "'level' (value 'L1')" in said
+    assert "training goes on" in said
+    assert (tmp_path / "run").exists() == on
+    if on:
+        run = open_run(tmp_path / "run")
+        assert run.finished
+        assert set(run.keys) >= KEYS
 
 
 def test_what_is_wrong_with_the_rest_is_mindrlhfs_to_say(tmp_path):

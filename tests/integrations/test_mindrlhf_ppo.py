@@ -348,13 +348,38 @@ def test_a_wrong_section_is_refused_when_the_trainer_is_built(
 ) -> None:
     """With the file's name; so is a dump_path that holds another run."""
     mindrlhf.install()
-    with pytest.raises(ConfigError, match=r"actor\.yaml: unknown key 'key_data_dmp'"):
-        build(configure({"msprobe": True, "key_data_dmp": True}))
+    with pytest.raises(ConfigError, match=r"actor\.yaml: msprobe_config\.key_data_dump is 'on'"):
+        build(configure({"msprobe": True, "key_data_dump": "on"}))
     config = configure({"msprobe": True, "key_data_dump": True})
     build(config)
     end()
     with pytest.raises(RunError, match="already holds a run"):
         build(configure({"msprobe": True, "key_data_dump": True}))
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("in_file", [True, False])
+def test_unknown_keys_stop_no_training(
+    on: bool,
+    in_file: bool,
+    configure: Configure,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They are named once, wherever the section stands; the known ones count."""
+    mindrlhf.install()
+    section = {"msprobe": on, "key_data_dump": True, "key_data_dmp": True, "level": "L1"}
+    config = configure(section if in_file else None)
+    if not in_file:
+        config.msprobe_config = {**section, "dump_path": str(tmp_path / "run")}
+    build(config).make_experience()
+    end()
+    (said,) = [r.getMessage() for r in caplog.records if "unknown key" in r.getMessage()]
+    assert "'key_data_dmp' (value True). Did you mean 'key_data_dump'?" in said
+    assert "'level' (value 'L1')" in said
+    assert (tmp_path / "run").exists() == on
+    if on:
+        assert "rewards" in open_run(tmp_path / "run").keys
 
 
 def test_a_section_on_the_configuration_itself_counts(configure: Configure, tmp_path: Path) -> None:
