@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from mindrlhf_msprobe.comparison.judged import JudgedStep
-from mindrlhf_msprobe.comparison.preflight_generation import SEEDS, states_differ
+from mindrlhf_msprobe.comparison.preflight_generation import SEEDS, OwnStep, states_differ
 from mindrlhf_msprobe.comparison.preflight_networks import CELLS, MODES, OPTIMIZERS
 from mindrlhf_msprobe.comparison.preflight_remark import GENERATOR_STATES
 from mindrlhf_msprobe.findings import (
@@ -30,7 +30,6 @@ from mindrlhf_msprobe.phases import (
     phase_table,
 )
 from mindrlhf_msprobe.storage.manifest import GENERATION
-from mindrlhf_msprobe.storage.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
 
 MAX_CHECKS = 20
@@ -46,19 +45,20 @@ def check_first(
     index: int,
     cause: Cause,
     origin: str | None,
-    runs: tuple[Run, Run],
+    sides: tuple[OwnStep, OwnStep],
 ) -> tuple[CheckFirst, ...]:
     """Return what to check before looking closer at a finding, the nearest first.
 
     Args:
         index: of the finding among the pairs of its step.
         cause, origin: what the explanation says of it.
+        sides: where the finding stands in each of both runs.
     """
     finding = step.judged[index][1]
     assert finding is not None
     if cause in _NEVER:
         return ()
-    place = _Place(step, index, cause, origin, runs)
+    place = _Place(step, index, cause, origin, sides)
     found = list(place.weights(preflight))
     for difference in preflight.differences:
         near = place.nearness(difference)
@@ -77,17 +77,17 @@ class _Place:
         index: int,
         cause: Cause,
         origin: str | None,
-        runs: tuple[Run, Run],
+        sides: tuple[OwnStep, OwnStep],
     ) -> None:
         pair, finding = step.judged[index]
         assert finding is not None
         self._cause = cause
         self._finding: Finding = finding
         self._key = finding.key
-        self._runs = runs
+        self._sides = sides
         self._cell = cell_name(origin) if origin else None
         self._backward = pair.entry is not None and pair.entry.direction != "forward"
-        config = runs[0].config(finding.rank)
+        config = sides[0].run.config(sides[0].rank)
         self._table = config.phase_table() if config else phase_table({})
         self._phase: Phase | None = self._table.get(finding.phase or "")
         self._updated = self._roles_updated(step, index, config.initial_step if config else 0)
@@ -203,5 +203,4 @@ class _Place:
         if difference.name.startswith("random_state"):
             return False
         name = next(name for name in GENERATOR_STATES if difference.name.startswith(name))
-        finding = self._finding
-        return states_differ(self._runs, finding.rank, name, finding.step) is not False
+        return states_differ(*self._sides, name) is not False

@@ -23,6 +23,7 @@ from mindrlhf_msprobe.comparison.non_finite import sides
 from mindrlhf_msprobe.comparison.occasion import occasion_of
 from mindrlhf_msprobe.comparison.pairing import Pair
 from mindrlhf_msprobe.comparison.preflight import remark, without_consequences
+from mindrlhf_msprobe.comparison.preflight_generation import OwnStep
 from mindrlhf_msprobe.comparison.timeline import DATA, END
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -85,7 +86,8 @@ def explain(
         cause, origin, why = _explain_begin(step, index, runs)
     phase = phase_table({}).get(finding.phase or "")
     cause = _NAMED_CAUSES.get(finding.status, cause)
-    checks = check_first(preflight, step, index, cause, origin, runs)
+    a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in history.sides)
+    checks = check_first(preflight, step, index, cause, origin, (a, b))
     preflight = without_consequences(preflight, finding.step)
     hint = remark(preflight, phase.role if phase else None, told=bool(checks))
     occasion = occasion_of(step, index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.comparison.preflight_timeline import (
     SAME,
@@ -20,6 +20,14 @@ from mindrlhf_msprobe.storage.random_states import UNKNOWN
 from mindrlhf_msprobe.storage.reader import Run
 
 SEEDS = "seeds"
+
+
+class OwnStep(NamedTuple):
+    """A step of one rank, by the run's own numbers."""
+
+    run: Run
+    step: int
+    rank: int
 
 
 def compare_generation(
@@ -94,18 +102,19 @@ def compare_random_states(
             merged.add(SEEDS, rank, [(whole, *states[first])])
 
 
-def states_differ(runs: tuple[Run, Run], rank: int, name: str, step: int) -> bool | None:
-    """Tell whether a random generator began a step in other states; None where it is not known.
+def states_differ(a: OwnStep, b: OwnStep, name: str) -> bool | None:
+    """Tell whether a random generator began two steps in other states; None if it is not known.
 
-    Of two ranks of one run it is not asked.
+    Args:
+        a, b: what stands against each other; the same step of the same rank says nothing.
     """
-    if runs[0] is runs[1]:
+    if a == b:
         return None
-    sides = [_states_of(run, rank) for run in runs]
-    for generator, states in _apart(*sides):
-        if generator == name and step in states:
-            return states[step][0] != states[step][1]
-    return None
+    states = [
+        random_states.by_step(_states_of(side.run, side.rank)).get(name, {}).get(side.step, UNKNOWN)
+        for side in (a, b)
+    ]
+    return None if UNKNOWN in states else states[0] != states[1]
 
 
 def _states_of(run: Run, rank: int) -> Any:

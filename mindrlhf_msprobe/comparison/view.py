@@ -51,6 +51,10 @@ class View:
             if rank in ranks or not self.only_ranks
         }
 
+    def own(self, step: int, rank: int) -> tuple[int, int]:
+        """Return the run's own numbers of a step and a rank of the comparison."""
+        return self.steps.get(step, step), self.ranks.get(rank, rank)
+
     def config(self, rank: int) -> ProbeConfig | None:
         """Return what the run was configured to record on one of the comparison's ranks."""
         return self.run.config(self.ranks.get(rank, rank))
@@ -64,17 +68,14 @@ class View:
         if self.key_data_only or (self.phases and phase not in self.phases):
             return []
         own = self.phases.get(phase, phase)
-        at = self.steps.get(step, step), self.ranks.get(rank, rank)
+        at = self.own(step, rank)
         found = self.run.entries(own, step=at[0], rank=at[1])
         return found if own == phase else [replace(entry, phase=phase) for entry in found]
 
     def load(self, step: int, rank: int, *, layers: bool = True) -> StepData:
         """Read one place, its layer data only if asked for."""
         own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
-        at = (
-            step if own.step is None else own.step,
-            rank if own.rank is None else own.rank,
-        )
+        at = self.own(step, rank)
         shown = {name: phase for phase, name in self.phases.items()}
         layers = layers and not self.key_data_only
         entries = self.run.entries(step=at[0], rank=at[1]) if layers and not self.phases else []
@@ -117,7 +118,7 @@ class View:
             places: the comparison's (step, rank) that are compared.
             common: whether only what both runs have is: then nothing that is not there does.
         """
-        own = [(self.steps.get(step, step), self.ranks.get(rank, rank)) for step, rank in places]
+        own = [self.own(step, rank) for step, rank in places]
         return [
             str(problem)
             for problem in self.run.problems

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from runs import Fault, record_training
 
@@ -262,3 +263,27 @@ def test_a_setting_of_a_network_that_runs_in_several_phases_holds_for_each(tmp_p
         (difference,) = (d for d in comparison.preflight.differences if d.section == "cells")
         assert difference.phases == ("actor_compute_log_prob", "actor_update")
         assert "in actor_compute_log_prob, actor_update: 0.05 in A" in render(comparison)
+
+
+@pytest.mark.parametrize(
+    ("rank_0", "rank_1", "named"), [("fxz", "fyw", True), ("fxw", "fyz", False)]
+)
+def test_random_states_are_those_of_the_ranks_that_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank_0: str, rank_1: str, named: bool
+) -> None:
+    """`--ranks 0,1`: the states of A's rank 0 and B's rank 1, in the step of the finding."""
+    seeded = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: seeded(seed if seed < 100 else 100))
+    for name, states in (("a", ("fxz", "fxz")), ("b", (rank_0, rank_1))):
+        faults = (Fault("responses", step=2, rank=1),) if name == "b" else ()
+        record_training(tmp_path / name, ranks=(0, 1), steps=3, faults=faults, **KEY_DATA)
+        for file, of_rank in zip(("run.json", "run.rank1.json"), states):
+            path = tmp_path / name / file
+            digits = "".join(f"{ord(state):08x}" for state in of_rank)
+            content = {"random_states": {"numpy_state": [[0, digits]]}}
+            path.write_text(json.dumps({**json.loads(path.read_text()), **content}))
+    compared = compare_runs(
+        tmp_path / "a", tmp_path / "b", ranks=(0, 1), output_path=tmp_path / "out"
+    )
+    expected = [("run", "seeds", "numpy_state from step 1 on")]
+    assert checked(compared) == (expected if named else [])
