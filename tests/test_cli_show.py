@@ -272,6 +272,54 @@ def test_show_needs_a_run(capsys):
     assert "empty" in capsys.readouterr().err
 
 
+def test_show_says_what_generation_ran_with(tmp_path, capsys):
+    """A line a setting that changed; ranks that agree together; what is not as we write it, not."""
+    path = record_training(tmp_path / "run", ranks=(0, 1), steps=3)
+    phase = "actor_generate_sequences"
+    long = [151643, 151644, 151645] * 9
+    settings = {"temperature": 1.0, "top_k": 3, "do_sample": True, "seed": None, "stop_ids": long}
+    settings |= {f"setting_{number}": number for number in range(20)}
+    schedule = [{"step": s, "name": "top_p", "value": s / 10} for s in range(9)]
+    changes = [{"step": 1, "name": "temperature", "value": 0.05}, *schedule]
+    states = {"numpy_state": [[0, "aaaaaaaa" * 3]], "mindspore_state": [[0, "--------aaaaaaaa"]]}
+
+    def write(*generation, states=states):
+        for file, value in zip(("run.json", "run.rank1.json"), generation):
+            content = json.loads((path / file).read_text())
+            content |= {"generation": {phase: value}, "random_states": states}
+            (path / file).write_text(json.dumps(content))
+
+    same = {"step": 0, "settings": settings, "changes": changes}
+    write(same, same)
+    assert main(["show", str(path)]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    at = lines.index(f"Generation in {phase}, from step 0 on:")
+    assert lines[at + 1].startswith("  top_k=3, do_sample=true, stop_ids=[151643, 151644")
+    assert "seed" not in text
+    assert "setting_19=19" in text
+    assert "  temperature: 1.0, from step 1 on 0.05" in lines
+    schedule = "… 6 more changes …, from step 8 on 0.8"
+    assert f"  top_p: from step 0 on 0.0, from step 1 on 0.1, {schedule}" in lines
+    assert "Random states noted: numpy in step(s) 0-2; MindSpore in step(s) 1" in lines
+    assert max(map(len, lines[1:])) <= 100
+    assert text.count("Generation in") == 1
+
+    write({"step": 0, "settings": {"top_k": 1}}, {"step": 0, "settings": {"top_k": 2}})
+    assert main(["show", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert f"{phase}, from step 0 on, rank(s) 1:\n  top_k=2\n" in text
+    assert main(["show", str(path), "--rank", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "top_k=1" not in text
+    assert f"{phase}, from step 0 on:\n  top_k=2\n" in text
+
+    write({"step": "x"}, {"step": 0, "settings": 3, "changes": [1, {"step": 2}]}, states=[7])
+    assert main(["show", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "Random states" not in text
+
+
 def test_show_says_what_recording_cost(run, capsys):
     """Time of the training, by phase and a step, and bytes; not for runs that lack it."""
     assert main(["show", str(run)]) == 0

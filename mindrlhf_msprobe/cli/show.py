@@ -84,6 +84,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _run(run: Run, at: _At) -> _Shown:
     from mindrlhf_msprobe.report import listing
+    from mindrlhf_msprobe.report.generation import render_generation
     from mindrlhf_msprobe.report.wording import spans
     from mindrlhf_msprobe.storage.inventory import inventory
 
@@ -95,6 +96,7 @@ def _run(run: Run, at: _At) -> _Shown:
     if run.missing_ranks:
         problems.append(f"recorded nothing here: rank(s) {spans(run.missing_ranks)} of the job")
     lines = [listing.render_holdings(run.path, run.state, holdings, problems, run.cost)]
+    lines += render_generation(run.manifests, at["rank"])
     lines += listing.render_left_out(run.left_out)
     lines += listing.render_stops(run.stops)
     content = [holding.to_json() for holding in holdings]
