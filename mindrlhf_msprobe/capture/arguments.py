@@ -8,7 +8,7 @@ from typing import Any
 
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.graph_wrappers import own_construct
+from mindrlhf_msprobe.capture.constructs import own_construct
 
 _LEFT_OUT = "msprobe_left_out_arguments"
 

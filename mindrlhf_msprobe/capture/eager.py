@@ -24,6 +24,7 @@ from mindrlhf_msprobe.capture.cells import (
     named_cells,
     parameters_held_twice,
 )
+from mindrlhf_msprobe.capture.constructs import is_jitted
 from mindrlhf_msprobe.capture.gradients import (
     CallGradients,
     ParameterGradients,
@@ -32,7 +33,6 @@ from mindrlhf_msprobe.capture.gradients import (
     inside_the_graph,
 )
 from mindrlhf_msprobe.capture.graph_switch import writes_files
-from mindrlhf_msprobe.capture.graph_wrappers import is_jitted
 from mindrlhf_msprobe.capture.guarded import Guarded
 from mindrlhf_msprobe.capture.hooks import Arguments, CellHooks
 from mindrlhf_msprobe.capture.mindspore_api import INNER_EXECUTOR

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.compiled_graph import MARK, Graph
 from mindrlhf_msprobe.capture.graph_probes import SITES
-from mindrlhf_msprobe.capture.graph_variants import MARK, Graph, TopCall, Variants
+from mindrlhf_msprobe.capture.graph_variants import TopCall, Variants
 from mindrlhf_msprobe.capture.graph_wrappers import number_of
 from mindrlhf_msprobe.capture.mindspore_api import (
     API,

@@ -21,6 +21,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
+from mindrlhf_msprobe.capture.generated_modules import MODULES
 from mindrlhf_msprobe.capture.graph_outline import (
     Path,
     TensorOutline,
@@ -28,12 +29,11 @@ from mindrlhf_msprobe.capture.graph_outline import (
     outline,
     unknown_in,
 )
-from mindrlhf_msprobe.capture.graph_source import MODULES
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.ledger import GraphCost
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.graph_variants import Graph
+    from mindrlhf_msprobe.capture.compiled_graph import Graph
 
 #: MindSpore's dtypes that are handed over.
 _HANDED_OVER = frozenset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from mindrlhf_msprobe.capture.graph_variants import Graph
+from mindrlhf_msprobe.capture.compiled_graph import Graph
 from mindrlhf_msprobe.capture.mindspore_api import EXECUTOR
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.copies import left_out_of_copies
-from mindrlhf_msprobe.capture.graph_source import MODULES
+from mindrlhf_msprobe.capture.generated_modules import MODULES
 from mindrlhf_msprobe.capture.saving import save
 
 #: The name in the function's module under which its copy finds `save`.

@@ -39,11 +39,11 @@ from mindrlhf_msprobe.storage.writer import RunWriter
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.generation import GenerateCalls, GenerationSettings
-    from mindrlhf_msprobe.capture.graph import GraphProbes, PhaseCapture
-    from mindrlhf_msprobe.capture.graph_joint import JointCapture
+    from mindrlhf_msprobe.capture.graph import GraphProbes
     from mindrlhf_msprobe.capture.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.network_settings import NetworkSettings
     from mindrlhf_msprobe.capture.opening import StepCounters
+    from mindrlhf_msprobe.capture.phase_capture import JointCapture, PhaseCapture
 
 
 class Recorder:
@@ -347,7 +347,7 @@ class Recorder:
         None if that failed, which is counted, not raised.
         """
         try:
-            from mindrlhf_msprobe.capture.graph_joint import JointCapture
+            from mindrlhf_msprobe.capture.phase_capture import JointCapture
 
             opening = JointCapture(
                 {p: self._capture(p, networks[p], token_range) for p in networks}
@@ -361,9 +361,9 @@ class Recorder:
     def _capture(
         self, phase: Phase, network: Any, token_range: tuple[int, int] | None
     ) -> PhaseCapture:
-        from mindrlhf_msprobe.capture.graph import PhaseCapture
         from mindrlhf_msprobe.capture.hooks import ParameterHooks
         from mindrlhf_msprobe.capture.opening import Opening, StepCounters
+        from mindrlhf_msprobe.capture.phase_capture import PhaseCapture
         from mindrlhf_msprobe.selection import Selection
 
         counters = self._counters.get(phase.name)
