@@ -1,10 +1,11 @@
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 
 # Makes recording and comparing floats several times faster. Without a C compiler the installation
 # goes on without them, and numpy does their work.
-LIBRARIES = ("capture/_statistics", "comparison/_float32")
+LIBRARIES = ("capture/tensors/_statistics", "comparison/judging/metrics/_float32")
 
 setup(
+    packages=[*find_packages(include=["mindrlhf_msprobe*"]), "mindrlhf_msprobe.yaml_examples"],
     # yaml_examples lies at the top of the repository and is installed inside the package.
     package_dir={"mindrlhf_msprobe.yaml_examples": "yaml_examples"},
     ext_modules=[
@@ -14,7 +15,7 @@ setup(
             extra_compile_args=[
                 *("-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"),
                 # The same digits on every machine: no multiplication is fused with an addition.
-                *(("-ffp-contract=off",) if library == "comparison/_float32" else ()),
+                *(("-ffp-contract=off",) if library.endswith("_float32") else ()),
             ],
             optional=True,
         )

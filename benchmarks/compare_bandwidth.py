@@ -18,9 +18,9 @@ from pathlib import Path
 
 from compare_common import arguments, best, command, workspace, write_key_data
 
-from mindrlhf_msprobe.comparison.blocks import Tolerance
-from mindrlhf_msprobe.comparison.metrics import compare_arrays
-from mindrlhf_msprobe.storage.arrays import open_npy
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.storage.arrays.npy import open_npy
 
 CHUNK = 1 << 20
 ROUNDS = 3

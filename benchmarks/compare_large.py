@@ -34,7 +34,7 @@ from compare_memory import INTERVAL, family, private_bytes
 
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.writer import RunWriter
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 PHASES = (
     "actor_generate_sequences",

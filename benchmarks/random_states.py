@@ -8,8 +8,8 @@ import time
 
 import mindspore
 
-from mindrlhf_msprobe.capture.random_states import RandomStates
-from mindrlhf_msprobe.storage.atomic import dump_json
+from mindrlhf_msprobe.capture.settings.random_states import RandomStates
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 
 STEPS = 1000
 

@@ -15,8 +15,8 @@ _HOMES = {
     "Probe": "mindrlhf_msprobe.probe",
     "ProbeConfig": "mindrlhf_msprobe.config",
     "load_config": "mindrlhf_msprobe.config",
-    "open_run": "mindrlhf_msprobe.storage.reader",
-    "Run": "mindrlhf_msprobe.storage.reader",
+    "open_run": "mindrlhf_msprobe.storage.reading.reader",
+    "Run": "mindrlhf_msprobe.storage.reading.reader",
     "compare_runs": "mindrlhf_msprobe.comparison",
     "Tolerance": "mindrlhf_msprobe.comparison",
     "MsProbe": "mindrlhf_msprobe.compat.ms_probe",
@@ -27,9 +27,9 @@ _HOMES = {
     "seed_all": "mindrlhf_msprobe.compat.seeds",
     # Not in __all__: scripts say `from … import *`, and have names like these of their own.
     "compare": "mindrlhf_msprobe.compat.comparing",
-    "save": "mindrlhf_msprobe.capture.saving",
-    "save_grad": "mindrlhf_msprobe.capture.saving",
-    "step": "mindrlhf_msprobe.capture.saving",
+    "save": "mindrlhf_msprobe.capture.calls.saving",
+    "save_grad": "mindrlhf_msprobe.capture.calls.saving",
+    "step": "mindrlhf_msprobe.capture.calls.saving",
     "MsprobeError": "mindrlhf_msprobe.errors",
     "ConfigError": "mindrlhf_msprobe.errors",
     "UsageError": "mindrlhf_msprobe.errors",
@@ -58,9 +58,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.saving import save as save
-    from mindrlhf_msprobe.capture.saving import save_grad as save_grad
-    from mindrlhf_msprobe.capture.saving import step as step
+    from mindrlhf_msprobe.capture.calls.saving import save as save
+    from mindrlhf_msprobe.capture.calls.saving import save_grad as save_grad
+    from mindrlhf_msprobe.capture.calls.saving import step as step
     from mindrlhf_msprobe.comparison import Tolerance, compare_runs
     from mindrlhf_msprobe.compat.comparing import compare as compare
     from mindrlhf_msprobe.compat.comparing import compare_distributed
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.config import ProbeConfig, load_config
     from mindrlhf_msprobe.errors import ConfigError, MsprobeError, RunError, UsageError
     from mindrlhf_msprobe.probe import Probe
-    from mindrlhf_msprobe.storage.reader import Run, open_run
+    from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 
 def __getattr__(name: str) -> Any:

@@ -15,11 +15,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, nearest
-from mindrlhf_msprobe.frozen import dataclass
-from mindrlhf_msprobe.patterns import PatternError, pattern
 from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
-from mindrlhf_msprobe.yaml_file import read_yaml
 
 SECTION = "msprobe_config"
 

@@ -8,9 +8,9 @@ from dataclasses import field
 from enum import Enum
 from typing import Any
 
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.config import SECTION
-from mindrlhf_msprobe.frozen import dataclass
-from mindrlhf_msprobe.storage.atomic import number_to_json
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
 SCHEMA = 1
 #: Who wrote a verdict.json.

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TextIO
 
-from mindrlhf_msprobe.printable import printable_lines
+from mindrlhf_msprobe.common.printable import printable_lines
 
 VARIABLE = "MSPROBE_LOG_LEVEL"
 _LEVELS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.common.frozen import dataclass
 
 
 @dataclass(frozen=True)

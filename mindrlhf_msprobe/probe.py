@@ -14,16 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from mindrlhf_msprobe.capture.calls.arguments import (
+    MISSING,
+    checked_cell,
+    checked_tokens,
+    key_data_items,
+)
+from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.capture.calls.phase import NO_PHASE, NoPhase, PhaseContext
 from mindrlhf_msprobe.config import ProbeConfig, load_config
-from mindrlhf_msprobe.current import CURRENT
 from mindrlhf_msprobe.errors import UsageError, nearest
-from mindrlhf_msprobe.phase_context import NO_PHASE, NoPhase, PhaseContext
 from mindrlhf_msprobe.phases import GENERATE, ROLES, Phase
-from mindrlhf_msprobe.probe_arguments import MISSING, checked_cell, checked_tokens, key_data_items
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.recorder import Recorder
-    from mindrlhf_msprobe.storage.ending import Stop
+    from mindrlhf_msprobe.capture.recording.recorder import Recorder
+    from mindrlhf_msprobe.storage.manifest.ending import Stop
 
 
 class Probe:
@@ -83,7 +88,7 @@ class Probe:
 
     def _start(self) -> None:
         from mindrlhf_msprobe import log
-        from mindrlhf_msprobe.capture.recorder import Recorder, current_rank
+        from mindrlhf_msprobe.capture.recording.recorder import Recorder, current_rank
 
         rank = current_rank(os.environ)
         log.configure(rank)
@@ -286,7 +291,7 @@ class Probe:
 
     def _save(self, items: Iterable[tuple[str, Any]], at: tuple[int | None] | None) -> None:
         from mindrlhf_msprobe.storage.layout import check_key
-        from mindrlhf_msprobe.storage.ledger import KEY_DATA
+        from mindrlhf_msprobe.storage.writing.ledger import KEY_DATA
 
         assert self._recorder is not None
         refused: UsageError | None = None
@@ -318,14 +323,14 @@ class Probe:
         named = isinstance(configurations, Mapping) or hasattr(configurations, "__dict__")
         named = named or hasattr(type(configurations), "__dataclass_fields__")
         if nameless or not (named or hasattr(configurations, "_fields")):
-            from mindrlhf_msprobe.capture.configurations import as_text
+            from mindrlhf_msprobe.capture.settings.configurations import as_text
 
             raise UsageError(
                 f"save_configs() got {as_text(configurations):.80s} "
                 f"({type(configurations).__name__}); "
                 f"expected a mapping of name to configuration."
             )
-        from mindrlhf_msprobe.storage.ledger import CONFIGURATIONS
+        from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS
 
         with self._recorder.ledger.charge(CONFIGURATIONS):
             self._recorder.save_configurations(configurations)

@@ -18,9 +18,9 @@ os.environ["GLOG_v"] = "3"  # noqa: SIM112
 _LOGS = tempfile.TemporaryDirectory(prefix="msprobe_tests_")
 os.environ.setdefault("LOG_MF_PATH", os.path.join(_LOGS.name, "mindformers"))
 
-from mindrlhf_msprobe import Probe, open_run  # noqa: E402
-from mindrlhf_msprobe.demo.quiet import quiet_frameworks  # noqa: E402
-from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
+from mindrlhf_msprobe import Probe, open_run
+from mindrlhf_msprobe.demo.quiet import quiet_frameworks
+from mindrlhf_msprobe.storage.reading.reader import Run
 
 quiet_frameworks(_LOGS.name)
 

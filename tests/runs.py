@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.keydata import describe_key_data
-from mindrlhf_msprobe.capture.summary import fingerprint_of, is_tensor, summarise, to_host
-from mindrlhf_msprobe.capture.tree import TreeDescriber
+from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
+from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, is_tensor, summarise, to_host
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.common.selection import Selection
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.selection import Selection
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import entry_name
-from mindrlhf_msprobe.storage.writer import RunWriter
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 MSPROBE_DATA = Path(__file__).parent / "data" / "msprobe"
 

@@ -13,8 +13,8 @@ from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
-from mindrlhf_msprobe.storage.estimate import estimate
-from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.reading.estimate import estimate
+from mindrlhf_msprobe.storage.reading.reader import open_run
 
 
 def on_disk(root: Path) -> int:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.storage.reader import Run
+from mindrlhf_msprobe.storage.reading.reader import Run
 
 START = """
 import os, signal, sys, threading, time
 import numpy as np
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.storage import writer as storage
+from mindrlhf_msprobe.storage.writing import writer as storage
 
 section = {"msprobe": True, "key_data_dump": True, "dump_path": sys.argv[1]}
 probe = Probe.from_config(section)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.common.frozen import dataclass
 
 MAKERS = (dataclasses.dataclass, dataclass)
 NAN = float("nan")

@@ -181,7 +181,7 @@ def count(event, arguments):
     if event == "compile" and arguments[1] == "<string>":  # no module, where none is kept compiled
         events.append(event)
 sys.addaudithook(count)
-import mindrlhf_msprobe.comparison, mindrlhf_msprobe.report.console
+import mindrlhf_msprobe.comparison, mindrlhf_msprobe.report.console.console
 names = [name for name in sys.modules if name.startswith("mindrlhf_msprobe")]
 made = {v for name in names for v in vars(sys.modules[name]).values()
         if isinstance(v, type) and v.__module__ == name and dataclasses.is_dataclass(v)}
@@ -245,7 +245,8 @@ def test_without_tables_nothing_that_writes_them_is_loaded(tmp_path: Path) -> No
 from mindrlhf_msprobe import compare_runs
 print(compare_runs("a", "b").verdict.status, file=sys.stderr)
 main(["show", "a"])
-wanted = ["openpyxl", "zipfile", "mindrlhf_msprobe.report.files", "mindrlhf_msprobe.report.xlsx"]
+report = "mindrlhf_msprobe.report"
+wanted = ["openpyxl", "zipfile", report + ".files", report + ".formats.xlsx"]
 print([m for m in wanted if m in sys.modules], file=sys.stderr)
 """
     assert run_python(program, tmp_path).stderr.splitlines() == ["diverged", "[]"]

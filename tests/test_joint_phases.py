@@ -9,11 +9,11 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn, ops  # noqa: E402
-from small_networks import hook_count  # noqa: E402
+from mindspore import Tensor, nn, ops
+from small_networks import hook_count
 
-from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
-from mindrlhf_msprobe.comparison import Tolerance  # noqa: E402
+from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run
+from mindrlhf_msprobe.comparison import Tolerance
 
 TOKENS = Tensor(np.arange(10).reshape(2, 5) * 7 % 11, ms.int32)
 BOTH = ["actor_update", "critic_update"]

@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from runs import record_training
 
+from mindrlhf_msprobe.common.patterns import Pattern, PatternError, Renaming
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
-from mindrlhf_msprobe.comparison.tolerance import load_rules
+from mindrlhf_msprobe.comparison.judging.tolerance import load_rules
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.findings import Outcome
-from mindrlhf_msprobe.patterns import Pattern, PatternError, Renaming
-from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.reading.reader import open_run
 
 HANGS = ["(a+)+$", "(a|aa)+$", "^(a|a?)+$", r"(.*a){25}$", r"^(\w+\.?)+$", "(x*)*y"]
 NAME = "a" * 4000 + "!"

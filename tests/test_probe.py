@@ -15,7 +15,7 @@ from mindrlhf_msprobe import Probe, UsageError, open_run
 
 ms = pytest.importorskip("mindspore")
 
-from small_networks import Echo, Policy, Scale, Twice, hook_count, tensor  # noqa: E402
+from small_networks import Echo, Policy, Scale, Twice, hook_count, tensor
 
 PHASES = {
     "actor_generate_sequences": "actor",

@@ -65,4 +65,4 @@ def test_private_names_of_mindspore_are_in_one_module():
     """A version that names them otherwise is met in one place."""
     package = ROOT / "mindrlhf_msprobe"
     found = {str(p.relative_to(package)) for p in package.rglob("*.py") if [*private_names(p)]}
-    assert found == {"capture/mindspore_api.py"}
+    assert found == {"capture/framework/private.py"}

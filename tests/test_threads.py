@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.capture import recorder as recorder_module
+from mindrlhf_msprobe.capture.recording import recorder as recorder_module
 
 PATIENCE = 60
 
@@ -124,7 +124,7 @@ def test_a_late_entry_is_counted_and_destroys_nothing(tmp_path: Path) -> None:
     """What a thread hands over for a step that has ended is refused; the step stays whole."""
     from runs import Recording
 
-    from mindrlhf_msprobe.storage.writer import StepEndedError
+    from mindrlhf_msprobe.storage.writing.writer import StepEndedError
 
     recording = Recording(tmp_path / "run", task="tensor")
     with recording.phase("actor_update"):

@@ -10,7 +10,7 @@ import pytest
 from conftest import run_python
 
 from mindrlhf_msprobe import load_config, open_run
-from mindrlhf_msprobe.storage.reader import Run
+from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
 
 EXAMPLES = Path(__file__).parent.parent / "yaml_examples"

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.summary import (
+from mindrlhf_msprobe.capture.tensors.summary import (
     HostTensor,
     Summaries,
     fingerprint_of,
@@ -21,10 +21,10 @@ from mindrlhf_msprobe.capture.summary import (
     subtract,
     to_host,
 )
-from mindrlhf_msprobe.capture.tree import TreeDescriber
-from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.ledger import Charge
+from mindrlhf_msprobe.storage.writing.ledger import Charge
 
 #: Takes an entry's values and its call stack.
 EntrySink = Callable[[dict[str, Any], tuple[str, ...]], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from mindrlhf_msprobe.capture.entries import FaultSink
-from mindrlhf_msprobe.storage.ledger import Charge
+from mindrlhf_msprobe.storage.writing.ledger import Charge
 
 
 class Guarded:

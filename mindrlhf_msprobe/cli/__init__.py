@@ -16,10 +16,10 @@ from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import run
-from mindrlhf_msprobe.cli.answers import UNDECIDED, close_stdout, complain
+from mindrlhf_msprobe.cli.exit_codes import UNDECIDED, close_stdout, complain
 from mindrlhf_msprobe.cli.parsing import Command, Parser, joined
+from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
-from mindrlhf_msprobe.printable import printable_lines
 
 #: The commands, each a module of this package.
 _COMMANDS = ("compare", "show", "merge", "estimate", "run", "demo")

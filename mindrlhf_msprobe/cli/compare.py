@@ -9,8 +9,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.answers import DIVERGED, SAME, UNDECIDED, answer, complain
-from mindrlhf_msprobe.language import LANGUAGES
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.common.language import LANGUAGES
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -147,10 +147,10 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     import numpy  # noqa: F401  # openpyxl imports it, too: so once for both processes
 
-    from mindrlhf_msprobe.report.blank import made_beside
+    from mindrlhf_msprobe.report.formats.blank import made_beside
 
     with made_beside():
-        from mindrlhf_msprobe.report.workbook import expect_tables
+        from mindrlhf_msprobe.report.tables.workbook import expect_tables
 
         expect_tables()
         return _compared(arguments)
@@ -160,8 +160,8 @@ def _compared(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.findings import Outcome
     from mindrlhf_msprobe.report import OutputError
-    from mindrlhf_msprobe.report.console import render
-    from mindrlhf_msprobe.report.progress import progress_bar
+    from mindrlhf_msprobe.report.console.console import render
+    from mindrlhf_msprobe.report.console.progress import progress_bar
 
     options = _compare_options(arguments)
     unwritable = False
@@ -198,7 +198,7 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         UsageError: one of them is wrong.
     """
     from mindrlhf_msprobe.comparison import Tolerance
-    from mindrlhf_msprobe.comparison.tolerance import Tolerances, load_rules
+    from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, load_rules
     from mindrlhf_msprobe.errors import UsageError
 
     runs = [*arguments.runs, arguments.target_path, arguments.golden_path]

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.answers import DIVERGED, SAME, answer
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -53,9 +53,9 @@ def add_parser(commands: Commands) -> None:
 
 def _estimate(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.estimate import render_estimate
-    from mindrlhf_msprobe.storage.estimate import estimate
-    from mindrlhf_msprobe.storage.reader import open_run
+    from mindrlhf_msprobe.report.console.estimate import render_estimate
+    from mindrlhf_msprobe.storage.reading.estimate import estimate
+    from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
         raise UsageError("the path of the run is empty; expected the dump_path of a run")
@@ -82,7 +82,7 @@ def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | Non
     """Return the settings that are meant, the phases (None: all there are) and how many steps."""
     from mindrlhf_msprobe.config import NO_END, ProbeConfig, load_config
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.storage.estimate import KEY_DATA
+    from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA
 
     given = {
         name: getattr(arguments, name)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.answers import SAME, answer, complain
+from mindrlhf_msprobe.cli.exit_codes import SAME, answer, complain
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -35,8 +35,8 @@ def _merge(arguments: argparse.Namespace) -> int:
     import dataclasses
 
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.wording import spans
-    from mindrlhf_msprobe.storage.merge import merge_runs
+    from mindrlhf_msprobe.report.console.wording import spans
+    from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 
     if "" in (arguments.output_path, *arguments.runs):
         raise UsageError("the path of a run is empty; expected the dump_path of a run")

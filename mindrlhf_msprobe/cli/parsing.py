@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.answers import UNDECIDED
+from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
 
 if TYPE_CHECKING:
     #: What a command adds its parser to.

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.answers import SAME, UNDECIDED, complain
+from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, complain
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands

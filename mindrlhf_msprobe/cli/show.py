@@ -6,13 +6,13 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.answers import SAME, UNDECIDED, answer, complain
-from mindrlhf_msprobe.frozen import dataclass
+from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.common.frozen import dataclass
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
-    from mindrlhf_msprobe.storage.problems import Problem
-    from mindrlhf_msprobe.storage.reader import Run
+    from mindrlhf_msprobe.storage.reading.problems import Problem
+    from mindrlhf_msprobe.storage.reading.reader import Run
 
 _At = dict[str, "int | None"]  # step and rank: None for all
 _MOST_NAMED = 20  # things that cannot be read
@@ -56,8 +56,8 @@ class _Shown:
 
 def _show(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.wording import in_words
-    from mindrlhf_msprobe.storage.reader import open_run
+    from mindrlhf_msprobe.report.console.wording import in_words
+    from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
         raise UsageError("the path of the run is empty; expected the dump_path of a run")
@@ -83,10 +83,10 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _run(run: Run, at: _At) -> _Shown:
-    from mindrlhf_msprobe.report import listing
-    from mindrlhf_msprobe.report.generation import render_generation
-    from mindrlhf_msprobe.report.wording import spans
-    from mindrlhf_msprobe.storage.inventory import inventory
+    from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.report.console.generation import render_generation
+    from mindrlhf_msprobe.report.console.wording import spans
+    from mindrlhf_msprobe.storage.reading.inventory import inventory
 
     holdings = inventory(run, **at)
     run.configurations()
@@ -104,7 +104,7 @@ def _run(run: Run, at: _At) -> _Shown:
 
 
 def _phase(run: Run, name: str, at: _At) -> _Shown:
-    from mindrlhf_msprobe.report import listing
+    from mindrlhf_msprobe.report.console import listing
 
     entries = run.entries(name, **at)
     content: list[dict[str, Any]] = [
@@ -127,8 +127,8 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
 
 def _records(run: Run, name: str, at: _At) -> _Shown:
     from mindrlhf_msprobe.errors import RunError
-    from mindrlhf_msprobe.report import listing
-    from mindrlhf_msprobe.storage.inventory import find_records
+    from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.storage.reading.inventory import find_records
 
     try:
         records = find_records(run, name, **at)

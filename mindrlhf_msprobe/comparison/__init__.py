@@ -1,6 +1,6 @@
 """Two runs → findings and a verdict. Nothing in here knows MindSpore."""
 
-from mindrlhf_msprobe.comparison.blocks import Tolerance
 from mindrlhf_msprobe.comparison.compare import compare_runs
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 
 __all__ = ["Tolerance", "compare_runs"]

@@ -11,15 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.comparison.blocks import Tolerance
-from mindrlhf_msprobe.comparison.earlier import load_earlier, relation
-from mindrlhf_msprobe.comparison.executor import (
+from mindrlhf_msprobe.common.cores import available_cores
+from mindrlhf_msprobe.common.kept import KeptFindings, PackedFindings
+from mindrlhf_msprobe.common.language import LANGUAGES
+from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
     Progress,
     merged_problems,
     run,
 )
-from mindrlhf_msprobe.comparison.filters import (
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.texts import load_decoder
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
+from mindrlhf_msprobe.comparison.pairing.filters import (
     Filters,
     check_keys,
     check_names,
@@ -27,20 +31,24 @@ from mindrlhf_msprobe.comparison.filters import (
     filters,
     given_to,
 )
-from mindrlhf_msprobe.comparison.folding import FOLD_ABOVE, Folding
-from mindrlhf_msprobe.comparison.judged import LeftOut, is_filtered
-from mindrlhf_msprobe.comparison.names import NameRule, load_mapping
-from mindrlhf_msprobe.comparison.next_size import size_of
-from mindrlhf_msprobe.comparison.pairing import Pair, StepPlan
-from mindrlhf_msprobe.comparison.place import Job, JudgedPlace, PairWork, judge_pair, judge_whole
-from mindrlhf_msprobe.comparison.preflight import preflight, without_consequences
-from mindrlhf_msprobe.comparison.tally import is_folded
-from mindrlhf_msprobe.comparison.texts import load_decoder
-from mindrlhf_msprobe.comparison.timeline import END
-from mindrlhf_msprobe.comparison.tolerance import Tolerances, tolerances
-from mindrlhf_msprobe.comparison.verdict import conclude
-from mindrlhf_msprobe.comparison.view import View, views
-from mindrlhf_msprobe.cores import available_cores
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
+from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
+from mindrlhf_msprobe.comparison.pairing.timeline import END
+from mindrlhf_msprobe.comparison.pairing.view import View, views
+from mindrlhf_msprobe.comparison.preflight.preflight import preflight, without_consequences
+from mindrlhf_msprobe.comparison.steps.folding import FOLD_ABOVE, Folding
+from mindrlhf_msprobe.comparison.steps.step_of_rank import (
+    Job,
+    JudgedPlace,
+    PairWork,
+    judge_pair,
+    judge_whole,
+)
+from mindrlhf_msprobe.comparison.steps.tally import is_folded
+from mindrlhf_msprobe.comparison.verdict.compared_place import LeftOut, is_filtered
+from mindrlhf_msprobe.comparison.verdict.next_recording.earlier import load_earlier, relation
+from mindrlhf_msprobe.comparison.verdict.next_recording.size import size_of
+from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.findings import (
     Chosen,
@@ -52,15 +60,13 @@ from mindrlhf_msprobe.findings import (
     RuleUse,
     Stopped,
 )
-from mindrlhf_msprobe.kept import KeptFindings, PackedFindings
-from mindrlhf_msprobe.language import LANGUAGES
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage.ending import RUNNING
 from mindrlhf_msprobe.storage.layout import RUN_FILE
-from mindrlhf_msprobe.storage.reader import Run, open_run
+from mindrlhf_msprobe.storage.manifest.ending import RUNNING
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.msprobe_mapping.files import Given, MsprobeMapping
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Given, MsprobeMapping
 
 _PathLike = str | Path
 ENGINES = ("local", "ray")
@@ -578,13 +584,13 @@ def _engine(
     engine: str, job: Job, address: str | None, workers: int | None
 ) -> Callable[[], Engine] | None:
     if engine == "ray":
-        from mindrlhf_msprobe.comparison.ray_workers import RayWorkers
+        from mindrlhf_msprobe.comparison.engine.ray_workers import RayWorkers
 
         return lambda: RayWorkers(job, address, workers)
     count = workers or available_cores()
     if count == 1:
         return None
-    from mindrlhf_msprobe.comparison.workers import LocalWorkers
+    from mindrlhf_msprobe.comparison.engine.local_workers import LocalWorkers
 
     return lambda: LocalWorkers(job, count)
 
@@ -666,7 +672,7 @@ def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[str]]:
     """Read the mapping of msprobe's that counts, if one is given; most comparisons have none."""
     if all(value is None or value is False for value in given.values()):
         return None, []
-    from mindrlhf_msprobe.comparison.msprobe_mapping.files import Kind, load_msprobe_mapping
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Kind, load_msprobe_mapping
 
     return load_msprobe_mapping({Kind(name): value for name, value in given.items()})
 
@@ -676,7 +682,7 @@ def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[str]:
     mapping = job.msprobe_mapping
     if mapping is None:
         return []
-    from mindrlhf_msprobe.comparison.msprobe_mapping.partners import Unused
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import Unused
 
     left = Unused(mapping)
     for place in places:

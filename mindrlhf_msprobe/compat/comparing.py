@@ -115,7 +115,7 @@ def tell(comparison: Comparison) -> None:
         RunError: nothing was compared.
     """
     from mindrlhf_msprobe.findings import Outcome
-    from mindrlhf_msprobe.report.console import render
+    from mindrlhf_msprobe.report.console.console import render
 
     text = render(comparison)
     if comparison.verdict.status is Outcome.INCOMPARABLE:

@@ -159,7 +159,7 @@ def _shared_probe(config: ProbeConfig) -> SharedProbe | None:
 
     The run of a SingleSave in this process is joined; one that records layer data already is not.
     """
-    from mindrlhf_msprobe.capture.recorder import current_rank
+    from mindrlhf_msprobe.capture.recording.recorder import current_rank
     from mindrlhf_msprobe.compat.shared import SharedProbe, probe_at
     from mindrlhf_msprobe.probe import Probe
 

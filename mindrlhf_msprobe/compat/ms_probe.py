@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mindrlhf_msprobe.capture.calls.arguments import MISSING
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe
-from mindrlhf_msprobe.probe_arguments import MISSING
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.compat.shared import SharedProbe

@@ -10,9 +10,9 @@ import os
 import weakref
 from typing import Any
 
+from mindrlhf_msprobe.capture.calls.phase import PhaseContext
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.phase_context import PhaseContext
 from mindrlhf_msprobe.probe import Probe, recording_probes
 
 _PathLike = str | os.PathLike[str]
@@ -149,7 +149,7 @@ class SharedProbe:
         """
         from mindspore import nn
 
-        from mindrlhf_msprobe.capture.graph import graph_mode
+        from mindrlhf_msprobe.capture.graph.watched import graph_mode
 
         if not isinstance(network, nn.Cell) or not graph_mode():
             return

@@ -174,10 +174,10 @@ def _continued(place: str) -> Probe:
     have no other, so it stays. What one that was killed left of a step is recorded again, so that
     all ranks go on with the same one.
     """
-    from mindrlhf_msprobe.capture.recorder import current_rank
+    from mindrlhf_msprobe.capture.recording.recorder import current_rank
     from mindrlhf_msprobe.probe import Probe
-    from mindrlhf_msprobe.storage.claim import own_manifest
-    from mindrlhf_msprobe.storage.ending import FINISHED, INTERRUPTED
+    from mindrlhf_msprobe.storage.directory.claim import own_manifest
+    from mindrlhf_msprobe.storage.manifest.ending import FINISHED, INTERRUPTED
 
     root = Path(place)
     steps: list[int | None] = [-1]
@@ -239,9 +239,9 @@ class SingleComparator:
                 f"num_processes is {num_processes!r}; expected a whole number from 1 to "
                 f"{_MOST_PROCESSES}."
             )
+        from mindrlhf_msprobe.common.cores import available_cores
         from mindrlhf_msprobe.comparison import compare_runs
         from mindrlhf_msprobe.compat.comparing import tell
-        from mindrlhf_msprobe.cores import available_cores
 
         a, b = _run_of(dir1), _run_of(dir2)
         workers = num_processes if num_processes < available_cores() else None

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
 from mindrlhf_msprobe.phases import Phase, phase_table
 from mindrlhf_msprobe.probe import Probe
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.records import cell_name
-from mindrlhf_msprobe.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.demo.fault import Fault
@@ -44,8 +44,8 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
     plan.make_output()
     quiet_frameworks(plan.output / "log")
-    from mindrlhf_msprobe.report.console import render
-    from mindrlhf_msprobe.report.progress import progress_bar
+    from mindrlhf_msprobe.report.console.console import render
+    from mindrlhf_msprobe.report.console.progress import progress_bar
 
     fault = plan.fault()
     _check_training(plan)

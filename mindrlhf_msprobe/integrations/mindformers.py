@@ -17,7 +17,7 @@ from typing import Any
 from mindspore import nn
 from mindspore.train import Callback
 
-from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
+from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.config import load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.log import logger

@@ -122,7 +122,7 @@ class Session:
             if network is None:
                 raise AttributeError(f"{path} is None")
             if inner:
-                from mindrlhf_msprobe.capture.cells import name_as_seen_from
+                from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from
 
                 name_as_seen_from(_reach(network, inner), network)
             if not recorded:

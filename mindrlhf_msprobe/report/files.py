@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mindrlhf_msprobe.common.kept import KeptFindings, TableName, table_of
 from mindrlhf_msprobe.findings import Comparison
-from mindrlhf_msprobe.kept import KeptFindings, TableName, table_of
-from mindrlhf_msprobe.report import blank
-from mindrlhf_msprobe.report.sheets import Table
+from mindrlhf_msprobe.report.formats import blank
+from mindrlhf_msprobe.report.formats.sheets import Table
 from mindrlhf_msprobe.report.staging import (
     KEPT_AS,
     SUMMARY_FILE,
@@ -20,7 +20,7 @@ from mindrlhf_msprobe.report.staging import (
     staged,
     stamped,
 )
-from mindrlhf_msprobe.storage.atomic import dump_lines, write_atomic
+from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
 
 def loading() -> Callable[[], None]:
@@ -28,11 +28,11 @@ def loading() -> Callable[[], None]:
     beside = blank.is_made_beside()  # which a thread, with a context of its own, would not know
 
     def load() -> None:
-        import mindrlhf_msprobe.report.summary
-        import mindrlhf_msprobe.report.workbook
+        import mindrlhf_msprobe.report.tables.summary
+        import mindrlhf_msprobe.report.tables.workbook
 
         if not beside:
-            import mindrlhf_msprobe.report.blank_openpyxl  # noqa: F401
+            import mindrlhf_msprobe.report.formats.blank_openpyxl  # noqa: F401
 
     return load
 
@@ -63,8 +63,8 @@ def write_comparison(
         OutputError: the directory cannot be written, or holds a file of one of these names that
             no comparison wrote.
     """
-    from mindrlhf_msprobe.report.summary import STEM
-    from mindrlhf_msprobe.report.workbook import tables_of
+    from mindrlhf_msprobe.report.tables.summary import STEM
+    from mindrlhf_msprobe.report.tables.workbook import tables_of
 
     of_records = tables_of(comparison.findings, comparison.agreements)
     tables = _with_summary(comparison, STEM, of_records, lang)
@@ -90,8 +90,8 @@ def write_beside(
     Raises:
         OutputError: the directory cannot be written.
     """
-    from mindrlhf_msprobe.report.summary import STEM
-    from mindrlhf_msprobe.report.workbook import tables_of
+    from mindrlhf_msprobe.report.tables.summary import STEM
+    from mindrlhf_msprobe.report.tables.workbook import tables_of
 
     phases = {phase for phase, is_key in _names_of(comparison) if not is_key}
     with stamped(output) as (directory, stamp):
@@ -133,9 +133,9 @@ def _with_summary(
     comparison: Comparison, stem: str, of_records: Sequence[Table], lang: str | None
 ) -> list[Table]:
     """Return the tables with the summary, which leads to them, in front."""
-    from mindrlhf_msprobe.language import language
-    from mindrlhf_msprobe.report.summary import summary_of
-    from mindrlhf_msprobe.report.workbook import file_names
+    from mindrlhf_msprobe.common.language import language
+    from mindrlhf_msprobe.report.tables.summary import summary_of
+    from mindrlhf_msprobe.report.tables.workbook import file_names
 
     _, *names_of_records = file_names([Table(stem, ()), *of_records])
     links: dict[tuple[str, str], str] = {}
@@ -148,11 +148,11 @@ def _write(
     comparison: Comparison, tables: Sequence[Table], directory: Path, csv: bool
 ) -> Comparison:
     """Write tables and the verdict into a directory; return the comparison that names them."""
-    from mindrlhf_msprobe.report.workbook import write_workbooks
+    from mindrlhf_msprobe.report.tables.workbook import write_workbooks
 
     names = write_workbooks(tables, directory)
     if csv:
-        from mindrlhf_msprobe.report.csv_tables import write_csv_files
+        from mindrlhf_msprobe.report.formats.csv_tables import write_csv_files
 
         names += write_csv_files(tables, directory)
     files = tuple((name, fingerprint(directory / name)) for name in names)

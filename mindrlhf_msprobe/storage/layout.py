@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
-from mindrlhf_msprobe.storage import bounds
+from mindrlhf_msprobe.storage.arrays import bounds
 
 RUN_FILE = "run.json"
 CONFIGURATIONS_FILE = "configurations.json"

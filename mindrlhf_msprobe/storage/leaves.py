@@ -17,10 +17,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from mindrlhf_msprobe.frozen import dataclass
-from mindrlhf_msprobe.printable import shortened
-from mindrlhf_msprobe.storage import bounds
-from mindrlhf_msprobe.storage.atomic import number_from_json, number_to_json
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import number_from_json, number_to_json
 
 _MOST_NESTED = 3  # lists in a value
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")

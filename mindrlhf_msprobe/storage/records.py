@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mindrlhf_msprobe.frozen import dataclass
-from mindrlhf_msprobe.storage import bounds, layout
-from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
 
 _Found = TypeVar("_Found", bound=tuple[Any, ...])

@@ -7,11 +7,11 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn, ops  # noqa: E402
+from mindspore import Tensor, nn, ops
 
-from mindrlhf_msprobe import Probe, compare_runs, open_run  # noqa: E402
-from mindrlhf_msprobe.cli import main  # noqa: E402
-from mindrlhf_msprobe.report.console import render  # noqa: E402
+from mindrlhf_msprobe import Probe, compare_runs, open_run
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.report.console.console import render
 
 
 class Loss(nn.Cell):

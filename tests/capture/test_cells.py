@@ -5,8 +5,8 @@ import pytest
 from mindspore import nn, ops
 from small_networks import Scale, tensor
 
-from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
-from mindrlhf_msprobe.capture.environment import initial_weights
+from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
+from mindrlhf_msprobe.capture.settings.environment import initial_weights
 
 
 class Policy(nn.Cell):

@@ -13,12 +13,12 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn  # noqa: E402
-from small_networks import Catches, Cubed, Policy, Scale, Twice, hook_count, tensor  # noqa: E402
+from mindspore import Tensor, nn
+from small_networks import Catches, Cubed, Policy, Scale, Twice, hook_count, tensor
 
-from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture.mindspore_api import GRAPH_EXECUTORS  # noqa: E402
-from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.framework.private import GRAPH_EXECUTORS
+from mindrlhf_msprobe.storage.reading.reader import Run
 
 PHASE = "actor_update"
 MODES = pytest.mark.parametrize(

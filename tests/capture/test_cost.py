@@ -8,12 +8,12 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import read_json  # noqa: E402
-from small_networks import Scale, tensor  # noqa: E402
+from conftest import read_json
+from small_networks import Scale, tensor
 
-from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture import room  # noqa: E402
-from mindrlhf_msprobe.cli import main  # noqa: E402
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.recording import disk_room as room
+from mindrlhf_msprobe.cli import main
 
 
 def train(probe: Probe, steps: int) -> None:

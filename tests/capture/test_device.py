@@ -7,15 +7,16 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn  # noqa: E402
-from small_networks import Mixed, Scale, Twice, tensor  # noqa: E402
+from mindspore import Tensor, nn
+from small_networks import Mixed, Scale, Twice, tensor
 
-from mindrlhf_msprobe import Probe, compare_runs, open_run  # noqa: E402
-from mindrlhf_msprobe.capture import device, recorder  # noqa: E402
-from mindrlhf_msprobe.capture.device import DeviceSummaries, can_fingerprint  # noqa: E402
-from mindrlhf_msprobe.capture.summary import summarise, to_host  # noqa: E402
-from mindrlhf_msprobe.findings import Outcome  # noqa: E402
-from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
+from mindrlhf_msprobe import Probe, compare_runs, open_run
+from mindrlhf_msprobe.capture.recording import recorder
+from mindrlhf_msprobe.capture.tensors import device
+from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries, can_fingerprint
+from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
+from mindrlhf_msprobe.findings import Outcome
+from mindrlhf_msprobe.storage.reading.reader import Run
 
 RNG = np.random.default_rng(7)
 ARRAYS = {

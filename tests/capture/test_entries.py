@@ -11,9 +11,9 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-import small_networks  # noqa: E402
-from mindspore import nn, ops  # noqa: E402
-from small_networks import (  # noqa: E402
+import small_networks
+from mindspore import nn, ops
+from small_networks import (
     Catches,
     Cubed,
     Echo,
@@ -30,8 +30,8 @@ from small_networks import (  # noqa: E402
     tensor,
 )
 
-from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.storage.reading.reader import Run
 
 PHASE = "actor_update"
 

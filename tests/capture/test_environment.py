@@ -8,7 +8,7 @@ import pytest
 from conftest import read_json, run_python
 
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.capture.environment import (
+from mindrlhf_msprobe.capture.settings.environment import (
     cann_version,
     could_be_secret,
     determinism,
@@ -17,7 +17,7 @@ from mindrlhf_msprobe.capture.environment import (
     seeds,
     settings_now,
 )
-from mindrlhf_msprobe.storage.manifest import WITHHELD
+from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
 
 SECRETS = {
     "MS_CLOUD_TOKEN": "plain-word",

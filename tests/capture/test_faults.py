@@ -11,9 +11,9 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import read_json, run_python  # noqa: E402
-from mindspore import nn  # noqa: E402
-from small_networks import (  # noqa: E402
+from conftest import read_json, run_python
+from mindspore import nn
+from small_networks import (
     BrokenTensor,
     Cubed,
     Echo,
@@ -23,7 +23,7 @@ from small_networks import (  # noqa: E402
     tensor,
 )
 
-from mindrlhf_msprobe import Probe, UsageError, open_run  # noqa: E402
+from mindrlhf_msprobe import Probe, UsageError, open_run
 
 
 class BrokenMapping(Mapping):  # type: ignore[type-arg]

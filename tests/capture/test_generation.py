@@ -9,8 +9,8 @@ import pytest
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, compare_runs
-from mindrlhf_msprobe.capture.random_states import RandomStates, states_now
-from mindrlhf_msprobe.storage import random_states
+from mindrlhf_msprobe.capture.settings.random_states import RandomStates, states_now
+from mindrlhf_msprobe.storage.manifest import random_states
 from tests.small_networks import tensor
 
 KEY_DATA = {"msprobe": True, "key_data_dump": True}
@@ -310,7 +310,7 @@ def test_states_of_another_hand_are_read_as_none(content):
 
 
 def test_tensor_arguments_are_not_looked_at():
-    from mindrlhf_msprobe.capture.generation import plain_settings
+    from mindrlhf_msprobe.capture.settings.generation import plain_settings
 
     assert plain_settings({"mask": Tensor([1, 2]), "ids": [1, 2], "eos_token_id": (1,)}) == {
         "eos_token_id": [1]

@@ -11,9 +11,9 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import read_json  # noqa: E402
-from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
-from small_networks import (  # noqa: E402
+from conftest import read_json
+from mindspore import Parameter, Tensor, nn, ops
+from small_networks import (
     Block,
     Catches,
     Cubed,
@@ -28,9 +28,9 @@ from small_networks import (  # noqa: E402
     tensor,
 )
 
-from mindrlhf_msprobe import Probe, open_run  # noqa: E402
-from mindrlhf_msprobe.capture.cells import named_cells  # noqa: E402
-from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
+from mindrlhf_msprobe import Probe, open_run
+from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.storage.reading.reader import Run
 
 PHASE = "actor_update"
 
@@ -559,7 +559,7 @@ def test_parameters_are_recorded_whatever_they_are_called(layer_probe, recorded,
 
 
 def test_a_fault_in_a_gradient_never_reaches_the_training(layer_probe, recorded, monkeypatch):
-    from mindrlhf_msprobe.capture import gradients
+    from mindrlhf_msprobe.capture.pynative import gradients
 
     network = Twice()
     x = tensor(3, start=1.0)
@@ -593,7 +593,7 @@ def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(layer_pro
         def construct(self, x: Tensor, table: Tensor) -> Tensor:
             return x * table
 
-    from mindrlhf_msprobe.capture import gradients
+    from mindrlhf_msprobe.capture.pynative import gradients
 
     taps = []
     tapped = gradients._tapped
@@ -615,7 +615,7 @@ def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(layer_pro
 
 def looked_at(monkeypatch, network, loss, probe) -> list[str]:
     """Return when gradients were looked at, and when the training had them."""
-    from mindrlhf_msprobe.capture import gradients
+    from mindrlhf_msprobe.capture.pynative import gradients
 
     moments: list[str] = []
     write = gradients.CallGradients._write
@@ -647,7 +647,7 @@ def test_gradients_are_looked_at_together_when_they_are_computed(layer_probe, mo
 
 def test_gradients_that_wait_are_bounded(layer_probe, monkeypatch):
     """More bytes than the buffer holds are looked at while the pass is still running."""
-    from mindrlhf_msprobe.capture.backlog import Backlog
+    from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 
     settled = []
     settle = Backlog.settle
@@ -677,7 +677,7 @@ def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
 def test_where_a_bprop_of_the_model_could_change_them_they_are_looked_at_one_by_one(
     layer_probe, monkeypatch
 ):
-    from mindrlhf_msprobe.capture.backlog import Backlog
+    from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 
     waiting = []
     settle = Backlog.settle

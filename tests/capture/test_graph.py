@@ -14,13 +14,13 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops  # noqa: E402
-from small_networks import Cubed, Decoder, Echo, Mixed, Policy, Scale, Twice, tensor  # noqa: E402
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from small_networks import Cubed, Decoder, Echo, Mixed, Policy, Scale, Twice, tensor
 
-from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
-from mindrlhf_msprobe.capture import summary  # noqa: E402
-from mindrlhf_msprobe.capture.graph_calls import GraphCalls  # noqa: E402
-from mindrlhf_msprobe.comparison import Tolerance  # noqa: E402
+from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run
+from mindrlhf_msprobe.capture.graph.calls import GraphCalls
+from mindrlhf_msprobe.capture.tensors import summary
+from mindrlhf_msprobe.comparison import Tolerance
 
 STEPS = 2
 SETTINGS: dict[str, dict[str, Any] | None] = {

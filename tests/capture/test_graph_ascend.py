@@ -10,14 +10,14 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, ops  # noqa: E402
+from mindspore import Tensor, ops
 
-from mindrlhf_msprobe.capture import graph_drain  # noqa: E402
-from mindrlhf_msprobe.capture.graph_drain import FENCE, Drain  # noqa: E402
-from mindrlhf_msprobe.capture.graph_outline import TensorOutline  # noqa: E402
-from mindrlhf_msprobe.capture.graph_probes import SITES, Site  # noqa: E402
-from mindrlhf_msprobe.capture.graph_reading import GraphReading  # noqa: E402
-from mindrlhf_msprobe.storage.graph_files import files_in, remove_folder  # noqa: E402
+from mindrlhf_msprobe.capture.graph.files import drain as graph_drain
+from mindrlhf_msprobe.capture.graph.files.drain import FENCE, Drain
+from mindrlhf_msprobe.capture.graph.files.reading import GraphReading
+from mindrlhf_msprobe.capture.graph.outline import TensorOutline
+from mindrlhf_msprobe.capture.graph.probes import SITES, Site
+from mindrlhf_msprobe.storage.directory.graph_files import files_in, remove_folder
 
 
 class Receiver:

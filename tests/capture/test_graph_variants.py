@@ -11,13 +11,13 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn, ops  # noqa: E402
-from small_networks import Policy, Scale, Twice, tensor  # noqa: E402
+from mindspore import Tensor, nn, ops
+from small_networks import Policy, Scale, Twice, tensor
 
-from mindrlhf_msprobe import Probe, UsageError, open_run  # noqa: E402
-from mindrlhf_msprobe.capture import graph_probes  # noqa: E402
-from mindrlhf_msprobe.capture.graph_compiling import COMPILATIONS  # noqa: E402
-from mindrlhf_msprobe.config import ProbeConfig  # noqa: E402
+from mindrlhf_msprobe import Probe, UsageError, open_run
+from mindrlhf_msprobe.capture.graph import probes as graph_probes
+from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
+from mindrlhf_msprobe.config import ProbeConfig
 
 GENERATE, SCORE, UPDATE = "actor_generate_sequences", "actor_compute_log_prob", "actor_update"
 

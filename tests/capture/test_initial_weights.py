@@ -11,13 +11,13 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import read_json, run_python  # noqa: E402
-from mindspore import Tensor, nn  # noqa: E402
-from small_networks import FILE, Policy, Scale, Twice, tensor  # noqa: E402
+from conftest import read_json, run_python
+from mindspore import Tensor, nn
+from small_networks import FILE, Policy, Scale, Twice, tensor
 
-from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture.environment import initial_weights  # noqa: E402
-from mindrlhf_msprobe.capture.summary import fingerprint_of, to_host  # noqa: E402
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.settings.environment import initial_weights
+from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 
 
 def manifest(probe: Probe) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_a_network_outside_the_step_window_is_looked_at_too(
     with probe.phase("actor_update"):
         network(tensor(2))
     assert manifest(probe)["initial_weights"] == {"actor": weights_of(network)}
-    monkeypatch.setattr("mindrlhf_msprobe.capture.recorder.initial_weights", refuse)
+    monkeypatch.setattr("mindrlhf_msprobe.capture.recording.recorder.initial_weights", refuse)
     for _ in range(3):
         with probe.phase("actor_update"):
             network(tensor(2))
@@ -110,7 +110,7 @@ def test_phases_that_are_switched_off_touch_no_network(
     make_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A role of which nothing is recorded is not looked at, nor one without a network."""
-    monkeypatch.setattr("mindrlhf_msprobe.capture.recorder.initial_weights", refuse)
+    monkeypatch.setattr("mindrlhf_msprobe.capture.recording.recorder.initial_weights", refuse)
     probe = make_probe(actor_train_dump=True)
     probe.watch(actor=None, reference=Scale())
     with probe.phase("reference_compute_log_prob"):
@@ -191,7 +191,7 @@ def test_a_weight_that_cannot_be_fetched_is_counted(
             raise MemoryError("the device is gone")
         return to_host(parameter)
 
-    monkeypatch.setattr("mindrlhf_msprobe.capture.environment.to_host", fetch)
+    monkeypatch.setattr("mindrlhf_msprobe.capture.settings.environment.to_host", fetch)
     probe = layer_probe()
     probe.watch(actor=network)
     with probe.phase("actor_update"):

@@ -10,10 +10,10 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import read_json, tree  # noqa: E402
-from small_networks import Hidden, Pair, tensor  # noqa: E402
+from conftest import read_json, tree
+from small_networks import Hidden, Pair, tensor
 
-from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run  # noqa: E402
+from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run
 
 NUMPY_DTYPES = [
     "bool",

@@ -8,13 +8,13 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-import small_networks  # noqa: E402
-from conftest import run_python  # noqa: E402
-from mindspore import Tensor, ops  # noqa: E402
+import small_networks
+from conftest import run_python
+from mindspore import Tensor, ops
 
-from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture import memory  # noqa: E402
-from mindrlhf_msprobe.capture.summary import summarise, to_host  # noqa: E402
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.framework import memory
+from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 
 KINDS = ("float16", "float32", "float64", "bfloat16", "int8", "int64", "uint8", "bool_")
 

@@ -14,17 +14,17 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import read_json  # noqa: E402
-from mindspore import Tensor, mint, nn  # noqa: E402
-from small_networks import hook_count, tensor  # noqa: E402
+from conftest import read_json
+from mindspore import Tensor, mint, nn
+from small_networks import hook_count, tensor
 
-from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture import network_settings  # noqa: E402
-from mindrlhf_msprobe.capture.attributes import (  # noqa: E402
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.settings import networks as network_settings
+from mindrlhf_msprobe.capture.settings.attributes import (
     cell_attributes,
     optimizer_settings,
 )
-from mindrlhf_msprobe.storage.manifest import WITHHELD  # noqa: E402
+from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
 
 MakeProbe = Callable[..., Probe]
 

@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("mindspore")
 
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.capture import environment, process_end
+from mindrlhf_msprobe.capture.framework import process_end
+from mindrlhf_msprobe.capture.settings import environment
 
 
 class Ends:

@@ -9,7 +9,7 @@ from mindspore import Tensor, mutable, nn, ops
 
 import mindrlhf_msprobe
 from mindrlhf_msprobe import Probe, ProbeConfig, UsageError, open_run, save, save_grad, step
-from mindrlhf_msprobe.current import CURRENT
+from mindrlhf_msprobe.capture.calls.current import CURRENT
 
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 KEYS = ["half", "loss", "nothing", "tree", "y", "y_grad"]

@@ -11,13 +11,13 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import read_json  # noqa: E402
-from mindspore import nn  # noqa: E402
-from small_networks import Echo, Scale, tensor  # noqa: E402
+from conftest import read_json
+from mindspore import nn
+from small_networks import Echo, Scale, tensor
 
-from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture import statistics  # noqa: E402
-from mindrlhf_msprobe.capture.summary import (  # noqa: E402
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.tensors import statistics
+from mindrlhf_msprobe.capture.tensors.summary import (
     Summaries,
     fingerprint_of,
     summarise,
@@ -282,7 +282,7 @@ def test_the_norm_of_float32_is_right_at_every_size_and_scale(size: int, scale: 
 
 def test_statistics_are_computed_once_for_equal_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a tensor comes; one that was written in place is another tensor."""
-    from mindrlhf_msprobe.capture import summary
+    from mindrlhf_msprobe.capture.tensors import summary
 
     computed = []
 
@@ -305,7 +305,7 @@ def test_a_pass_through_the_network_computes_each_tensor_once(
     layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The output of one cell is the input of the next, and of the cells around it."""
-    from mindrlhf_msprobe.capture import summary
+    from mindrlhf_msprobe.capture.tensors import summary
 
     computed = []
 

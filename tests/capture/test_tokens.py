@@ -8,12 +8,12 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import nn  # noqa: E402
-from small_networks import Policy, Raises, Scale, tensor  # noqa: E402
+from mindspore import nn
+from small_networks import Policy, Raises, Scale, tensor
 
-from mindrlhf_msprobe import Probe  # noqa: E402
-from mindrlhf_msprobe.capture.callstack import CallStacks  # noqa: E402
-from mindrlhf_msprobe.capture.entries import HostEntries  # noqa: E402
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.entries import HostEntries
+from mindrlhf_msprobe.capture.framework.callstack import CallStacks
 
 GENERATE = "actor_generate_sequences"
 

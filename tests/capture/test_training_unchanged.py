@@ -9,10 +9,10 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn, ops  # noqa: E402
-from small_networks import HalfInside, Mixed, Scale, hook_count, tensor  # noqa: E402
+from mindspore import Tensor, nn, ops
+from small_networks import HalfInside, Mixed, Scale, hook_count, tensor
 
-from mindrlhf_msprobe import Probe, open_run  # noqa: E402
+from mindrlhf_msprobe import Probe, open_run
 
 STEPS = 3
 SETTINGS: dict[str, dict[str, Any] | None] = {

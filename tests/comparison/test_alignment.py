@@ -10,7 +10,7 @@ import pytest
 from runs import MSPROBE_DATA, Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.alignment import align
+from mindrlhf_msprobe.comparison.pairing.alignment import align
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 from mindrlhf_msprobe.storage.records import Entry, entry_name
 

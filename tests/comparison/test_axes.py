@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from runs import Recording
 
-from mindrlhf_msprobe.comparison import axes, compare_runs
-from mindrlhf_msprobe.report.console import render
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison.verdict import axes
+from mindrlhf_msprobe.report.console.console import render
 
 PHASE = "actor_compute_log_prob"
 BATCH, LENGTH, HEADS, HIDDEN, VOCABULARY = 3, 7, 4, 20, 11

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from runs import Recording
 
-from mindrlhf_msprobe.comparison import bisection, compare_runs
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison.verdict.next_recording import bisection
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.report.console import render
+from mindrlhf_msprobe.report.console.console import render
 
 PHASE = "actor_compute_log_prob"
 ONLY_KEYS = {

@@ -13,8 +13,8 @@ from runs import Fault, record_training
 
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Cause, Comparison
-from mindrlhf_msprobe.report.console import render
-from mindrlhf_msprobe.report.summary import summary_of
+from mindrlhf_msprobe.report.console.console import render
+from mindrlhf_msprobe.report.tables.summary import summary_of
 
 KEY_DATA = dict.fromkeys(
     ("actor_infer_dump", "actor_train_dump", "reference_dump", "critic_train_dump"), False

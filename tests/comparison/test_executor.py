@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from runs import Fault, Recording, record_training
 
-from mindrlhf_msprobe.comparison import compare_runs, executor, processes
-from mindrlhf_msprobe.comparison import workers as local
-from mindrlhf_msprobe.comparison.place import Job
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison.engine import executor
+from mindrlhf_msprobe.comparison.engine import local_workers as local
+from mindrlhf_msprobe.comparison.engine import worker_start as processes
+from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Outcome, Status
 
@@ -51,7 +53,8 @@ print(json.dumps({{"status": result.verdict.status.value, "workers": len(seen), 
 RAY_PROGRAM = """
 import json, os, signal, sys
 import ray
-from mindrlhf_msprobe.comparison import compare_runs, ray_workers
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison.engine import ray_workers
 from mindrlhf_msprobe.errors import UsageError
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
@@ -93,8 +96,9 @@ ray.shutdown()
 #: A program with a Ray of its own, of which a worker dies.
 OWN_RAY_PROGRAM = """
 import json, os, signal, sys, time
-from mindrlhf_msprobe.comparison import compare_runs, ray_workers
-from mindrlhf_msprobe.comparison.executor import perform
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison.engine import ray_workers
+from mindrlhf_msprobe.comparison.engine.executor import perform
 
 def dies_once(job, task, flag=os.path.join(sys.argv[3], "died")):
     if not os.path.exists(flag):
@@ -366,7 +370,7 @@ def test_workers_that_are_killed_where_sigchld_is_ignored(large, tmp_path, prelu
 def test_a_worker_that_is_stopped(large, tmp_path):
     """It is given up after a while, and another one does its work."""
     prelude = (
-        "import mindrlhf_msprobe.comparison.workers as workers\n"
+        "import mindrlhf_msprobe.comparison.engine.local_workers as workers\n"
         "workers._STOPPED_SECONDS, workers._LOOK_SECONDS = 0.5, 0.1"
     )
     stop = KILL_ONE.replace("SIGKILL", "SIGSTOP")

@@ -8,11 +8,12 @@ import pytest
 from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import compare_runs, place
-from mindrlhf_msprobe.comparison.filters import filters
+from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.comparison.pairing.filters import filters
+from mindrlhf_msprobe.comparison.steps import step_of_rank as place
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome
-from mindrlhf_msprobe.report.console import render
+from mindrlhf_msprobe.report.console.console import render
 
 ACTOR, UPDATE = "actor_compute_log_prob", "actor_update"
 MLP = Fault("layers.0.mlp", "reference_compute_log_prob", step=1)

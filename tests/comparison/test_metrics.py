@@ -11,11 +11,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison import accelerator
-from mindrlhf_msprobe.comparison.blocks import BLOCK, Tolerance, same_bytes
-from mindrlhf_msprobe.comparison.metrics import compare_arrays
-from mindrlhf_msprobe.comparison.sums import dots
-from mindrlhf_msprobe.storage.arrays import bfloat16_bits_to_float32
+from mindrlhf_msprobe.comparison.judging.metrics import accelerator
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, same_bytes
+from mindrlhf_msprobe.comparison.judging.metrics.sums import dots
+from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32
 
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 FLOATS = [np.float16, np.float32, np.float64]

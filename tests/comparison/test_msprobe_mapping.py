@@ -15,9 +15,9 @@ from mapped_dumps import MAPPINGS, write_apis, write_cells, write_mixed
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_distributed, compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.msprobe_mapping.files import Kind, MsprobeMapping
-from mindrlhf_msprobe.comparison.msprobe_mapping.partners import CellNames, under_names_of_a
-from mindrlhf_msprobe.comparison.pairing import StepData, plan_step
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Kind, MsprobeMapping
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import CellNames, under_names_of_a
+from mindrlhf_msprobe.comparison.pairing.planner import StepData, plan_step
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Entry, Record

@@ -9,7 +9,7 @@ from runs import Fault, record_training, slightly_more
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.names import NameRule, load_mapping, match_names
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping, match_names
 from mindrlhf_msprobe.errors import ConfigError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 

@@ -9,7 +9,7 @@ import pytest
 from runs import Recording
 
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.noise import LEAST_MARGIN, MARGINS
+from mindrlhf_msprobe.comparison.judging.noise import LEAST_MARGIN, MARGINS
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from runs import Fault, Recording, record_training
 
-from mindrlhf_msprobe.capture.summary import summarise, to_host
+from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
-from mindrlhf_msprobe.comparison.history import same
-from mindrlhf_msprobe.comparison.wholesale import _ordinary
+from mindrlhf_msprobe.comparison.steps.wholesale import _ordinary
+from mindrlhf_msprobe.comparison.verdict.history import same
 from mindrlhf_msprobe.findings import Cause, Outcome
 
 PHASE = "actor_update"

@@ -18,12 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mindrlhf_msprobe.capture.summary import summarise, to_host
-from mindrlhf_msprobe.comparison import accelerator, metrics
-from mindrlhf_msprobe.comparison.blocks import Tolerance
-from mindrlhf_msprobe.comparison.metrics import compare_arrays
-from mindrlhf_msprobe.comparison.status import judge
-from mindrlhf_msprobe.storage.arrays import bfloat16_bits_to_float32, save_npy
+from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
+from mindrlhf_msprobe.comparison.judging.metrics import accelerator
+from mindrlhf_msprobe.comparison.judging.metrics import arrays as metrics
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.status import judge
+from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 

@@ -11,12 +11,12 @@ import pytest
 from runs import MSPROBE_DATA, Recording, record_training
 
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.preflight import MAX_DIFFERENCES, preflight, remark
-from mindrlhf_msprobe.comparison.preflight_values import Notes
+from mindrlhf_msprobe.comparison.preflight.preflight import MAX_DIFFERENCES, preflight, remark
+from mindrlhf_msprobe.comparison.preflight.values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
-from mindrlhf_msprobe.storage.manifest import WITHHELD
-from mindrlhf_msprobe.storage.reader import open_run
-from mindrlhf_msprobe.storage.writer import RunWriter
+from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.reading.reader import open_run
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 SETTINGS: dict[str, Any] = {
     "device": {"machine": "aarch64", "device_target": "Ascend", "mode": "PyNative"},

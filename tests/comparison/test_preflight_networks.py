@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import Recording
 
-from mindrlhf_msprobe.comparison.preflight import preflight
-from mindrlhf_msprobe.comparison.preflight_networks import compare_networks
-from mindrlhf_msprobe.comparison.preflight_values import Notes, Ranks
-from mindrlhf_msprobe.storage.reader import Run, open_run
+from mindrlhf_msprobe.comparison.preflight.networks import compare_networks
+from mindrlhf_msprobe.comparison.preflight.preflight import preflight
+from mindrlhf_msprobe.comparison.preflight.values import Notes, Ranks
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 Change = Callable[[dict[str, Any]], object]
 

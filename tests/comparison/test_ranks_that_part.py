@@ -8,7 +8,7 @@ import pytest
 from runs import Fault, record_training
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.report.console import render
+from mindrlhf_msprobe.report.console.console import render
 
 UPDATE, REFERENCE = "actor_update", "reference_compute_log_prob"
 

@@ -13,26 +13,27 @@ import numpy as np
 import pytest
 from runs import Recording
 
-from mindrlhf_msprobe.comparison import accelerator, executor
-from mindrlhf_msprobe.comparison.blocks import BLOCK, Tolerance, same_bytes
-from mindrlhf_msprobe.comparison.inside import of_elements
-from mindrlhf_msprobe.comparison.metrics import compare_arrays
-from mindrlhf_msprobe.comparison.place import Job
-from mindrlhf_msprobe.comparison.spans import (
+from mindrlhf_msprobe.comparison.engine import executor
+from mindrlhf_msprobe.comparison.engine.local_workers import LocalWorkers
+from mindrlhf_msprobe.comparison.judging.metrics import accelerator
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, same_bytes
+from mindrlhf_msprobe.comparison.judging.metrics.spans import (
     SPAN_BYTES,
     Elements,
     Gathering,
     Unanswered,
     answer_span,
 )
-from mindrlhf_msprobe.comparison.texts import token_difference
-from mindrlhf_msprobe.comparison.tolerance import tolerances
-from mindrlhf_msprobe.comparison.view import views
-from mindrlhf_msprobe.comparison.workers import LocalWorkers
+from mindrlhf_msprobe.comparison.judging.texts import token_difference
+from mindrlhf_msprobe.comparison.judging.tolerance import tolerances
+from mindrlhf_msprobe.comparison.pairing.view import views
+from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
+from mindrlhf_msprobe.comparison.verdict.inside import of_elements
 from mindrlhf_msprobe.findings import Status
-from mindrlhf_msprobe.storage.arrays import ArrayFileError, dtype_name, open_npy
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.records import Record
 
 PHASE = "actor_update"
@@ -483,14 +484,14 @@ def test_long_rows_are_looked_into_piece_by_piece(monkeypatch):
         (2, ((100, 199),)),
     ]
     for chunk in (1, 64, 700, 1400):
-        monkeypatch.setattr("mindrlhf_msprobe.comparison.inside._CHUNK", chunk)
+        monkeypatch.setattr("mindrlhf_msprobe.comparison.verdict.inside._CHUNK", chunk)
         assert of_elements(a, b, "Float32") == whole
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 64, 1000])
 def test_spans_of_places_are_those_of_the_whole(monkeypatch, chunk):
     """Where a span crosses what is looked at together, and where it ends, changes nothing."""
-    monkeypatch.setattr("mindrlhf_msprobe.comparison.inside._CHUNK", chunk)
+    monkeypatch.setattr("mindrlhf_msprobe.comparison.verdict.inside._CHUNK", chunk)
     numbers = np.random.default_rng(chunk)
     for share in (0.02, 0.5, 0.98):
         a = numbers.normal(size=150)

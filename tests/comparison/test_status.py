@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.capture.summary import summarise, to_host
-from mindrlhf_msprobe.comparison.blocks import Tolerance
-from mindrlhf_msprobe.comparison.status import judge
-from mindrlhf_msprobe.comparison.texts import text_difference
+from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.status import judge
+from mindrlhf_msprobe.comparison.judging.texts import text_difference
 from mindrlhf_msprobe.findings import Status
-from mindrlhf_msprobe.storage.arrays import save_npy
+from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, leaf_from_json
 from mindrlhf_msprobe.storage.records import Record
 

@@ -14,8 +14,8 @@ from runs import Fault, Recording, record_training
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Cause, Outcome
-from mindrlhf_msprobe.report.console import render
-from mindrlhf_msprobe.storage.ending import FAILED, INTERRUPTED, Stop
+from mindrlhf_msprobe.report.console.console import render
+from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
 
 PHASES = (
     "actor_generate_sequences",

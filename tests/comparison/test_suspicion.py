@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mindrlhf_msprobe.comparison.suspicion import relative_error, suspicions
+from mindrlhf_msprobe.comparison.judging.suspicion import relative_error, suspicions
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 
 WITHIN = Status.WITHIN_TOLERANCE

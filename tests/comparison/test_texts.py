@@ -9,9 +9,13 @@ import pytest
 from runs import Recording
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.cli.answers import UNDECIDED
+from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.texts import load_decoder, text_difference, token_difference
+from mindrlhf_msprobe.comparison.judging.texts import (
+    load_decoder,
+    text_difference,
+    token_difference,
+)
 from mindrlhf_msprobe.errors import UsageError
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mindrlhf_msprobe.comparison.timeline import made_before_updates, merge, order_of
-from mindrlhf_msprobe.storage.keydata import KeyDatum
+from mindrlhf_msprobe.comparison.pairing.timeline import made_before_updates, merge, order_of
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
 
 GENERATE, UPDATE = "actor_generate_sequences", "actor_update"

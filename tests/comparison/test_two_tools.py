@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.capture.summary import summarise, to_host
-from mindrlhf_msprobe.comparison.blocks import Tolerance
-from mindrlhf_msprobe.comparison.status import judge
+from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.status import judge
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record

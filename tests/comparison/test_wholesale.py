@@ -9,10 +9,10 @@ import pytest
 
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison import compare as compare_module
-from mindrlhf_msprobe.comparison import place as place_module
-from mindrlhf_msprobe.comparison.folding import Folding
-from mindrlhf_msprobe.comparison.tally import is_folded
-from mindrlhf_msprobe.comparison.tolerance import Rule, Tolerances
+from mindrlhf_msprobe.comparison.judging.tolerance import Rule, Tolerances
+from mindrlhf_msprobe.comparison.steps import step_of_rank as place_module
+from mindrlhf_msprobe.comparison.steps.folding import Folding
+from mindrlhf_msprobe.comparison.steps.tally import is_folded
 from mindrlhf_msprobe.findings import Agreement, Status
 from tests.runs import Fault, record_training
 

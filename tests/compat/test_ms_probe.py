@@ -12,10 +12,10 @@ from conftest import ALL_LAYERS, read_json, run_python
 
 ms = pytest.importorskip("mindspore")
 
-from small_networks import Policy, Scale, Twice, hook_count, tensor  # noqa: E402
-from test_import import HEAVY  # noqa: E402
+from small_networks import Policy, Scale, Twice, hook_count, tensor
+from test_import import HEAVY
 
-from mindrlhf_msprobe import (  # noqa: E402
+from mindrlhf_msprobe import (
     ConfigError,
     MsProbe,
     RunError,

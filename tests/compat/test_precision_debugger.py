@@ -14,10 +14,10 @@ from conftest import read_json
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import nn  # noqa: E402
-from small_networks import Scale, Twice, hook_count, tensor  # noqa: E402
+from mindspore import nn
+from small_networks import Scale, Twice, hook_count, tensor
 
-from mindrlhf_msprobe import (  # noqa: E402
+from mindrlhf_msprobe import (
     ConfigError,
     PrecisionDebugger,
     RunError,
@@ -27,7 +27,7 @@ from mindrlhf_msprobe import (  # noqa: E402
     compare_runs,
     open_run,
 )
-from mindrlhf_msprobe.report.console import render  # noqa: E402
+from mindrlhf_msprobe.report.console.console import render
 
 pytestmark = pytest.mark.usefixtures("older_tools")
 

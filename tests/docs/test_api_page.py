@@ -12,8 +12,8 @@ from documents import ROOT
 import mindrlhf_msprobe
 from mindrlhf_msprobe import Probe, Run, compare_runs
 from mindrlhf_msprobe.findings import Comparison, Divergence, Finding, Verdict
-from mindrlhf_msprobe.storage.keydata import KeyDatum
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 PAGES = ["docs/en/api.md", "docs/zh/api.md"]

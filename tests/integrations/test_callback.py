@@ -11,15 +11,15 @@ from conftest import run_python
 
 ms = pytest.importorskip("mindspore")
 
-from mindspore import Tensor, nn, ops  # noqa: E402
-from mindspore.dataset import NumpySlicesDataset  # noqa: E402
-from mindspore.train import Callback, Model, RunContext  # noqa: E402
-from mindspore.train.callback import _InternalCallbackParam  # noqa: E402
-from small_networks import Decoder, hook_count  # noqa: E402
+from mindspore import Tensor, nn, ops
+from mindspore.dataset import NumpySlicesDataset
+from mindspore.train import Callback, Model, RunContext
+from mindspore.train.callback import _InternalCallbackParam
+from small_networks import Decoder, hook_count
 
-from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, open_run  # noqa: E402
-from mindrlhf_msprobe.integrations.mindformers import ProbeCallback  # noqa: E402
-from mindrlhf_msprobe.storage.reader import Run  # noqa: E402
+from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, open_run
+from mindrlhf_msprobe.integrations.mindformers import ProbeCallback
+from mindrlhf_msprobe.storage.reading.reader import Run
 
 STEPS_AN_EPOCH, EPOCHS = 2, 2
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
-from mindrlhf_msprobe.current import CURRENT
+from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.integrations import mindrlhf
 from mindrlhf_msprobe.probe import recording_probes
 
@@ -532,7 +532,7 @@ def test_offloaded_weights_are_looked_at_when_they_are_back(tmp_path, configure,
     worker = module(HOMES["InferWorker"]).InferWorker
     seen = []
     monkeypatch.setattr(
-        "mindrlhf_msprobe.capture.recorder.initial_weights",
+        "mindrlhf_msprobe.capture.recording.recorder.initial_weights",
         lambda network, fault: seen.append(trainers[0].infer.on_device) or {},
     )
     trainers = []

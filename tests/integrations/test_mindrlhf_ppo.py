@@ -14,12 +14,12 @@ import yaml
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import run_python  # noqa: E402
-from mindspore import Tensor, nn  # noqa: E402
-from small_networks import hook_count  # noqa: E402
+from conftest import run_python
+from mindspore import Tensor, nn
+from small_networks import hook_count
 
-from mindrlhf_msprobe import ConfigError, RunError, open_run  # noqa: E402
-from mindrlhf_msprobe.integrations import mindrlhf  # noqa: E402
+from mindrlhf_msprobe import ConfigError, RunError, open_run
+from mindrlhf_msprobe.integrations import mindrlhf
 
 STAND_IN = Path(__file__).parent / "stand_in_ppo"
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
@@ -320,7 +320,7 @@ def test_installed_twice_nothing_is_recorded_twice(configure: Configure, tmp_pat
     """Neither by the call nor by the module that is prepared again."""
     mindrlhf.install()
     mindrlhf.install()
-    from mindrlhf_msprobe.integrations.mindrlhf_ppo import install_ppo
+    from mindrlhf_msprobe.integrations.mindrlhf.ppo import install_ppo
 
     install_ppo(trainer_module())
     config = configure(ALL)

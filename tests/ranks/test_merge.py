@@ -18,7 +18,7 @@ from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings import Outcome
-from mindrlhf_msprobe.storage.merge import merge_runs
+from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 
 WORLD = {"RANK_SIZE": "4", "MS_SCHED_HOST": "10.0.0.1", "MS_SCHED_PORT": "8118"}
 
@@ -345,7 +345,8 @@ def test_nothing_is_left_of_a_merge_that_fails_midway(nodes, monkeypatch):
 def test_a_run_that_is_being_written_is_not_merged(nodes):
     """A job that still runs would go on without the merged run."""
     hold = (
-        "import sys; from pathlib import Path; from mindrlhf_msprobe.storage.world import RankLock;"
+        "import sys; from pathlib import Path;"
+        "from mindrlhf_msprobe.storage.directory.job import RankLock;"
         "lock = RankLock(Path(sys.argv[1]), 2); assert lock.acquire(); print('held', flush=True);"
         "sys.stdin.read()"
     )

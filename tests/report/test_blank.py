@@ -17,10 +17,10 @@ from conftest import run_python
 from openpyxl import load_workbook
 from openpyxl.utils import get_column_letter
 
-from mindrlhf_msprobe.report import blank_process
-from mindrlhf_msprobe.report.blank import Outline
-from mindrlhf_msprobe.report.sheets import Sheet
-from mindrlhf_msprobe.report.xlsx import _letters, write_xlsx
+from mindrlhf_msprobe.report.formats import blank_process
+from mindrlhf_msprobe.report.formats.blank import Outline
+from mindrlhf_msprobe.report.formats.sheets import Sheet
+from mindrlhf_msprobe.report.formats.xlsx import _letters, write_xlsx
 
 needs_two_cores = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="the process is started where there is a core for it"
@@ -29,7 +29,8 @@ needs_two_cores = pytest.mark.skipif(
 #: Makes blank workbooks beside; `process` is the process and `outlines` what is to be made.
 BESIDE = """
 import json, os, signal, sys
-from mindrlhf_msprobe.report import blank, blank_process
+from mindrlhf_msprobe.report.formats import blank
+from mindrlhf_msprobe.report.formats import blank_process
 
 def sheet(name, columns):
     header = tuple(f"column {number}" for number in range(columns))
@@ -160,14 +161,14 @@ def test_threads_that_load_what_writes_tables_leave_openpyxl_to_it(tmp_path):
     """Several at once, as a comparison step by step starts them."""
     program = """
 import sys, threading
-from mindrlhf_msprobe.report.blank import made_beside
+from mindrlhf_msprobe.report.formats.blank import made_beside
 from mindrlhf_msprobe.report.files import loading
 
 with made_beside():
     threads = [threading.Thread(target=loading()) for _ in range(4)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
-    print("openpyxl" in sys.modules, "mindrlhf_msprobe.report.workbook" in sys.modules)
+    print("openpyxl" in sys.modules, "mindrlhf_msprobe.report.tables.workbook" in sys.modules)
 loading()()
 print("openpyxl" in sys.modules)
 """
@@ -218,7 +219,7 @@ def test_there_is_none_where_it_is_unsafe_or_of_no_use(tmp_path, why):
     """In a process with threads a fork is unsafe; with openpyxl at hand, or one core, useless."""
     program = """
 import os, resource, sys, threading, types
-from mindrlhf_msprobe.report import blank
+from mindrlhf_msprobe.report.formats import blank
 why = sys.argv[1]
 if why == "threads":
     threading.Thread(target=threading.Event().wait, daemon=True).start()

@@ -11,7 +11,7 @@ from parted import first_divergence
 from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
-from mindrlhf_msprobe.comparison.preflight_remark import remark
+from mindrlhf_msprobe.comparison.preflight.remark import remark
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -26,9 +26,9 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report.console import render
-from mindrlhf_msprobe.report.preflight import preflight_lines
-from mindrlhf_msprobe.report.wording import before, merged
+from mindrlhf_msprobe.report.console.console import render
+from mindrlhf_msprobe.report.console.preflight import preflight_lines
+from mindrlhf_msprobe.report.console.wording import before, merged
 
 
 def compare(tmp_path, *faults, tolerance=None, **settings):

@@ -10,8 +10,8 @@ import pytest
 from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.printable import printable, printable_json
 from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.printable import printable, printable_json
 
 EVIL = "\x1b[2J\x9b31m\u202eIDENTICAL\u2028\n\x00\ud800\u200b\x7f\r"
 ALLOWED = {"\n"}
@@ -98,7 +98,7 @@ def test_a_fault_of_ours_is_no_divergence(tmp_path, monkeypatch, capsys):
     def fails(*_, **__):
         raise ZeroDivisionError("a thing\n\x1b[2J")
 
-    monkeypatch.setattr("mindrlhf_msprobe.storage.reader.open_run", fails)
+    monkeypatch.setattr("mindrlhf_msprobe.storage.reading.reader.open_run", fails)
     assert main(["show", run]) == 2
     said = capsys.readouterr()
     assert said.out == ""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mindrlhf_msprobe.report.progress import progress_bar
+from mindrlhf_msprobe.report.console.progress import progress_bar
 
 
 def make_terminal(monkeypatch):

@@ -16,14 +16,9 @@ import pytest
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
-from mindrlhf_msprobe.report import (
-    OutputError,
-    blank,
-    check_output,
-    staging,
-    workbook,
-    write_report,
-)
+from mindrlhf_msprobe.report import OutputError, check_output, staging, write_report
+from mindrlhf_msprobe.report.formats import blank
+from mindrlhf_msprobe.report.tables import workbook
 
 AS_ROOT = os.geteuid() == 0
 

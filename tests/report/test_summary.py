@@ -11,6 +11,7 @@ import yaml
 from openpyxl import load_workbook
 from parted import first_divergence
 
+from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.findings import (
     Agreement,
     Cause,
@@ -27,11 +28,10 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.language import language
 from mindrlhf_msprobe.report import write_report
-from mindrlhf_msprobe.report.columns import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
-from mindrlhf_msprobe.report.fills import FILLS
-from mindrlhf_msprobe.report.legend import _MAIN_COLUMNS
+from mindrlhf_msprobe.report.formats.fills import FILLS
+from mindrlhf_msprobe.report.tables.columns import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
+from mindrlhf_msprobe.report.tables.legend import _MAIN_COLUMNS
 
 NEXT_STEP = {"msprobe": True, "include": [r"^model\.layers\.1(\.|$)"]}
 
@@ -298,7 +298,7 @@ def test_no_text_in_csv_is_computed(tmp_path, text):
 
 def test_csv_is_not_split(tmp_path, monkeypatch):
     """A workbook is split where a sheet is full; the CSV file holds all rows."""
-    monkeypatch.setattr("mindrlhf_msprobe.report.workbook.MAX_ROWS", 4)
+    monkeypatch.setattr("mindrlhf_msprobe.report.tables.workbook.MAX_ROWS", 4)
     names = write_report(comparison(*(finding(step=n) for n in range(10))), tmp_path, csv=True)
     assert [name for name in names if "_part" in name] == [
         f"compare_result_actor_update_part{n}.xlsx" for n in (1, 2, 3)

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.storage.arrays import (
+from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     bfloat16_bits_to_float32,
     dtype_name,

@@ -10,9 +10,9 @@ import threading
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.storage.background import Background
-from mindrlhf_msprobe.storage.buffers import BufferPool
-from mindrlhf_msprobe.storage.ledger import Ledger
+from mindrlhf_msprobe.storage.arrays.buffers import BufferPool
+from mindrlhf_msprobe.storage.writing.background import Background
+from mindrlhf_msprobe.storage.writing.ledger import Ledger
 
 PATIENCE = 20  # seconds after which a test that hangs has failed
 
@@ -310,8 +310,8 @@ def test_what_joins_a_batch_is_done_with_it_and_counts_against_the_budget():
 
 def test_nobody_waits_for_more_to_gather(monkeypatch):
     """Jobs gather for a moment; who waits for one, or hands over much, ends it at once."""
-    monkeypatch.setattr("mindrlhf_msprobe.storage.background._GATHERING", 1000)
-    monkeypatch.setattr("mindrlhf_msprobe.storage.background._GATHERED", 50)
+    monkeypatch.setattr("mindrlhf_msprobe.storage.writing.background._GATHERING", 1000)
+    monkeypatch.setattr("mindrlhf_msprobe.storage.writing.background._GATHERED", 50)
     jobs, done = background(), []
     jobs.hand_over("small", lambda: done.append("small"))
     jobs.finish("waited for", lambda: done.append("waited for"))

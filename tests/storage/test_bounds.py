@@ -12,10 +12,10 @@ from runs import Recording, record_training
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Outcome, Status
-from mindrlhf_msprobe.storage import bounds
-from mindrlhf_msprobe.storage.arrays import ArrayFileError, npy_header, open_npy
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_header, open_npy
 from mindrlhf_msprobe.storage.leaves import leaf_from_json
-from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.reading.reader import open_run
 
 ENTRY = "Cell.net.Dense.forward.0"
 

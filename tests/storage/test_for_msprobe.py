@@ -15,8 +15,8 @@ import pytest
 from runs import EVERYTHING
 
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.reader import open_run
-from mindrlhf_msprobe.storage.writer import RunWriter
+from mindrlhf_msprobe.storage.reading.reader import open_run
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 RANK = "actor_update/step0/rank0"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from runs import record_training
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.storage import others
-from mindrlhf_msprobe.storage.others import MOST_NAMED, Others
+from mindrlhf_msprobe.storage.directory import others
+from mindrlhf_msprobe.storage.directory.others import MOST_NAMED, Others
 
 
 def test_none_of_many_directories_of_another_tool_is_taken_for_the_runs(tmp_path):

@@ -14,8 +14,8 @@ import pytest
 from runs import MSPROBE_DATA, Recording, record_training
 
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.storage.arrays import ArrayFileError
-from mindrlhf_msprobe.storage.reader import Problem, open_run
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.reading.reader import Problem, open_run
 
 PHASES = [
     "actor_generate_sequences",

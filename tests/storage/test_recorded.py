@@ -10,7 +10,7 @@ import pytest
 from runs import Recording
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.storage import recorded
+from mindrlhf_msprobe.storage.manifest import recorded
 
 
 def listed(steps, n=3):

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.capture.summary import summarise, to_host
-from mindrlhf_msprobe.storage.atomic import dump_json
+from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json, leaves
 from mindrlhf_msprobe.storage.records import Entry, cell_name, entry_records
 

@@ -12,7 +12,7 @@ import pytest
 from runs import Recording, record_training
 
 from mindrlhf_msprobe import Probe, RunError, open_run
-from mindrlhf_msprobe.storage.writer import RunWriter
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
 def begin(path: Path, existing: str, **settings: object) -> Probe:

@@ -16,8 +16,8 @@ import pytest
 from runs import EVERYTHING, Recording
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.storage.reader import open_run
-from mindrlhf_msprobe.storage.writer import RunWriter
+from mindrlhf_msprobe.storage.reading.reader import open_run
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 TESTS = str(Path(__file__).parent.parent)
 
@@ -204,7 +204,7 @@ def test_key_data_that_are_removed_before_their_step_ends_are_counted(tmp_path):
 
 def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
     """Neither it nor what shares its elements names a file; a later equal one is stored anew."""
-    from mindrlhf_msprobe.storage import phase_files
+    from mindrlhf_msprobe.storage.writing import phase_files
 
     writer, lost = watched_writer(tmp_path)
     real = phase_files.save_npy
@@ -229,7 +229,7 @@ def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
 
 def test_a_line_that_is_written_in_part_leaves_nothing(tmp_path, monkeypatch):
     """The journal keeps whole lines where one of them does not fit on the disk."""
-    from mindrlhf_msprobe.storage import phase_files
+    from mindrlhf_msprobe.storage.writing import phase_files
 
     writer, lost = watched_writer(tmp_path)
     real = phase_files.write_all

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Outcome
-from mindrlhf_msprobe.storage.reader import open_run
+from mindrlhf_msprobe.storage.reading.reader import open_run
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,18 @@ from runs import EVERYTHING, Recording, record_training
 
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.storage import layout, phase_files
-from mindrlhf_msprobe.storage.arrays import ArrayFileError
-from mindrlhf_msprobe.storage.atomic import Reserve, dump_json, write_all, write_atomic, write_json
-from mindrlhf_msprobe.storage.reader import open_run
-from mindrlhf_msprobe.storage.writer import RunWriter
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.atomic import (
+    Reserve,
+    dump_json,
+    write_all,
+    write_atomic,
+    write_json,
+)
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.reading.reader import open_run
+from mindrlhf_msprobe.storage.writing import phase_files
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
 def strict_json(path):

@@ -7,7 +7,7 @@ import sys
 from mindspore import Tensor
 
 no_patch_tensor_shape = Tensor.shape
-from mindrlhf.trainer.spmd.grpo_trainer import GRPOTrainer  # noqa: E402
+from mindrlhf.trainer.spmd.grpo_trainer import GRPOTrainer
 
 
 def train(config, resume_training=False):

@@ -1,0 +1,1 @@
+"""What the trainer calls beside the probe itself, and which probe answers."""

@@ -1,0 +1,1 @@
+"""MindSpore's inside, and Python's: what is not public."""

@@ -1,0 +1,249 @@
+"""Hooks on cells, in PyNative mode, that change nothing: no output, no gradient, no compilation."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import mindspore
+from mindspore import nn
+from mindspore.common import hook_handle
+
+from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
+from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR, MIXED_PRECISION
+
+#: Arguments and keyword arguments of a cell.
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: Takes a cell and what it is called with; returns what to call it with instead, or None.
+Before = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any]], "Arguments | None"]
+#: Takes a cell and what it returned.
+After = Callable[[nn.Cell, Any], None]
+
+
+def _yes() -> bool:
+    return True
+
+
+class _Compiling(mindspore.constexpr(_yes, get_instance=False)):  # type: ignore[misc]
+    """True where MindSpore compiles the function that asks, False where Python runs it."""
+
+    def __call__(self) -> bool:
+        return False
+
+
+_COMPILING = _Compiling()
+
+
+# MindSpore takes plain functions only, and passes what they return on to the training. It also
+# compiles them into what `ms.jit` compiles while they are registered, where they are called without
+# kwargs and must do nothing.
+
+
+# Without the wrapper, because it is called four times an entry.
+_SET_CAST: Callable[[Any, bool], None] = INNER_EXECUTOR.set_mixed_precision_type
+
+
+def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function in which operators run as they are called.
+
+    A hook runs inside its cell. Under `to_float`, MindSpore casts the inputs of every operator that
+    runs there, also those of ours.
+    """
+
+    def inside(*args: Any) -> Any:
+        _SET_CAST(MIXED_PRECISION.NOTSET, True)
+        try:
+            return function(*args)
+        finally:
+            _SET_CAST(MIXED_PRECISION.NOTSET, False)
+
+    return inside
+
+
+def _pre_hook(before: Before) -> Callable[..., Any]:
+    """Return `before` as MindSpore takes it."""
+
+    def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> Any:
+        if not _COMPILING():
+            return before(cell, args, kwargs)
+        return None
+
+    return pre_hook
+
+
+class CellHooks:
+    """Calls two functions around every run of the cells that were added.
+
+    Args:
+        before: called before a cell runs; may return other arguments to run it with.
+        after: called when it returned; not when it raised.
+    """
+
+    def __init__(self, before: Before, after: After) -> None:
+        self._before = _uncast(before)
+        self._after = _uncast(after)
+        self._handles: list[Any] = []
+
+        def hook(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
+            if not _COMPILING():
+                self._after(cell, output)
+
+        self._pre_hook = _pre_hook(self._before)
+        self._hook = hook
+
+    def add(self, cell: nn.Cell) -> None:
+        """Hook a cell."""
+        with without_recompiling():
+            if cell.has_bprop:
+                self._handles.append(_Watch(cell, self._before, self._after))
+                return
+            handle = cell.register_forward_pre_hook(self._pre_hook, with_kwargs=True)
+            self._handles.append(_Registered(cell, handle))
+            handle = cell.register_forward_hook(self._hook, with_kwargs=True)
+            self._handles.append(_Registered(cell, handle))
+
+    def add_before(self, cell: nn.Cell, before: Before) -> None:
+        """Have another function called before a cell runs."""
+        with without_recompiling():
+            handle = cell.register_forward_pre_hook(_pre_hook(_uncast(before)), with_kwargs=True)
+            self._handles.append(_Registered(cell, handle))
+
+    def remove(self) -> None:
+        """Remove every hook."""
+        with without_recompiling():
+            while self._handles:
+                self._handles.pop().remove()
+
+
+@contextmanager
+def without_recompiling() -> Iterator[None]:
+    """Keep what `ms.jit` has compiled (MindSpore's optimizers, for instance).
+
+    MindSpore counts every hook that comes or goes, and compiles all jitted functions again when
+    the count has changed. Ours change nothing in them.
+    """
+    version = getattr(hook_handle, "_HOOK_VERSION", None)
+    try:
+        yield
+    finally:
+        if version is not None:
+            hook_handle._HOOK_VERSION = version
+
+
+class ParameterHooks:
+    """Hooks on parameters, one function a parameter, the same whenever it is hooked.
+
+    MindSpore tells what it has compiled for a parameter (most optimizers) by the functions hooked
+    on it: a new one each time would have it compile anew each time.
+    """
+
+    def __init__(self) -> None:
+        self._functions: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
+        self._takers: dict[int, Callable[[Any], None]] = {}
+        self._handles: list[Any] = []
+
+    def add(self, parameter: Any, take: Callable[[Any], None]) -> None:
+        """Have `take` called with each gradient of a parameter; what it returns is ignored."""
+        key = id(parameter)
+        known, function = self._functions.get(key, (None, None))
+        if function is None or known is None or known() is not parameter:
+            function = self._function(key)
+            self._functions[key] = weakref.ref(parameter), function
+        self._takers[key] = take
+        # After a backward pass that failed MindSpore no longer removes a hook: it is still there.
+        if not any(hook is function for hook in parameter.hooks()):
+            with without_recompiling():
+                self._handles.append(parameter.register_hook(function))
+
+    def remove(self) -> None:
+        """Remove every hook."""
+        with without_recompiling():
+            while self._handles:
+                self._handles.pop().remove()
+        self._takers.clear()
+
+    def _function(self, key: int) -> Callable[[Any], None]:
+        def hook(gradient: Any) -> None:
+            take = self._takers.get(key)
+            if take is not None:
+                take(gradient)
+
+        return hook
+
+
+#: Where a cell keeps its forward hooks, and which of them take keyword arguments.
+_HOOKS = (
+    *("_lazy_forward_pre_hook", "_lazy_forward_pre_hook_with_kwargs"),
+    *("_lazy_forward_hook", "_lazy_forward_hook_with_kwargs"),
+)
+
+
+class _Registered:
+    """A hook of ours that MindSpore holds; a copy of the cell does not have it."""
+
+    def __init__(self, cell: nn.Cell, handle: Any) -> None:
+        self._handle = handle
+        self._end = left_out_of_copies(cell, self._leave_out)
+
+    def _leave_out(self, attributes: dict[str, Any]) -> None:
+        number = self._handle.handle_id
+        for name in _HOOKS:
+            if number in (attributes.get(name) or ()):
+                attributes[name] = OrderedDict(attributes[name])
+                del attributes[name][number]
+
+    def remove(self) -> None:
+        """Remove it from the cell."""
+        self._end()
+        self._handle.remove()
+
+
+class _NoHooks(OrderedDict):
+    """A cell's forward hooks, none, which nevertheless make it run by `_run_construct`."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Watch:
+    """What a forward pre-hook and a forward hook are, on a cell with its own bprop.
+
+    `Cell.register_forward_hook` silently ignores such a cell, and any hook put on it makes `ms.jit`
+    fail to compile its gradient. Standing in for the method that runs the cell in PyNative mode
+    does neither, and its gradient stays what its bprop says.
+    """
+
+    def __init__(self, cell: nn.Cell, before: Before, after: After) -> None:
+        self._cell = cell
+        self._run = cell._run_construct
+        self._before = before
+        self._after = after
+        self._hooks = cell._lazy_forward_hook
+        vars(cell)["_run_construct"] = self
+        if not self._hooks:
+            vars(cell)["_lazy_forward_hook"] = _NoHooks()
+        self._end = left_out_of_copies(cell, self._restore)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = self._before(self._cell, args, kwargs) or (args, kwargs)
+        output = self._run(*args, **kwargs)
+        self._after(self._cell, output)
+        return output
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A copy of the cell runs itself, unwatched.
+        return MethodType(type(self._cell)._run_construct, memo[id(self._cell)])
+
+    def remove(self) -> None:
+        """Give the cell its own method back."""
+        self._end()
+        self._restore(vars(self._cell))
+
+    def _restore(self, attributes: dict[str, Any]) -> None:
+        attributes.pop("_run_construct", None)
+        if not len(attributes["_lazy_forward_hook"] or ()):  # hooks that came meanwhile stay
+            attributes["_lazy_forward_hook"] = self._hooks

@@ -1,0 +1,1 @@
+"""Graph mode and jit: probes compiled into cells → entries."""

@@ -1,0 +1,531 @@
+"""What compiled graphs hand over in one opening of one phase → entries, as PyNative makes them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
+from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
+from mindrlhf_msprobe.capture.graph.probes import SITES, Site
+from mindrlhf_msprobe.capture.graph.tokens import TokenCount, WatchedRun, wait
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.common.selection import Selection
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name
+
+_RECORD_PARTS = {"input_args": "input", "input_kwargs": "input", "output_kwargs": "output"}
+_NOTHING = Leaf("NoneType").to_json()
+
+
+@dataclass(frozen=True)
+class CellSlot:
+    """A cell of the phase's network: name, class, whether it is recorded, its arguments' names."""
+
+    name: str
+    class_name: str
+    recorded: bool
+    arguments: tuple[str, ...] = ()
+
+    def call_name(self, direction: str) -> str:
+        """Return the entry's name without its call number."""
+        return entry_name(self.name, self.class_name, direction, 0)[:-2]
+
+
+@dataclass(eq=False)
+class Call:
+    """One run of a cell; tensors and gradients by part and path.
+
+    Attributes:
+        recorded: whether its forward entry is recorded.
+        traced: whether its backward entry may be recorded.
+        selected: whether it is, once that is known.
+        differentiated: whether any gradient of it has come.
+        group: the calls among which it ran, up to the gradients of all of them.
+    """
+
+    number: int
+    cell: int
+    slot: CellSlot
+    count: int
+    parent: Call | None
+    recorded: bool
+    traced: bool
+    values: dict[str, Any]
+    inputs: Any
+    output: Any = None
+    tensors: dict[tuple[str, Path], Any] = field(default_factory=dict)
+    gradients: dict[tuple[str, Path], Any] = field(default_factory=dict)
+    outer: str | None = None
+    backward_seq: int | None = None
+    backward_end: int | None = None
+    selected: bool | None = None
+    differentiated: bool = False
+    group: list[Call] = field(default_factory=list)
+
+    def entry(self, direction: str) -> str:
+        """Return the name of one of its entries."""
+        return f"{self.slot.call_name(direction)}.{self.count}"
+
+
+def reversed_calls(calls: list[Call]) -> list[tuple[str, Call]]:
+    """Return when the backward entries of calls begin and end: the reverse of forward."""
+    moments = [(call.values["seq"], "end", call) for call in calls]
+    moments += [(call.values["end"], "begin", call) for call in calls if call.values["end"]]
+    moments.sort(key=lambda moment: moment[0], reverse=True)
+    return [(moment, call) for _, moment, call in moments]
+
+
+def backward_of(call: Call | None) -> str | None:
+    """Return the backward entry of the cell that ran in PyNative around a call."""
+    while call is not None and call.outer is None:
+        call = call.parent
+    if call is None or call.outer is None:
+        return None
+    call_name, _, count = call.outer.rpartition(".")
+    return f"{call_name.removesuffix('.forward')}.backward.{count}"
+
+
+def gradients_of(call: Call, part: str, tree: Any, path: Path = ()) -> Any:
+    """Return the gradients of one part, nested as the part is; None stands where there is none."""
+    if isinstance(tree, dict):
+        return {str(k): gradients_of(call, part, item, (*path, k)) for k, item in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return [gradients_of(call, part, item, (*path, i)) for i, item in enumerate(tree)]
+    return call.gradients.get((part, path), _NOTHING)
+
+
+def record_name(entry: str, part: str, path: Path) -> str:
+    """Return the name of a record of an entry."""
+    return functools.reduce(child_path, path, f"{entry}.{_RECORD_PARTS.get(part, part)}")
+
+
+#: Where a gradient stands in a backward entry: what arrives is its input, what leaves its output.
+_BACKWARD_PARTS = {"output": "input", "input_args": "output", "input_kwargs": "output_kwargs"}
+
+#: So many calls are kept for gradients that may still come: some 50 MB.
+_MOST_CALLS = 50_000
+
+
+class GraphCalls:
+    """The calls of one opening of a phase; a `graph_probes.Receiver`.
+
+    Forward entries are handed on when their call ends, in the program's order. Gradients come when
+    they come: a backward entry is handed on two runs of the network later, or at the end, with the
+    place in time that reversing the forward pass gives it.
+
+    Args:
+        slots: cell number → the cell's slot.
+        optimizers: cell number of an optimizer → the (slot, parameter name) of each gradient that
+            enters it, None for one of no cell of this network.
+        selection: which entries are recorded; shared with PyNative.
+        calls: how often each entry's cell ran in this phase and step; shared likewise.
+        parameters: the fingerprints of parameters when they were last recorded; shared likewise.
+        opening: how often the phase had been opened before.
+        tokens: counts tokens, by the outermost calls.
+        learns: whether a graph has handed over everything once it has been waited for.
+        outer: returns the entry of the cell that runs in PyNative around the graph.
+        has_counted: tells by a call's name whether it is that very cell: PyNative has made its
+            entry.
+        python_runs: whether what is not compiled runs in PyNative, and is recorded there.
+        forward: whether forward entries are handed on.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[int, CellSlot],
+        optimizers: Mapping[int, list[tuple[CellSlot, str] | None]],
+        *,
+        selection: Selection,
+        calls: dict[str, int],
+        parameters: dict[str, str],
+        opening: int,
+        sequence: Iterator[int],
+        describer: TreeDescriber,
+        tokens: TokenCount,
+        learns: bool,
+        outer: Callable[[], str | None],
+        has_counted: Callable[[str], bool],
+        python_runs: bool,
+        forward: bool,
+        sink: Callable[[dict[str, Any], tuple[str, ...]], None],
+        fault: Callable[[str, BaseException], None],
+    ) -> None:
+        self._slots = slots
+        self._optimizers = optimizers
+        self._selection = selection
+        self._counts = calls
+        self._parameters = parameters
+        self._opening = opening
+        self._sequence = sequence
+        self._describer = describer
+        self._tokens = tokens
+        self._learns = learns
+        self._watched_run: WatchedRun | None = None
+        self._outer = outer
+        self._has_counted = has_counted
+        self._python_runs = python_runs
+        self._forward = forward
+        self._sink = sink
+        self._fault = fault
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, Call] = {}
+        self._running: list[Call] = []
+        self._group: list[Call] = []
+        self._earlier: list[Call] = []
+        self._group_has_gradients = False
+        self._forgotten = 0
+        self._strict_fault: Exception | None = None
+        # Held for moments only, never while a tensor is summarised.
+        self._lock = threading.RLock()
+        self.cells_seen = 0
+        self.ran: set[int] = set()  # numbers of the cells that ran in a graph
+        self.has_gradients = False
+        self.reduced: set[int] = set()  # numbers of the cells of which only statistics came
+
+    # What a Receiver does.
+
+    def knows(self, cell: int) -> bool:
+        """Tell whether this network holds a cell, or an optimizer takes its gradients."""
+        return cell in self._slots or cell in self._optimizers
+
+    def wants(self, graph: Graph) -> bool:
+        """Tell whether the next run of a graph is recorded, or has to show which calls it makes."""
+        if not self._tokens.counted:
+            return True
+        wait()
+        cells = self._cells_in(graph)
+        self._end_watched_run()
+        calls = graph.calls.get(cells)
+        return calls is None or self._tokens.any_recorded(calls)
+
+    def begins(self, graph: Graph, probed: bool) -> None:
+        """Count the calls of a run without probes; learn them from one with probes."""
+        if not self._tokens.counted:
+            return
+        cells = self._cells_in(graph)
+        if not probed:
+            self._count(graph.calls.get(cells, ()))
+        elif self._learns and not graph.unsteady and cells not in graph.calls:
+            self._watched_run = WatchedRun(graph)
+
+    def _cells_in(self, graph: Graph) -> frozenset[int]:
+        return frozenset(cell for cell in graph.cells or () if cell in self._slots)
+
+    def _end_watched_run(self) -> None:
+        run, self._watched_run = self._watched_run, None
+        if run is not None:
+            run.end(self._cells_in(run.graph))
+
+    def _count(self, calls: Sequence[tuple[int, bool]]) -> None:
+        """Count calls as if they had been opened."""
+        with self._lock:
+            for cell, outermost in calls:
+                slot = self._slots[cell]
+                call_name = slot.call_name("forward")
+                self.ran.add(cell)
+                self.cells_seen += slot.recorded
+                if not (outermost and self._has_counted(call_name)):
+                    self._tokens.of(cell, outermost)
+                    self._counts[call_name] = self._counts.get(call_name, 0) + 1
+
+    def opened(self, site: Site, number: int | None = None) -> int:
+        """Open a call of a cell, or of an optimizer.
+
+        Args:
+            number: the call's, where calls of several networks are numbered together.
+        """
+        with self._lock:
+            number = next(self._numbers) if number is None else number
+            if site.cell in self._optimizers:
+                if self._python_runs and all(call.outer or call.parent for call in self._group):
+                    return 0  # the network ran in PyNative, where parameters have hooks
+                self._end_group()
+                slot = CellSlot("", "", True)
+                self._calls[number] = Call(number, site.cell, slot, 0, None, True, False, {}, ())
+                return number
+            if site.cell not in self._slots:
+                return 0
+            call = self._open_call(number, site)
+            self.ran.add(site.cell)
+            self._calls[number] = call
+            self._running.append(call)
+            return number
+
+    def tensor(self, call: int, site: Site, array: np.ndarray | Leaf) -> None:
+        """Describe an input, an output or a parameter of a call; its statistics may be known."""
+        found = self._calls.get(call)
+        if found is None or not found.recorded:
+            return
+        if site.part == "gradients":
+            self._describe_parameter_gradient(found, site, array)
+            return
+        if isinstance(array, Leaf):
+            self.reduced.add(found.cell)
+        if not self._forward or not self._selection.takes_part(site.part):
+            return
+        record = record_name(found.entry("forward"), site.part, site.path)
+        if site.part == "parameters":
+            key = f"{found.slot.call_name('forward')}.{site.path[0]}"
+            state = _state_of(array, site.outline)
+            if self._parameters.get(key) == state:
+                return
+            self._parameters[key] = state
+        found.tensors[site.part, site.path] = self._describe(array, site.outline, record)
+
+    def gradient(self, call: int, site: Site, array: np.ndarray | Leaf) -> None:
+        """Describe the gradient of an input or an output of a call."""
+        found = self._calls.get(call)
+        if found is None and call <= self._forgotten:
+            self.fault("a gradient", LookupError(f"it came more than {_MOST_CALLS} calls late"))
+        if found is None or not found.traced or "Parameter" in SITES.gaps.get(found.cell, ""):
+            return
+        part = _BACKWARD_PARTS[site.part]
+        with self._lock:
+            if found.selected is None:
+                self._select(found.group)
+            found.differentiated = self._group_has_gradients = self.has_gradients = True
+        if not found.selected or not self._selection.takes_part(part):
+            return
+        record = record_name(found.entry("backward"), part, site.path)
+        described = self._describe(array, site.outline, record)
+        with self._lock:
+            found.gradients[part, site.path] = described
+
+    def closed(self, call: int, site: Site) -> None:
+        """Hand on the entry of a call that has ended."""
+        with self._lock:
+            found = self._calls.get(call)
+            if found is None:
+                return
+            if found.cell in self._optimizers:
+                del self._calls[call]
+                self._emit_parameter_gradients(found)
+                return
+            while self._running and self._running[-1] is not found:
+                self._give_up(self._running.pop())
+            if self._running:
+                self._running.pop()
+            self._selection.end(found.entry("forward"))
+            if not (found.recorded or found.traced):
+                del self._calls[call]
+                return
+            output = site.outline
+            found.output = output if isinstance(output, tuple) else [output]
+            found.values["end"] = next(self._sequence)
+            values = self._forward_values(found, found.output) if found.recorded else {}
+            found.tensors.clear()
+        if self._forward and found.recorded:
+            self._sink(values, ())
+
+    def fault(self, what: str, error: BaseException) -> None:
+        """Count a fault; a strict run's exception waits until the graph has run."""
+        try:
+            self._fault(what, error)
+        except Exception as strict:
+            self._strict_fault = strict
+
+    def end(self) -> None:
+        """Hand on what has not been handed on yet; raise what a strict run is to raise."""
+        self._end_watched_run()
+        with self._lock:
+            while self._running:
+                self._give_up(self._running.pop())
+            self._end_group()
+            self._emit_backward(self._earlier)
+            self._earlier = []
+            self._calls.clear()
+        if self._strict_fault is not None:
+            raise self._strict_fault
+
+    # Forward.
+
+    def _open_call(self, number: int, site: Site) -> Call:
+        slot = self._slots[site.cell]
+        if any(call.cell == site.cell for call in self._running):
+            # A cell does not run inside itself: its last run, and all in it, was given up.
+            while self._running[-1].cell != site.cell:
+                self._give_up(self._running.pop())
+            self._give_up(self._running.pop())
+        outermost = not self._running
+        if outermost and (self._group_has_gradients or len(self._group) > _MOST_CALLS):
+            self._end_group()
+        if self._watched_run is not None:
+            self._watched_run.calls.append((site.cell, outermost))
+        call_name = slot.call_name("forward")
+        if outermost and self._has_counted(call_name):
+            self.cells_seen += 1
+            return Call(number, site.cell, slot, 0, None, False, False, {}, ())
+        token, in_range = self._tokens.of(site.cell, outermost)
+        count = self._counts.get(call_name, 0)
+        self._counts[call_name] = count + 1
+        self.cells_seen += slot.recorded
+        parent = self._running[-1] if self._running else None
+        recorded = traced = slot.recorded and in_range
+        call = Call(number, site.cell, slot, count, parent, recorded, traced, {}, site.outline)
+        if recorded:
+            call.recorded = self._selection.begin(call.entry("forward"))
+            call.traced = self._selection.may_begin(call.entry("backward"))
+        if not (call.recorded or call.traced):
+            return call
+        while parent is not None and not parent.recorded:
+            parent = parent.parent
+        above = self._outer() if parent is None else parent.entry("forward")
+        call.outer = above if parent is None else None
+        entry = call.entry("forward")
+        call.values.update(entry=entry, seq=next(self._sequence), end=None, parent=above)
+        call.values["opening"] = self._opening
+        if token is not None:
+            call.values["token"] = token
+        self._group.append(call)
+        call.group = self._group
+        return call
+
+    def _forward_values(self, call: Call, output: Any = ()) -> dict[str, Any]:
+        args, kwargs = call.inputs
+        values = dict(call.values)
+        if self._selection.inputs:
+            values["input_args"] = self._filled(call, "input_args", args)
+            values["input_kwargs"] = self._filled(call, "input_kwargs", kwargs)
+            if names := call.slot.arguments[: len(args)]:
+                values["input_names"] = list(names)
+        parameters = {
+            path[0]: leaf for (part, path), leaf in call.tensors.items() if part == "parameters"
+        }
+        if parameters:
+            values["parameters"] = parameters
+        if self._selection.outputs:
+            values["output"] = self._filled(call, "output", output)
+        return values
+
+    def _give_up(self, call: Call) -> None:
+        """Hand on a call that did not return."""
+        self._selection.end(call.entry("forward"))
+        if call.recorded and self._forward:
+            self._sink(self._forward_values(call), ())
+
+    def _filled(self, call: Call, part: str, tree: Any, path: Path = ()) -> Any:
+        """Return the JSON structure of one part of a call."""
+        if isinstance(tree, TensorOutline):
+            missing = Leaf("mindspore.Tensor", error="the graph did not hand it over")
+            return call.tensors.get((part, path)) or missing.to_json()
+        if isinstance(tree, UnknownOutline):
+            return Leaf(tree.type, error=f"not recorded in graph mode: {tree.reason}").to_json()
+        filled = functools.partial(self._filled, call, part)
+        if isinstance(tree, dict):
+            return {str(key): filled(item, (*path, key)) for key, item in tree.items()}
+        if isinstance(tree, (tuple, list)):
+            return [filled(item, (*path, index)) for index, item in enumerate(tree)]
+        return self._describer.describe(tree, record_name(call.entry("forward"), part, path))
+
+    def _describe(self, array: np.ndarray | Leaf, tensor: TensorOutline, record: str) -> Any:
+        if isinstance(array, Leaf):
+            return array.to_json()
+        described = self._describer.describe(array, record)
+        return {**described, "type": "mindspore.Tensor", "dtype": tensor.dtype}
+
+    # Backward.
+
+    def _end_group(self) -> None:
+        """Give the backward pass of what ran so far its places in time: the reverse of forward."""
+        for moment, call in reversed_calls(self._group):
+            if moment == "begin":
+                call.backward_seq = next(self._sequence)
+            else:
+                call.backward_end = next(self._sequence)
+        # Gradients of a run may still come while the next one begins, not while the one after it.
+        self._emit_backward(self._earlier)
+        self._earlier, self._group, self._group_has_gradients = self._group, [], False
+
+    def _emit_backward(self, calls: list[Call]) -> None:
+        with_gradients = [call for call in calls if call.differentiated and call.selected]
+        for call in sorted(with_gradients, key=lambda call: call.backward_end or 0):
+            parent = call.parent
+            while parent is not None and not (parent.differentiated and parent.selected):
+                parent = parent.parent
+            args, kwargs = call.inputs
+            values = {
+                **{key: value for key, value in call.values.items() if key != "token"},
+                "entry": call.entry("backward"),
+                "seq": call.backward_seq if call.backward_seq is not None else call.backward_end,
+                "end": call.backward_end,
+                "parent": parent.entry("backward") if parent else backward_of(call),
+            }
+            if self._selection.inputs:
+                values["input"] = gradients_of(call, "input", call.output or [])
+            if self._selection.outputs:
+                values["output"] = gradients_of(call, "output", args)
+                values["output_kwargs"] = gradients_of(call, "output_kwargs", kwargs)
+            self._sink(values, ())
+        for call in calls:
+            self._calls.pop(call.number, None)
+            self._forgotten = max(self._forgotten, call.number)
+
+    def _select(self, calls: list[Call]) -> None:
+        """Decide which backward entries of calls that ran one after another are recorded.
+
+        Called once gradients come, so that what was never differentiated opens no scope.
+        """
+        undecided = [call for call in calls if call.selected is None]
+        # What has not ended yet will end last, so its gradients come first.
+        moments = [("begin", call) for call in undecided if not call.values["end"]]
+        for moment, call in [*moments, *reversed_calls(undecided)]:
+            if moment == "begin":
+                call.selected = self._selection.begin(call.entry("backward"))
+            else:
+                self._selection.end(call.entry("backward"))
+
+    def _describe_parameter_gradient(
+        self, call: Call, site: Site, array: np.ndarray | Leaf
+    ) -> None:
+        index = site.path[-1] if len(site.path) > 1 else 0
+        of_cells = self._optimizers[call.cell]
+        target = of_cells[index] if index < len(of_cells) else None
+        if target is None or not target[0].recorded:
+            return
+        slot, name = target
+        count = self._counts.get(slot.call_name(PARAMETERS_GRAD), 0)
+        entry = f"{slot.call_name('parameters_grad')}.{count}"
+        head = slot.call_name("forward").removesuffix(".forward")
+        with self._lock:
+            self._select(self._earlier)
+            self._select(self._group)
+        if not self._selection.takes_parameter_gradient(head, entry):
+            return
+        record = child_path(entry, name)
+        call.tensors[slot.name, (index,)] = self._describe(array, site.outline, record)
+
+    def _emit_parameter_gradients(self, call: Call) -> None:
+        """Hand on one entry for each cell whose parameters had a gradient."""
+        entries: dict[str, dict[str, Any]] = {}
+        of_cells = self._optimizers[call.cell]
+        for (_, (index,)), leaf in sorted(call.tensors.items(), key=lambda item: item[0][1]):
+            slot, name = of_cells[index]  # type: ignore[misc]
+            leaf = {**leaf, "at_optimizer": True}
+            entries.setdefault(slot.call_name(PARAMETERS_GRAD), {})[name] = [leaf]
+        for call_name, gradients in entries.items():
+            count = self._counts.get(call_name, 0)
+            self._counts[call_name] = count + 1
+            values = {
+                "entry": f"{call_name}.{count}",
+                "seq": next(self._sequence),
+                "end": next(self._sequence),
+                "parent": None,
+                "opening": self._opening,
+                PARAMETERS_GRAD: gradients,
+            }
+            self._sink(values, ())
+
+
+def _state_of(parameter: np.ndarray | Leaf, tensor: TensorOutline) -> str:
+    """Return what changes when a parameter does; of statistics alone, that it was recorded."""
+    if isinstance(parameter, Leaf):
+        return "recorded"
+    return fingerprint_of(HostTensor("", tensor.dtype, to_host(parameter).array))

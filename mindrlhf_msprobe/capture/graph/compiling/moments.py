@@ -1,0 +1,387 @@
+"""The moments in which MindSpore compiles, for which alone cells get their wrappers.
+
+Whatever compiles a graph (a cell in GRAPH_MODE, `ms.jit`, `value_and_grad` of them) ends in one
+method of MindSpore's executors. While a run is recorded it is replaced by one that puts wrappers on
+the cells of the watched networks, as they are at that moment, and takes them off again: what Python
+runs, copies or shows in a traceback is the network's own. Where nothing is recorded now, it takes
+off the wrappers that were there before, too: MindSpore compiles the trainer's own graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from time import perf_counter
+from typing import Any, Protocol
+
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.framework.private import (
+    API,
+    BYTECODE_CONTEXT,
+    EXECUTOR,
+    GRAPH_EXECUTORS,
+    OP_SEEDS,
+)
+from mindrlhf_msprobe.capture.graph.compiled_graph import MARK, Graph
+from mindrlhf_msprobe.capture.graph.compiling.variants import TopCall, Variants
+from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
+from mindrlhf_msprobe.capture.graph.probes import SITES
+
+#: Behind the mark of a graph that Python differentiates: its probes are others.
+_FORWARD = "_forward"
+
+
+class Wrapping(Protocol):
+    """Who puts wrappers on cells."""
+
+    def put_on(self) -> None:
+        """Wrap what is to be compiled with probes."""
+
+    def take_off(self) -> None:
+        """Unwrap it again."""
+
+    def lift(self) -> Callable[[], None]:
+        """Take every wrapper off and return what puts them back."""
+
+    def holds_watched(self, cell: nn.Cell) -> bool:
+        """Tell whether a cell holds one that gets wrappers."""
+
+    def will_record(self) -> bool:
+        """Tell whether anything will be recorded from now on."""
+
+    def compiled(self, seconds: float, without: float | None) -> None:
+        """Take note of a graph that was compiled with probes, or of the second of two.
+
+        Args:
+            seconds: how long the graph with probes took; 0 where it was noted before.
+            without: how long the same without probes took, if that has been compiled.
+        """
+
+    def cannot_choose(self, error: Exception) -> None:
+        """Take note of a fault; the graph with probes is taken."""
+
+
+class _Local(threading.local):
+    """What this thread is about.
+
+    Attributes:
+        call: the call for which a graph is looked for, or compiled.
+        running: how many calls of cells are compiled to be run.
+    """
+
+    call: TopCall | None = None
+    running = 0
+
+
+class Compilations:
+    """Lets wrappings know when MindSpore compiles.
+
+    Attributes:
+        listeners: called after each, in the thread that compiled.
+    """
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        self._wrappings: list[Wrapping] = []
+        self._replaced: list[tuple[type, str, Callable[..., Any]]] = []
+        self._lock = threading.RLock()
+        # Held while MindSpore compiles: one graph has wrappers on its cells, another has none.
+        self._compiling = threading.RLock()
+        self._depth = 0
+        self._local = _Local()
+        self._variants = Variants(
+            lambda cell: any(wrapping.holds_watched(cell) for wrapping in self._wrappings),
+            lambda cell: any(
+                wrapping.will_record() and wrapping.holds_watched(cell)
+                for wrapping in self._wrappings
+            ),
+        )
+
+    def add(self, wrapping: Wrapping) -> None:
+        """Put on and take off a wrapping around every compilation from now on.
+
+        Called for each network and optimizer that is watched.
+
+        Raises:
+            Exception: whatever keeps MindSpore's executors from being asked.
+        """
+        with self._lock:
+            self._variants.watches += 1
+            if wrapping in self._wrappings:
+                return
+            if not self._replaced:
+                self._watch_executors()
+            self._wrappings.append(wrapping)
+
+    def remove(self, wrapping: Wrapping) -> None:
+        """End what `add` began; without any wrapping MindSpore's executors are its own again.
+
+        Not where a graph draws random numbers and holds probes: it has to run on.
+        """
+        with self._lock:
+            if wrapping in self._wrappings:
+                self._wrappings.remove(wrapping)
+            if not self._wrappings and not self._variants.keep_probes():
+                while self._replaced:
+                    setattr(*self._replaced.pop())
+
+    def _watch_executors(self) -> None:
+        for executor in GRAPH_EXECUTORS:
+            self._replace(executor, "compile", self._around)
+            self._replace(executor, "generate_arguments_key", self._marked)
+        self._replace(API._CellGraphExecutor, "compile", self._of_cell)
+        self._replace(API._JitExecutor, "compile", self._of_function)
+        self._replace(API._JitExecutor, "_predict", self._function_by_phase)
+        self._replace(nn.Cell, "_predict", self._cell_by_phase)
+        self._replace(nn.Cell, "compile_and_run", self._running)
+        if BYTECODE_CONTEXT is not None:
+            self._replace(BYTECODE_CONTEXT, "__enter__", self._before_bytecode)
+            self._replace(BYTECODE_CONTEXT, "__exit__", self._after_bytecode)
+
+    def _replace(
+        self, owner: type, name: str, replace: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        original = vars(owner)[name]
+        setattr(owner, name, replace(original))
+        self._replaced.append((owner, name, original))
+
+    # What calls a graph, and which of its graphs it takes.
+
+    def _running(self, compile_and_run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_and_run)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._local.running += 1
+            try:
+                return compile_and_run(*args, **kwargs)
+            finally:
+                self._local.running -= 1
+
+        return noted
+
+    def _of_cell(self, compile_cell: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_cell)
+        def compile_chosen(
+            executor: Any, cell: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any
+        ) -> Any:
+            local = self._local
+            outer, running = local.call, local.running
+
+            def compiled_for(call: TopCall) -> Any:
+                local.call, local.running = call, 0
+                return compile_cell(executor, cell, *args, phase=phase, **kwargs)
+
+            try:
+                return _chosen(compiled_for, lambda: TopCall(cell, phase, running > 0))
+            finally:
+                local.call, local.running = outer, running
+
+        return compile_chosen
+
+    def _of_function(self, compile_function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_function)
+        def compile_chosen(executor: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+            local = self._local
+            outer = local.call
+            owner, function = executor.obj, executor.fn
+            # A bound method is another object at every call.
+            function = getattr(function, "__func__", function)
+            target = owner if isinstance(owner, nn.Cell) else function
+            phase = getattr(owner, "phase", None)
+            name = phase, id(function), id(owner), EXECUTOR.requires_grad()
+
+            def compiled_for(call: TopCall) -> Any:
+                local.call = call
+                return compile_function(executor, method, *args, **kwargs)
+
+            try:
+                compiled = _chosen(compiled_for, lambda: TopCall(target, name, True))
+            finally:
+                local.call = outer
+            if isinstance(owner, nn.Cell):  # MindSpore looks there for what is compiled already
+                owner.phase_cache.setdefault(phase, compiled)
+            return compiled
+
+        return compile_chosen
+
+    def _cell_by_phase(self, predict: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(predict)
+        def predict_chosen(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+            self._find_by_phase(cell)
+            return predict(cell, *args, **kwargs)
+
+        return predict_chosen
+
+    def _function_by_phase(self, predict: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(predict)
+        def predict_chosen(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(executor.obj, nn.Cell):
+                infers = (executor.jit_config_dict or {}).get("infer_boost") == "on"
+                self._find_by_phase(executor.obj, any_phase=infers)
+            return predict(executor, *args, **kwargs)
+
+        return predict_chosen
+
+    def _find_by_phase(self, cell: nn.Cell, *, any_phase: bool = False) -> None:
+        try:
+            self._variants.by_phase(cell, any_phase=any_phase)
+        except Exception as error:
+            self._cannot_choose(error)
+
+    def _cannot_choose(self, error: Exception) -> None:
+        for wrapping in self._wrappings[:1]:
+            wrapping.cannot_choose(error)
+
+    def _marked(self, key_of: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(key_of)
+        def marked_key(*args: Any) -> Any:
+            key = key_of(*args)
+            call = self._local.call
+            if call is None or call.graph is not None:
+                return key
+            try:
+                probed = self._variants.choose(call, str(key))
+            except Exception as error:
+                probed = True
+                self._cannot_choose(error)
+            if not probed:
+                return key
+            mark = MARK if call.graph is None else call.graph.mark
+            return f"{key}{mark}{_FORWARD if EXECUTOR.requires_grad() else ''}"
+
+        return marked_key
+
+    # Compiling.
+
+    def _around(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_graph)
+        def compile_with_probes(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            call, self._local.call = self._local.call, None  # what it calls itself is another
+            graph = None if call is None else call.graph
+            probed = graph is None or call is None or call.probed
+            try:
+                with self._compiling, SITES.asked_for() as cells:
+                    SITES.differentiated_outside = bool(EXECUTOR.requires_grad())
+                    began = perf_counter()
+                    with self._wrapped() if probed else self._lifted(), _same_seeds(graph, probed):
+                        compiled = compile_graph(executor, *args, **kwargs)
+                    seconds = perf_counter() - began
+                    if graph is not None:
+                        graph.compiled(probed, args[3], cells, executor, seconds)
+                        graph.keep_to_one(probed, executor, self._will_record())
+            finally:
+                self._local.call = call
+            if call is not None and isinstance(call.target, nn.Cell):
+                # Its own hooks record the gradients at the borders of what Python calls.
+                SITES.without_gradients.discard(number_of(call.target))
+            if probed and cells:
+                without = graph.seconds.get(False) if graph is not None else None
+                self._note(seconds, without)
+            elif graph is not None and graph.cells:
+                self._note(0.0, seconds)
+            for listener in [*self.listeners]:
+                listener()
+            return compiled
+
+        return compile_with_probes
+
+    def _will_record(self) -> bool:
+        return any(wrapping.will_record() for wrapping in self._wrappings)
+
+    def _note(self, seconds: float, without: float | None) -> None:
+        for wrapping in self._wrappings[-1:]:
+            wrapping.compiled(seconds, without)
+
+    # What `ms.jit(capture_mode="bytecode")` captures is compiled without any method of Python's.
+    # Cells that hold wrappers are not captured: Python runs them, and its hooks record them.
+
+    def _before_bytecode(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(enter)
+        def enter_with_wrappers(*args: Any) -> Any:
+            self._wrap()
+            return enter(*args)
+
+        return enter_with_wrappers
+
+    def _after_bytecode(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(leave)
+        def leave_and_unwrap(*args: Any) -> Any:
+            try:
+                return leave(*args)
+            finally:
+                self._unwrap()
+
+        return leave_and_unwrap
+
+    @contextmanager
+    def _wrapped(self) -> Iterator[None]:
+        """Hold the wrappers on."""
+        with ExitStack() as ends:
+            ends.callback(self._unwrap)
+            self._wrap()
+            yield
+
+    @contextmanager
+    def _lifted(self) -> Iterator[None]:
+        """Hold every wrapper off."""
+        with ExitStack() as ends:
+            with self._lock:
+                for wrapping in self._wrappings:
+                    ends.callback(wrapping.lift())
+            yield
+
+    def _wrap(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                for wrapping in self._wrappings:
+                    wrapping.put_on()
+
+    def _unwrap(self) -> None:
+        with self._lock:
+            self._depth = max(self._depth - 1, 0)  # what was entered before is left now
+            if not self._depth:
+                for wrapping in self._wrappings:
+                    wrapping.take_off()
+
+
+def _chosen(compiled_for: Callable[[TopCall], Any], new_call: Callable[[], TopCall]) -> Any:
+    """Return what has been compiled for a call.
+
+    What turns out to draw random numbers when it is compiled without probes, and will be recorded,
+    is compiled with them at once, before it has run.
+    """
+    call = new_call()
+    compiled = compiled_for(call)
+    if call.graph is not None and call.graph.only and not call.probed:
+        compiled = compiled_for(new_call())
+    return compiled
+
+
+@contextmanager
+def _same_seeds(graph: Graph | None, probed: bool) -> Iterator[None]:
+    """Let the second graph of two have the seeds of the first, and all others theirs."""
+    if graph is None or OP_SEEDS is None:
+        yield
+        return
+    now = dict(OP_SEEDS)
+    if not graph.phases:
+        graph.seeds = now
+    if probed in graph.phases or not graph.phases or graph.seeds is None:
+        yield
+        return
+    try:
+        _put_seeds(OP_SEEDS, graph.seeds)
+        yield
+    finally:
+        _put_seeds(OP_SEEDS, now)
+
+
+def _put_seeds(counters: dict[Any, Any], values: dict[Any, Any]) -> None:
+    counters.clear()
+    counters.update(values)
+
+
+COMPILATIONS = Compilations()

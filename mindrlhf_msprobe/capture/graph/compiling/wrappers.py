@@ -1,0 +1,283 @@
+"""Wrappers in the place of a cell's `construct`: how they get there, and how they go."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import itertools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any
+
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
+from mindrlhf_msprobe.capture.framework.generated_modules import MODULES
+from mindrlhf_msprobe.capture.networks.constructs import CONSTRUCT, WRAPPER, is_wrapped
+
+#: The cell's attribute that holds its number.
+NUMBER = "msprobe_cell"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a wrapper hands over.
+
+    Attributes:
+        tensors: the call's inputs and outputs, not only that it happened.
+        parameters: the attributes that hold the cell's own parameters.
+        gradients: the gradients of inputs and outputs.
+        elements: tensors as they are, where the graph would hand over their statistics alone.
+    """
+
+    tensors: bool = True
+    parameters: tuple[str, ...] = ()
+    gradients: bool = False
+    elements: bool = False
+
+    def covers(self, other: Asked) -> bool:
+        """Tell whether nothing that `other` asks for is missing."""
+        return (
+            self.tensors >= other.tensors
+            and set(self.parameters) >= set(other.parameters)
+            and self.gradients >= other.gradients
+            and self.elements >= other.elements
+        )
+
+    def __or__(self, other: Asked) -> Asked:
+        return Asked(
+            self.tensors or other.tensors,
+            tuple(dict.fromkeys((*self.parameters, *other.parameters))),
+            self.gradients or other.gradients,
+            self.elements or other.elements,
+        )
+
+
+_HEAD = """\
+\"\"\"Probes of {what}.\"\"\"
+
+from mindspore.ops import functional as F
+
+from mindrlhf_msprobe.capture.graph.nodes.compiled import (
+    closed,
+    opened,
+    own_parameters,
+    shown,
+    visited,
+)
+from mindrlhf_msprobe.capture.graph.probes import COMPILING, HOLDS_PARAMETER, ROOT
+
+
+def construct(self, *args, **kwargs):
+    if not COMPILING(self.{NUMBER}):
+        return self.{CONSTRUCT}(*args, **kwargs)
+"""
+
+
+def cell_source(asked: Asked) -> str:
+    """Return the source of a module whose `construct` wraps a cell's."""
+    lines = [f"call = opened(self.{NUMBER}, args, kwargs)"]
+    seen = "args", "kwargs"
+    if asked.tensors:
+        seen = "seen_args", "seen_kwargs"
+        lines += [
+            f"{name} = visited(self.{NUMBER}, 'input_{part}', (), {part}, call, {asked.gradients})"
+            for name, part in zip(seen, ("args", "kwargs"))
+        ]
+    if asked.parameters:
+        parameters = "".join(f"self.{name}, " for name in asked.parameters)
+        lines.append(
+            f"call = own_parameters(self.{NUMBER}, {asked.parameters}, ({parameters}), call)"
+        )
+    # Parameters are never passed on by a function of ours: see HOLDS_PARAMETER.
+    lines += [
+        f"if HOLDS_PARAMETER(self.{NUMBER}, (args, kwargs)):",
+        f"    call = F.depend(call, ({seen[0]}, {seen[1]}))",
+        f"    returned = self.{CONSTRUCT}(*args, **kwargs)",
+        "else:",
+        f"    returned = self.{CONSTRUCT}(*{seen[0]}, **{seen[1]})",
+    ]
+    if asked.tensors:
+        place = f"self.{NUMBER}, 'output', ROOT(returned)"
+        lines.append(f"output = visited({place}, returned, call, {asked.gradients})")
+        lines += [
+            f"if HOLDS_PARAMETER(self.{NUMBER}, returned):",
+            "    call = F.depend(call, output)",
+            "    output = returned",
+        ]
+    lines += [f"closed(self.{NUMBER}, call, returned)"]
+    lines += ["return output" if asked.tensors else "return returned"]
+    return _source(f"a cell with the parameters {list(asked.parameters)}", lines)
+
+
+def optimizer_source() -> str:
+    """Return the source of a module whose `construct` wraps an optimizer's."""
+    return _source(
+        "an optimizer",
+        [
+            f"call = opened(self.{NUMBER}, (), {{}})",
+            f"call = shown(self.{NUMBER}, 'gradients', (), args, call)",
+            f"closed(self.{NUMBER}, call, ())",
+            f"return self.{CONSTRUCT}(*args, **kwargs)",
+        ],
+    )
+
+
+def _source(what: str, lines: list[str]) -> str:
+    head = _HEAD.format(what=what, CONSTRUCT=CONSTRUCT, NUMBER=NUMBER)
+    return head + "".join(f"    {x}\n" for x in lines)
+
+
+class WrapperSources:
+    """Writes each source once."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, FunctionType] = {}
+
+    def function(self, source: str, like: Callable[..., Any] | None) -> FunctionType:
+        """Return a function of `source`.
+
+        Args:
+            like: the bound method whose signature it shows, so that who looks at a cell's
+                arguments finds them; None shows `(*args, **kwargs)`, which makes MindSpore
+                compile a call as it was made, without the arguments that were left out.
+        """
+        if source not in self._functions:
+            self._functions[source] = self._load(source)
+        made = self._functions[source]
+        if like is None:
+            return made
+        copy = FunctionType(made.__code__, made.__globals__, made.__name__)
+        copy.__qualname__, copy.__module__ = made.__qualname__, made.__module__
+        signature = inspect.signature(like)
+        arguments = list(signature.parameters.values())
+        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        vars(copy)["__signature__"] = signature.replace(parameters=[itself, *arguments])
+        return copy
+
+    @staticmethod
+    def _load(source: str) -> FunctionType:
+        path = MODULES.write(source)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function: FunctionType = module.construct
+        return function
+
+
+_ASKED = "msprobe_asked"
+_OPTIMIZER = "msprobe_optimizer"  # wrapped as what takes gradients, not as a cell among others
+_INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
+_OWN_CONSTRUCT = "msprobe_own_construct"  # what stood in the cell's own attributes before
+_ALL = (CONSTRUCT, NUMBER, _ASKED, WRAPPER, _OPTIMIZER, _INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
+_numbers = itertools.count(1)
+_sources = WrapperSources()
+
+
+class _Number(int):
+    """A cell's number; a copy of the cell has none, for it is not watched."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> int:
+        return 0
+
+
+def number_of(cell: nn.Cell) -> int:
+    """Return the number by which the probes of a cell know it; 0 where it has never had any."""
+    return int(vars(cell).get(NUMBER, 0))
+
+
+def has_been_asked(cell: nn.Cell, asked: Asked) -> bool:
+    """Tell whether a cell has, or had while MindSpore compiled, a wrapper for what is asked."""
+    return _ASKED in vars(cell) and bool(vars(cell)[_ASKED].covers(asked))
+
+
+def wrap(
+    cell: nn.Cell, source: Callable[[Asked], str], asked: Asked, *, shows_signature: bool
+) -> None:
+    """Put a wrapper in the place of a cell's construct, for what is asked and was asked before.
+
+    Args:
+        source: returns the source of the wrapper's module.
+        shows_signature: whether the wrapper shows the construct's own signature, not `(*args,
+            **kwargs)`.
+    """
+    attributes = vars(cell)
+    if is_wrapped(cell) and has_been_asked(cell, asked):
+        return
+    if _ASKED not in attributes:
+        attributes[NUMBER] = _Number(next(_numbers))
+        left_out_of_copies(cell, _without)
+    else:
+        asked = asked | attributes[_ASKED]
+    if not is_wrapped(cell):
+        known = attributes.get(CONSTRUCT)
+        _note_own(cell)
+        if known == attributes[CONSTRUCT] and asked == attributes.get(_ASKED):
+            wrapper = attributes[WRAPPER]
+            if hasattr(wrapper, "__signature__") == shows_signature:
+                attributes["construct"] = wrapper
+                return
+    attributes[_ASKED] = asked
+    like = attributes[CONSTRUCT] if shows_signature else None
+    attributes[WRAPPER] = MethodType(_sources.function(source(asked), like=like), cell)
+    attributes["construct"] = attributes[WRAPPER]
+
+
+def unwrap(cell: nn.Cell) -> None:
+    """Give a cell its own construct back; what was compiled keeps its probes."""
+    if is_wrapped(cell):
+        _restore(vars(cell))
+
+
+def put_back(cell: nn.Cell) -> None:
+    """Put back the wrapper that `unwrap` took off."""
+    if WRAPPER in vars(cell) and not is_wrapped(cell):
+        _note_own(cell)
+        vars(cell)["construct"] = vars(cell)[WRAPPER]
+
+
+def note_optimizer(cell: nn.Cell) -> None:
+    """Note that a cell is wrapped as what takes gradients."""
+    vars(cell)[_OPTIMIZER] = True
+
+
+def is_optimizer(cell: nn.Cell) -> bool:
+    """Tell whether a cell is wrapped as what takes gradients."""
+    return bool(vars(cell).get(_OPTIMIZER))
+
+
+def note_inside_recomputed(cell: nn.Cell) -> None:
+    """Note that a cell lies inside a recomputed one, and is computed again as a part of it."""
+    vars(cell)[_INSIDE_RECOMPUTED] = True
+
+
+def is_inside_recomputed(cell: nn.Cell) -> bool:
+    """Tell whether a cell lies inside a recomputed one."""
+    return bool(vars(cell).get(_INSIDE_RECOMPUTED))
+
+
+def _note_own(cell: nn.Cell) -> None:
+    attributes = vars(cell)
+    if "construct" in attributes:
+        attributes[_OWN_CONSTRUCT] = attributes["construct"]
+    else:
+        attributes.pop(_OWN_CONSTRUCT, None)
+    attributes[CONSTRUCT] = cell.construct
+
+
+def _restore(attributes: dict[str, Any]) -> None:
+    attributes.pop("construct", None)
+    if _OWN_CONSTRUCT in attributes:
+        attributes["construct"] = attributes.pop(_OWN_CONSTRUCT)
+
+
+def _without(attributes: dict[str, Any]) -> None:
+    """Take out of a copy's attributes what stands in a wrapped cell's."""
+    if attributes.get("construct") is attributes.get(WRAPPER):
+        _restore(attributes)
+    for name in _ALL:
+        attributes.pop(name, None)

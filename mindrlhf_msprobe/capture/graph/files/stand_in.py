@@ -1,0 +1,120 @@
+"""What graph_tensor_dump.py does, where MindSpore has no TensorDump: to try Ascend's path on CPU.
+
+As on Ascend, a graph hands a tensor to a queue of limited length and goes on, and a thread of the
+host writes the files one after the other: the directory is made where it is missing, the name gets
+the dtype and a number, bfloat16 is written as float32, and a whole file is not writable any more.
+"""
+
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+import os
+import queue
+import stat
+import threading
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from mindrlhf_msprobe.capture.graph.array import as_array
+from mindrlhf_msprobe.capture.graph.outline import TensorOutline
+from mindrlhf_msprobe.capture.graph.probes import (
+    Question,
+    array_of,
+    as_recorded,
+    host_function,
+    number_in,
+)
+
+_CHANNEL = 128  # tensors that may be on their way, as many as Ascend's channel holds
+
+
+class Files:
+    """The files that were compiled into graphs, by number, and the thread that writes them."""
+
+    def __init__(self) -> None:
+        self._files: list[tuple[str, TensorOutline]] = []
+        self._numbers: dict[tuple[str, TensorOutline], int] = {}
+        self._channel: queue.Queue[tuple[str, str, np.ndarray]] = queue.Queue(_CHANNEL)
+        self._written = 0
+        self._writer: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def number(self, name: str, tensor: TensorOutline) -> int:
+        """Return the number of a file and of what it holds."""
+        with self._lock:
+            number = self._numbers.setdefault((name, tensor), len(self._files))
+            if number == len(self._files):
+                self._files.append((name, tensor))
+            return number
+
+    def put(self, number: int, elements: np.ndarray) -> None:
+        """Have a file of a number written; waits where too many are on their way."""
+        name, tensor = self._files[number]
+        array = as_recorded(np.array(elements), tensor)
+        self.write(name, tensor.dtype, array)
+
+    def write(self, name: str, dtype: str, array: np.ndarray) -> None:
+        """Have a file written behind those that are on their way."""
+        with self._lock:
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write, daemon=True)
+                self._writer.start()
+        self._channel.put((name, dtype, array))
+
+    def _write(self) -> None:
+        while True:
+            name, dtype, array = self._channel.get()
+            path = f"{name}_{dtype.lower()}_{self._written}.npy"
+            self._written += 1
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                np.save(path, array.astype(np.float32) if dtype == "BFloat16" else array)
+                os.chmod(path, stat.S_IRUSR)
+            except OSError:  # as on Ascend, where a line of the log is all
+                continue
+
+
+FILES = Files()
+
+
+class _FileNumber(Question):
+    """The number of a file, as an array."""
+
+    def answer(self, name: str, tensor: TensorOutline) -> Tensor:
+        return Tensor(array_of(FILES.number(name, tensor)))
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Return what is not read."""
+        return Tensor(array_of(0))
+
+
+def _taken(file: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    FILES.put(number_in(file), elements)
+    return array_of(0)
+
+
+def _taken_gradient(file: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    return _taken(file, elements)
+
+
+FILE_NUMBER = _FileNumber()
+WRITE = host_function("msprobe_stand_in", _taken, 2)
+WRITE_GRADIENT = host_function("msprobe_stand_in_gradient", _taken_gradient, 2, in_order=False)
+
+
+def dump(file, tensor):
+    """Write a tensor."""
+    return WRITE(FILE_NUMBER(file, tensor), as_array(tensor))
+
+
+def dump_gradient(file, tensor):
+    """Write a tensor from inside a gradient: whoever needs it waits for what is returned."""
+    return WRITE_GRADIENT(FILE_NUMBER(file, tensor), as_array(tensor))
+
+
+def write_now(path: str) -> None:
+    """Write a mark behind everything that graphs have handed over."""
+    FILES.write(path, "Int32", np.zeros(1, np.int32))

@@ -1,0 +1,255 @@
+"""Key data that a compiled graph hands over: what `save` and `save_grad` in a construct become.
+
+A value is opened, its tensors are handed over one by one, and it is closed: then it is saved as one
+value, as it would be in PyNative mode.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
+from mindrlhf_msprobe.capture.graph.probes import (
+    SITES,
+    Question,
+    Site,
+    array_of,
+    as_recorded,
+    host_function,
+    is_vectorised,
+    number_in,
+)
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, to_host
+
+#: The number that stands for a cell's where a probe belongs to none.
+NO_CELL = -1
+DATA = "data"
+
+
+class _Saving(Question):
+    """What `save` does where it stands: "now" in Python, "later" or "never" in a graph."""
+
+    call = "save"
+    suffix = ""  # of the key, behind the name
+
+    def answer(self, name: Any) -> str:
+        """Tell whether the graph that is compiled is to hand a value over."""
+        probe = CURRENT.probe_for(f"{self.call}({name!r}, …) in a graph that is compiled")
+        key = f"{name}{self.suffix}"
+        if probe is None:
+            CURRENT.compiled_without.add(key)
+            return "never"
+        if not isinstance(name, str):
+            CURRENT.tell_once(
+                f"{self.call}() in a graph got the name {name!r}; expected a constant text."
+            )
+            return "never"
+        if not probe.config.key_data_dump:
+            CURRENT.compiled_without.add(key)
+            return "never"
+        if is_vectorised():
+            probe.leave_out_data(key, f"{self.call}() stands under vmap, jacrev or jacfwd")
+            return "never"
+        CURRENT.wait = VALUES.wait
+        return "later"
+
+    def __call__(self, name: Any) -> str:
+        """Tell that Python runs it."""
+        return "now"
+
+
+class _SavingGradient(_Saving):
+    """What `save_grad` does where it stands, likewise."""
+
+    call = "save_grad"
+    suffix = "_grad"
+
+
+class _SaveNow(Question):
+    """Save a value, where Python runs."""
+
+    def answer(self, name: Any, data: Any) -> None:
+        """Do nothing: nothing runs yet."""
+
+    def __call__(self, name: Any, data: Any) -> None:
+        """Save it with the current probe; what is wrong is said once, and training goes on."""
+        probe = CURRENT.probe_for(f"save({name!r}, …)")
+        if probe is not None:
+            CURRENT.save(probe, name, data)
+
+
+class _SaveGradientNow(Question):
+    """Save a tensor's gradient when it comes, where Python runs."""
+
+    def answer(self, name: Any, tensor: Any) -> None:
+        """Do nothing: nothing runs yet."""
+
+    def __call__(self, name: Any, tensor: Any) -> Any:
+        """Return the tensor, its gradient watched if it can have one."""
+        probe = CURRENT.probe_for(f"save_grad({name!r}, …)")
+        if probe is None or not probe.config.key_data_dump:
+            return tensor
+        if not isinstance(tensor, Tensor) or not (
+            tensor.is_floating_point() or tensor.is_complex()
+        ):
+            CURRENT.tell_once(
+                f"save_grad({name!r}, …) got a {_described(tensor)}; expected a tensor "
+                f"that can have a gradient, of floating point or complex numbers. Nothing is saved."
+            )
+            return tensor
+
+        # MindSpore takes plain functions only, and what they return replaces the gradient.
+        def hook(gradients: tuple[Tensor, ...]) -> None:
+            SAVE_NOW(f"{name}_grad", gradients[0])
+
+        return ops.HookBackward(hook)(tensor)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor of dtype {value.dtype}"
+    return f"value of type {type(value).__name__}"
+
+
+SAVING = _Saving()
+SAVING_GRADIENT = _SavingGradient()
+SAVE_NOW = _SaveNow()
+SAVE_GRADIENT_NOW = _SaveGradientNow()
+
+
+class Values:
+    """Puts together what running graphs hand over, and saves it; called from any thread.
+
+    Attributes:
+        flush: returns when what runs has handed over all it saves.
+    """
+
+    def __init__(self) -> None:
+        self.flush: Callable[[], None] = EXECUTOR.sync
+        self._numbers = itertools.count(1)
+        self._open: dict[int, dict[Path, HostTensor]] = {}
+        self._strict_fault: Exception | None = None
+
+    def opened(self) -> int:
+        """Open a value and return its number; 0 if no probe records it."""
+        probe = CURRENT.probe
+        if probe is None or not probe.config.key_data_dump:
+            return 0
+        number = next(self._numbers)
+        self._open[number] = {}
+        return number
+
+    def tensor(self, value: int, site: Site, array: np.ndarray) -> None:
+        """Take a tensor of a value; the array is valid until this returns."""
+        if value in self._open:
+            self._open[value][site.path] = _copied(array, site.outline)
+
+    def closed(self, value: int, site: Site) -> None:
+        """Save a value."""
+        tensors = self._open.pop(value, None)
+        if tensors is not None:
+            SAVE_NOW(site.path[0], _filled(site.outline, site.path, tensors))
+
+    def gradient(self, site: Site, array: np.ndarray) -> None:
+        """Save a gradient; the array is valid until this returns."""
+        if CURRENT.probe is not None:
+            SAVE_NOW(f"{site.path[0]}_grad", _copied(array, site.outline))
+
+    def fault(self, error: Exception) -> None:
+        """Count a fault; a strict run's waits until no graph runs: it would poison the executor."""
+        try:
+            CURRENT.fault("key data of compiled graphs", error)
+        except Exception as strict:
+            self._strict_fault = strict
+
+    def wait(self) -> None:
+        """Return when what runs has handed over all it saves.
+
+        Raises:
+            Exception: what a strict run raises, or what the training itself has raised meanwhile.
+        """
+        self.flush()
+        error, self._strict_fault = self._strict_fault, None
+        if error is not None:
+            raise error
+
+
+VALUES = Values()
+
+
+def snapshot(data: Any) -> Any:
+    """Return a value whose tensors are copied to the host."""
+    if isinstance(data, Tensor):
+        host = to_host(data)
+        return HostTensor(host.type, host.dtype, np.array(host.array))
+    if isinstance(data, dict):
+        return {key: snapshot(item) for key, item in data.items()}
+    if isinstance(data, (list, tuple)) and not hasattr(data, "_fields"):
+        return type(data)(snapshot(item) for item in data)
+    return data
+
+
+CURRENT.snapshot = snapshot
+
+
+def _copied(array: np.ndarray, tensor: TensorOutline) -> HostTensor:
+    host = to_host(np.array(as_recorded(array, tensor)))
+    return HostTensor("mindspore.Tensor", tensor.dtype, host.array)
+
+
+def _filled(tree: Any, path: Path, tensors: dict[Path, HostTensor]) -> Any:
+    if isinstance(tree, dict):
+        return {key: _filled(item, (*path, key), tensors) for key, item in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return [_filled(item, (*path, i), tensors) for i, item in enumerate(tree)]
+    if isinstance(tree, TensorOutline) and path not in tensors:
+        return UnknownOutline(
+            "mindspore.Tensor", f"the graph did not hand over its {tree.dtype} elements"
+        )
+    return tensors.get(path, tree)
+
+
+# What the running graph calls. Nothing of it may raise: that would poison the executor for good.
+
+
+def _safely(take: Callable[..., int | None]) -> Callable[..., np.ndarray]:
+    def called(*arrays: Any) -> np.ndarray:
+        number = 0
+        try:
+            number = take(*arrays) or 0
+        except Exception as error:
+            VALUES.fault(error)
+        return array_of(number)
+
+    return called
+
+
+def _take_opened(_: np.ndarray) -> int:
+    return VALUES.opened()
+
+
+def _take_tensor(value: np.ndarray, site: np.ndarray, elements: np.ndarray) -> None:
+    of = SITES[number_in(site)]
+    VALUES.tensor(number_in(value), of, as_recorded(elements, of.outline))
+
+
+def _take_closed(value: np.ndarray, site: np.ndarray) -> None:
+    VALUES.closed(number_in(value), SITES[number_in(site)])
+
+
+def _take_gradient(site: np.ndarray, elements: np.ndarray) -> None:
+    of = SITES[number_in(site)]
+    VALUES.gradient(of, as_recorded(elements, of.outline))
+
+
+OPEN_VALUE = host_function("msprobe_open_value", _safely(_take_opened), 1)
+VALUE_TENSOR = host_function("msprobe_value_tensor", _safely(_take_tensor), 3)
+CLOSE_VALUE = host_function("msprobe_close_value", _safely(_take_closed), 2)
+VALUE_GRADIENT = host_function("msprobe_value_gradient", _safely(_take_gradient), 2, in_order=False)

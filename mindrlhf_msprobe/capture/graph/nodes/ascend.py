@@ -1,0 +1,178 @@
+"""The nodes that hand over what passes in a graph on Ascend: files that the device writes.
+
+The writing itself is graph_tensor_dump.py's, which has not run on Ascend yet; all else of it runs
+on CPU, with graph_stand_in.py in its place.
+
+The device hands what it dumps to a thread of the host, which writes it later, in order. So a mark
+that is dumped last has been written when everything has.
+"""
+
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore.ops import functional as F
+
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.graph.files.drain import FENCE
+from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
+from mindrlhf_msprobe.capture.graph.files.reading import (
+    CLOSE,
+    CLOSE_VALUE,
+    GRADIENT,
+    OPEN,
+    OPEN_VALUE,
+    REDUCED,
+    TENSOR,
+    VALUE,
+    VALUE_GRADIENT,
+    GraphReading,
+)
+from mindrlhf_msprobe.capture.graph.files.reduced import EMPTY, REDUCTION, WHOLE, reduced
+from mindrlhf_msprobe.capture.graph.files.switch import stands_in
+from mindrlhf_msprobe.capture.graph.keydata import DATA, NO_CELL, VALUES
+from mindrlhf_msprobe.capture.graph.probes import SITES, Question, Receiver, Site
+
+if stands_in():
+    from mindrlhf_msprobe.capture.graph.files.stand_in import dump as _dump
+    from mindrlhf_msprobe.capture.graph.files.stand_in import dump_gradient as _dump_gradient
+    from mindrlhf_msprobe.capture.graph.files.stand_in import write_now as _write_now
+else:
+    from mindrlhf_msprobe.capture.graph.files.tensor_dump import dump as _dump
+    from mindrlhf_msprobe.capture.graph.files.tensor_dump import dump_gradient as _dump_gradient
+    from mindrlhf_msprobe.capture.graph.files.tensor_dump import write_now as _write_now
+
+
+_depend = ops.Depend()
+READING = GraphReading()
+MARK = Tensor(np.zeros(1, np.int32))
+
+
+class Border(nn.Cell):
+    """Passes a tensor on as it is, and writes the gradient that comes back, or its statistics."""
+
+    def construct(self, tensor, file, how, written):
+        """Return the tensor."""
+        return tensor
+
+    def bprop(self, tensor, file, how, written, out, dout):
+        """Return the gradient as it is; its file comes behind those that `written` waits for."""
+        leaves = reduced(how, _depend(dout, written))
+        return _depend(dout, _dump_gradient(file, leaves)), file, how, written
+
+
+BORDER = Border()
+
+
+class _File(Question):
+    """The file a probe writes, without what TensorDump appends to the name."""
+
+    def answer(
+        self, kind: str, cell: int, part: str, path: tuple[Any, ...], value: Any, how: str = WHOLE
+    ) -> str:
+        """Return the path."""
+        number = SITES.number(Site(cell, part, path, value))
+        kind = kind if how in (WHOLE, EMPTY) else REDUCED + kind
+        return FOLDERS.file(f"{kind}.{number}", lambda: READING)
+
+    def __call__(self, *arguments: Any) -> str:
+        """Return what is not read."""
+        return "nothing"
+
+
+FILE = _File()
+
+
+def opened(cell, args, kwargs):
+    """Open a call and return what stands for it."""
+    _dump(FILE(OPEN, cell, "", (), (args, kwargs)), MARK)
+    return MARK
+
+
+def closed(cell, call, output):
+    """Close a call."""
+    _dump(FILE(CLOSE, cell, "", (), output), call)
+    return call
+
+
+def handed_over(cell, part, path, tensor, call):
+    """Hand a tensor over and return the call."""
+    how = REDUCTION(cell, tensor)
+    _dump(FILE(TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
+    return call
+
+
+def all_handed_over(cell, part, places, tensors, call):
+    """Hand several tensors over: one by one; return the call."""
+    for i in range(len(tensors)):
+        if part == "parameters":
+            handed_over(cell, part, (places[i],), tensors[i], call)
+        else:
+            handed_over(cell, part, (*places, i), tensors[i], call)
+    return call
+
+
+def watched(cell, part, path, tensor, call):
+    """Hand a tensor over, and later its gradient; return the tensor."""
+    how = REDUCTION(cell, tensor)
+    leaves = reduced(how, F.stop_gradient(tensor))
+    written = _depend(MARK, _dump(FILE(TENSOR, cell, part, path, tensor, how), leaves))
+    return BORDER(tensor, FILE(GRADIENT, cell, part, path, tensor, how), how, written)
+
+
+def wait() -> None:
+    """Return when everything that graphs have written so far has been read, or removed.
+
+    Raises:
+        TimeoutError: it does not come.
+    """
+    if FOLDERS.is_used:
+        EXECUTOR.sync()
+        FOLDERS.fence(_write_now, FENCE)
+
+
+def before_phase() -> None:
+    """Save the key data that graphs wrote while no phase was open, and forget the rest."""
+    try:
+        wait()
+    except OSError as error:  # they do not come, or the folder cannot be listed
+        VALUES.fault(error)
+
+
+VALUES.flush = before_phase
+
+
+def after_phase(receiver: Receiver) -> None:
+    """Hand over what graphs wrote."""
+    try:
+        wait()
+    except OSError as error:
+        receiver.fault("files that a graph writes", error)
+
+
+# Key data: a value that `save` is given, and the gradient that `save_grad` waits for.
+
+
+def value_opened(name, data):
+    """Open a value that is saved and return what stands for it."""
+    _dump(FILE(OPEN_VALUE, NO_CELL, DATA, (name,), data), MARK)
+    return MARK
+
+
+def value_tensor(path, tensor, value):
+    """Hand over a tensor of a value that is saved."""
+    _dump(FILE(VALUE, NO_CELL, DATA, path, tensor), F.stop_gradient(tensor))
+
+
+def value_closed(name, data, value):
+    """Close a value that is saved."""
+    _dump(FILE(CLOSE_VALUE, NO_CELL, DATA, (name,), data), value)
+
+
+def gradient_saved(name, tensor):
+    """Return a tensor, whose gradient will be saved."""
+    return BORDER(tensor, FILE(VALUE_GRADIENT, NO_CELL, DATA, (name,), tensor), "whole", MARK)

@@ -1,0 +1,93 @@
+"""What MindSpore knows about a value while it compiles: its structure, and where tensors stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mindrlhf_msprobe.capture.tensors.tree import MAX_DEPTH
+
+#: The keys and indices that lead from an argument list or an output to one value in it.
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TensorOutline:
+    """A tensor that will be handed over when the graph runs.
+
+    Attributes:
+        dtype: MindSpore's name, e.g. `Float32`.
+        is_parameter: it is a Parameter of the network that is passed on as an argument.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    is_parameter: bool = False
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient can reach it (a Parameter's is that of the optimizer)."""
+        return self.dtype.startswith(("Float", "BFloat", "Complex")) and not self.is_parameter
+
+
+@dataclass(frozen=True)
+class UnknownOutline:
+    """A value that is not known before the graph runs, and why it cannot be handed over then."""
+
+    type: str
+    reason: str
+
+
+def outline(shape: Any, dtype: Any, value: Any, depth: int = 0) -> Any:
+    """Return the outline of a value from what MindSpore's inference says about it.
+
+    Tuples, lists and dicts become ones of outlines; constants stand for themselves.
+
+    Args:
+        shape, dtype, value: what `Primitive.__infer__` is given: nested as the value is; the value
+            of what is not constant is None, or a placeholder that must not be read.
+    """
+    if depth < MAX_DEPTH and isinstance(value, dict):
+        return {
+            key: outline(*item, depth + 1) for key, item in zip(value, _items(shape, dtype, value))
+        }
+    if depth < MAX_DEPTH and isinstance(dtype, (tuple, list)):
+        return type(dtype)(outline(*item, depth + 1) for item in _items(shape, dtype, value))
+    element_type = getattr(dtype, "element_type", None)
+    if callable(element_type) and isinstance(shape, (tuple, list)) and "ensor" in str(dtype):
+        if type(dtype).__name__ not in ("TensorType", "RefType"):
+            return UnknownOutline("object", "an object that is made while the graph runs")
+        if any(not isinstance(size, int) or size < 0 for size in shape):
+            return UnknownOutline("mindspore.Tensor", "a tensor whose shape is dynamic")
+        is_parameter = type(dtype).__name__ == "RefType"
+        return TensorOutline(str(element_type()), tuple(shape), is_parameter)
+    if dtype is None or value is not None:
+        return value
+    return UnknownOutline(str(dtype), f"a value of type {dtype} that only the running graph knows")
+
+
+def _items(shape: Any, dtype: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]:
+    values = list(value.values() if isinstance(value, dict) else value or [])
+    values += [None] * (len(dtype) - len(values))
+    return zip(shape, dtype, values)
+
+
+def holds_parameter(tree: Any) -> bool:
+    """Tell whether a value is, or holds, a Parameter."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (list, tuple)):
+        return any(holds_parameter(child) for child in tree)
+    return isinstance(tree, TensorOutline) and tree.is_parameter
+
+
+def unknown_in(tree: Any) -> Iterator[UnknownOutline]:
+    """Yield what of a value cannot be recorded."""
+    if isinstance(tree, UnknownOutline):
+        yield tree
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (list, tuple)):
+        for child in tree:
+            yield from unknown_in(child)

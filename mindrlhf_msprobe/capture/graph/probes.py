@@ -1,0 +1,524 @@
+"""The probes of compiled graphs: what the compiler asks, and what running graphs call.
+
+A call of a cell is opened by `OPEN`, which returns a number for this very run of it; every tensor
+is handed over with that number and the probe's own, each an array of its own: none is copied for
+it. `side_effect_io` keeps the probes of a forward pass in the program's order. Gradients
+carry the number of the call they belong to, so theirs does not matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, ops
+
+from mindrlhf_msprobe.capture.framework.generated_modules import MODULES
+from mindrlhf_msprobe.capture.graph.outline import (
+    Path,
+    TensorOutline,
+    holds_parameter,
+    outline,
+    unknown_in,
+)
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.writing.ledger import GraphCost
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
+
+#: MindSpore's dtypes that are handed over.
+_HANDED_OVER = frozenset(
+    (
+        *("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
+        *("BFloat16", "Float16", "Float32", "Float64", "Complex64", "Complex128"),
+    )
+)
+
+_MOST_TOGETHER = 400  # tensors of one call
+
+#: numpy's dtype of a MindSpore dtype that numpy itself does not have.
+_NUMPY_DTYPES: dict[str, np.dtype] = {}
+
+
+@dataclass(frozen=True)
+class Site:
+    """What one probe hands over.
+
+    Attributes:
+        cell: the cell's number.
+        part: input_args, input_kwargs, output, parameters, gradients, or "" for a call as a whole.
+        path: where the tensor stands in that part.
+        outline: the tensor's outline; of a call as a whole, that of its arguments or its output.
+    """
+
+    cell: int
+    part: str
+    path: Path
+    outline: Any
+
+
+class Receiver(Protocol):
+    """Takes what the probes of running graphs hand over; called from any thread."""
+
+    def knows(self, cell: int) -> bool:
+        """Tell whether it takes what the probes of a cell hand over."""
+
+    def wants(self, graph: Graph) -> bool:
+        """Tell whether it needs what the next run of a graph hands over."""
+
+    def begins(self, graph: Graph, probed: bool) -> None:
+        """Take note that a graph runs next, with probes or without."""
+
+    def opened(self, site: Site) -> int:
+        """Take note of a call that begins and return its number, 0 if it is not recorded."""
+
+    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take a tensor of a call, or its statistics; an array is valid until this returns."""
+
+    def closed(self, call: int, site: Site) -> None:
+        """Take note of a call that has ended."""
+
+    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take the gradient of a tensor of a call, or its statistics; as `tensor`."""
+
+    def fault(self, what: str, error: BaseException) -> None:
+        """Take note of a fault; never raises."""
+
+
+class Sites:
+    """Every probe that was compiled, by number, and who takes what they hand over.
+
+    Attributes:
+        receiver: the open phase, or None.
+        gaps: cell number → why something of the cell cannot be recorded.
+        differentiated_outside: whether Python differentiates, in PyNative mode, what is compiled at
+            this moment. MindSpore computes wrong gradients of the parameters of a cell that runs
+            twice in it, where a cell with a bprop of its own, as a probe of gradients is, lies
+            between: so it gets none.
+        without_gradients: the numbers of the cells that were compiled so.
+        compiled: the numbers of the cells that were compiled with their probes.
+        cost: takes what host functions cost, of the run that was begun last.
+        whole: the numbers of the cells of which elements are recorded, not only statistics.
+    """
+
+    def __init__(self) -> None:
+        self.receiver: Receiver | None = None
+        self.gaps: dict[int, str] = {}
+        self.differentiated_outside = False
+        self.without_gradients: set[int] = set()
+        self.compiled: set[int] = set()
+        self.cost: GraphCost | None = None
+        self.whole: set[int] = set()
+        # Number 0 stands for a probe of nothing: what answers where nothing is compiled.
+        self._sites: list[Site] = [Site(0, "", (), None)]
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._groups: dict[tuple[int, ...], int] = {}
+        self._members: dict[int, list[Site]] = {}
+        self._asked: list[set[int]] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def asked_for(self) -> Iterator[set[int]]:
+        """Collect the numbers of the cells whose probes are compiled meanwhile."""
+        cells: set[int] = set()
+        with self._lock:
+            self._asked.append(cells)
+        try:
+            yield cells
+        finally:
+            with self._lock:
+                self._asked = [asked for asked in self._asked if asked is not cells]
+
+    def number(self, site: Site) -> int:
+        """Return the number of a probe; equal ones share it."""
+        key = (site.cell, site.part, repr(site.path), repr(site.outline))
+        with self._lock:
+            number = self._numbers.setdefault(key, len(self._sites))
+            if number == len(self._sites):
+                self._sites.append(site)
+                self.compiled.add(site.cell)
+            if site.cell > 0:
+                for asked in self._asked:
+                    asked.add(site.cell)
+            return number
+
+    def group(self, sites: Sequence[Site]) -> int:
+        """Return the number of probes that hand over together."""
+        numbers = tuple(map(self.number, sites))
+        with self._lock:
+            return self._groups.setdefault(numbers, len(self._groups))
+
+    def of_group(self, number: int) -> list[Site]:
+        """Return the probes of a group, in the order in which it was made."""
+        if number not in self._members:
+            groups = {group: numbers for numbers, group in [*self._groups.items()]}
+            self._members[number] = [self[n] for n in groups[number]]
+        return self._members[number]
+
+    def __getitem__(self, number: int) -> Site:
+        return self._sites[number]
+
+
+SITES = Sites()
+
+
+def array_of(number: int) -> np.ndarray:
+    """Return a number as what a graph takes and hands over: shape (1,), int32."""
+    return np.array([number], np.int32)
+
+
+def number_in(array: np.ndarray) -> int:
+    """Return the number that an array stands for."""
+    return int(array[0])
+
+
+# What the compiler asks.
+
+
+class Question(mindspore.constexpr(lambda: None, get_instance=False)):  # type: ignore[misc]
+    """A question that `answer` answers while MindSpore compiles, the answer being a constant.
+
+    Where Python runs the function that asks (`capture_mode="bytecode"` does, in part), the answer
+    is one that makes probes do nothing.
+    """
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what is answered where nothing is compiled."""
+        raise NotImplementedError
+
+    def __infer__(self, *arguments: dict[str, Any]) -> dict[str, Any]:
+        known = (outline(a["shape"], a["dtype"], a["value"]) for a in arguments)
+        return {"shape": None, "dtype": None, "value": self.answer(*known)}
+
+    def answer(self, *arguments: Any) -> Any:
+        """Return the constant that stands in the graph."""
+        raise NotImplementedError
+
+
+class _Compiling(Question):
+    """Whether MindSpore compiles the function that asks, and can compile probes into it.
+
+    Where Python runs the function, nothing is compiled; and MindSpore cannot vectorise probes.
+    """
+
+    def answer(self, cell: int) -> bool:
+        """Tell whether it does; a cell that is left without probes has a gap."""
+        if not cell:  # a copy of a watched one
+            return False
+        vectorised = is_vectorised()
+        if vectorised:
+            SITES.gaps.setdefault(cell, "calls under vmap, jacrev or jacfwd")
+        return not vectorised
+
+    def __call__(self, cell: int) -> bool:
+        """Tell that nothing is compiled."""
+        return False
+
+
+def is_vectorised() -> bool:
+    """Tell whether what MindSpore compiles at this moment is one of its vectorising functions."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__", "").startswith("mindspore."):
+            compiled = getattr(frame.f_locals.get("self"), "fn", None)
+            if getattr(compiled, "__qualname__", None) in _VECTORISING:
+                return True
+    return False
+
+
+_VECTORISING = frozenset(
+    {
+        "_Vmap.__call__.<locals>.after_vmap",
+        "jacrev.<locals>.wrapped",
+        "jacfwd.<locals>.wrapped",
+    }
+)
+
+
+class _Kind(Question):
+    """How a value is visited; what cannot be handed over is noted as a gap of its cell."""
+
+    def answer(self, cell: int, value: Any) -> str:
+        if isinstance(value, TensorOutline) and value.dtype not in _HANDED_OVER:
+            SITES.gaps.setdefault(cell, f"a tensor of dtype {value.dtype}")
+            return "leave"
+        if isinstance(value, TensorOutline):
+            if value.is_parameter:
+                return "parameter"
+            if not value.has_gradient:
+                return "tensor"
+            if SITES.differentiated_outside:
+                SITES.without_gradients.add(cell)
+                return "tensor"
+            return "differentiable"
+        for unknown in unknown_in(value):
+            SITES.gaps.setdefault(cell, unknown.reason)
+        kinds: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
+        return kinds.get(type(value), "leave")
+
+    def __call__(self, cell: int, value: Any) -> str:
+        """Tell to leave every value alone."""
+        return "leave"
+
+
+class _HoldsParameter(Question):
+    """Whether a value is, or holds, a Parameter: it must not pass through a function.
+
+    A function with side effects returns a copy, as far as MindSpore's gradient is concerned, and a
+    Parameter that is changed in place would then have another gradient.
+    """
+
+    def answer(self, cell: int, value: Any) -> bool:
+        """Tell whether it does."""
+        holds = holds_parameter(value)
+        if holds:
+            reason = "gradients where it takes or returns a Parameter of the network"
+            SITES.gaps.setdefault(cell, reason)
+        return holds
+
+    def __call__(self, cell: int, value: Any) -> bool:
+        """Tell to leave every value alone."""
+        return True
+
+
+class _Root(Question):
+    """Where an output stands among a call's outputs: one that is no tuple is the first."""
+
+    def answer(self, output: Any) -> Path:
+        return () if isinstance(output, tuple) else (0,)
+
+    def __call__(self, output: Any) -> Path:
+        """Return what nobody looks at."""
+        return ()
+
+
+class _PythonAround(Question):
+    """Whether Python runs around what is compiled: what it does next waits for the probes then."""
+
+    def answer(self, cell: int) -> bool:
+        """Tell by MindSpore's mode."""
+        return bool(mindspore.get_context("mode") != mindspore.GRAPH_MODE)
+
+    def __call__(self, cell: int) -> bool:
+        """Tell that it does."""
+        return True
+
+
+class _SiteNumber(Question):
+    """The number of a probe, as an array."""
+
+    def answer(self, cell: int, part: str, path: Path, value: Any) -> Tensor:
+        return Tensor(array_of(SITES.number(Site(cell, part, path, value))))
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Return the probe of nothing."""
+        return Tensor(array_of(0))
+
+
+class _Together(Question):
+    """Whether a tuple holds tensors alone, which can be handed over together as they are."""
+
+    def answer(self, cell: int, values: Any) -> bool:
+        """Tell whether it does."""
+        return (
+            isinstance(values, (tuple, list))
+            and 2 <= len(values) <= _MOST_TOGETHER
+            and all(
+                isinstance(value, TensorOutline)
+                and value.dtype in _HANDED_OVER
+                and value.shape != ()
+                and 0 not in value.shape
+                for value in values
+            )
+        )
+
+    def __call__(self, cell: int, values: Any) -> bool:
+        """Tell that nothing is handed over."""
+        return False
+
+
+class _GroupNumber(Question):
+    """The number of probes that hand over together, as an array."""
+
+    def answer(self, cell: int, part: str, places: Path, values: Any) -> Tensor:
+        paths = (
+            [(n,) for n in places]
+            if part == "parameters"
+            else [(*places, i) for i in range(len(values))]
+        )
+        sites = [Site(cell, part, path, value) for path, value in zip(paths, values)]
+        return Tensor(array_of(SITES.group(sites)))
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Return what nobody looks at."""
+        return Tensor(array_of(0))
+
+
+class _Taking(Question):
+    """The host function that takes as many tensors."""
+
+    def answer(self, part: str, values: Any) -> ops.Custom:
+        return taking_group(len(values), of_parameters=part == "parameters")
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what nobody calls."""
+        return None
+
+
+COMPILING = _Compiling()
+PYTHON_AROUND = _PythonAround()
+TOGETHER = _Together()
+GROUP = _GroupNumber()
+TAKING = _Taking()
+HOLDS_PARAMETER = _HoldsParameter()
+ROOT = _Root()
+KIND = _Kind()
+SITE = _SiteNumber()
+
+
+# What the running graph calls. Nothing of it may raise: that would poison the executor for good.
+
+
+def _received(take: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    def called(*arrays: Any) -> np.ndarray:
+        began = perf_counter()
+        receiver, cost = SITES.receiver, SITES.cost
+        number = 0
+        if receiver is not None:
+            try:
+                number = take(receiver, *arrays) or 0
+            except Exception as error:
+                receiver.fault("what a compiled graph handed over", error)
+        if cost is not None:
+            cost.called(
+                perf_counter() - began, sum(getattr(array, "nbytes", 0) for array in arrays)
+            )
+        return array_of(number)
+
+    return called
+
+
+def _take_opened(receiver: Receiver, site: np.ndarray) -> int:
+    return receiver.opened(SITES[number_in(site)])
+
+
+def _take_closed(receiver: Receiver, call: np.ndarray, site: np.ndarray) -> None:
+    receiver.closed(number_in(call), SITES[number_in(site)])
+
+
+def _take_tensor(
+    receiver: Receiver, call: np.ndarray, site: np.ndarray, elements: np.ndarray
+) -> None:
+    number, of = number_in(call), SITES[number_in(site)]
+    if number and of.outline is not None:
+        receiver.tensor(number, of, as_recorded(elements, of.outline))
+
+
+def _take_gradient(
+    receiver: Receiver, call: np.ndarray, site: np.ndarray, elements: np.ndarray
+) -> None:
+    number, of = number_in(call), SITES[number_in(site)]
+    if number:
+        receiver.gradient(number, of, as_recorded(elements, of.outline))
+
+
+def nothing_of(tensor: TensorOutline) -> np.ndarray:
+    """Return the elements of an empty tensor."""
+    return as_recorded(np.zeros(0, np.uint8), tensor)
+
+
+def _take_group(
+    receiver: Receiver, call: np.ndarray, group: np.ndarray, *arrays: np.ndarray
+) -> None:
+    number = number_in(call)
+    if not number:
+        return
+    for site, elements in zip(SITES.of_group(number_in(group)), arrays):
+        receiver.tensor(number, site, as_recorded(elements, site.outline))
+
+
+def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
+    """Return elements in the tensor's own shape and dtype, without a copy where they are held so.
+
+    Args:
+        elements: of any shape; bool also as bytes, bfloat16 also as float32.
+    """
+    if 0 in tensor.shape:  # no array of nothing is handed over, but a mark in its place
+        elements = elements[:0].astype(tensor.dtype.lower() if tensor.dtype != "BFloat16" else "f")
+    elements = elements.reshape(tensor.shape)
+    if tensor.dtype == "Bool":
+        return elements.view(np.bool_)
+    if tensor.dtype == "BFloat16":
+        if "BFloat16" not in _NUMPY_DTYPES:
+            _NUMPY_DTYPES["BFloat16"] = Tensor([0], mindspore.bfloat16).asnumpy().dtype
+        return elements.astype(_NUMPY_DTYPES["BFloat16"], copy=False)
+    return elements
+
+
+def host_function(
+    name: str,
+    called: Callable[..., np.ndarray],
+    arrays: int,
+    *,
+    in_order: bool = True,
+    of_parameters: bool = False,
+) -> ops.Custom:
+    """Return what a graph calls: it takes arrays on the host and returns a number.
+
+    Args:
+        called: takes that many arrays; they are valid until it returns.
+        in_order: whether its calls keep the program's order.
+        of_parameters: whether what changes a parameter behind such a call in the program waits for
+            it. MindSpore orders these by itself only where it sees that the parameter is read, and
+            does not in the forward pass of what it differentiates.
+    """
+    taking = _taking(arrays)(called)
+    taking.__name__ = taking.__qualname__ = name
+    function = ops.Custom(taking, (1,), mindspore.int32, "pyfunc")
+    if in_order:
+        function.add_prim_attr("side_effect_io", True)
+    if of_parameters:
+        function.add_prim_attr("side_effect_mem", True)
+    function.recompute(False)  # a recomputed cell hands over what it computed first
+    return function
+
+
+@functools.cache
+def _taking(arrays: int) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
+    """Return what makes a function of so many arguments of one of any number.
+
+    MindSpore 2.10 asks a function how many arrays it takes, and refuses `*arrays`; it wants its
+    source, too.
+    """
+    names = ", ".join(f"array{i}" for i in range(arrays))
+    source = f"def made(called):\n    def taking({names}):\n        return called({names})\n"
+    path = MODULES.write(source + "\n    return taking\n")
+    module: dict[str, Any] = {"__name__": path.stem}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module)
+    made: Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]] = module["made"]
+    return made
+
+
+@functools.cache
+def taking_group(tensors: int, *, of_parameters: bool) -> ops.Custom:
+    """Return the host function that takes so many tensors of one call."""
+    name = f"msprobe_{'parameters' if of_parameters else 'group'}_{tensors}"
+    take = _received(_take_group)
+    return host_function(name, take, tensors + 2, of_parameters=of_parameters)
+
+
+OPEN = host_function("msprobe_open", _received(_take_opened), 1)
+CLOSE = host_function("msprobe_close", _received(_take_closed), 2)
+TENSOR = host_function("msprobe_tensor", _received(_take_tensor), 3)
+PARAMETER = host_function("msprobe_parameter", _received(_take_tensor), 3, of_parameters=True)
+GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), 3, in_order=False)

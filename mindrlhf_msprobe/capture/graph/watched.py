@@ -1,0 +1,358 @@
+"""Graph mode and jit: probes are compiled into the cells of the watched networks.
+
+While MindSpore compiles, the construct of every cell is replaced by a wrapper that holds probes: so
+a network is recorded in GRAPH_MODE, and in PyNative mode where `ms.jit` compiles it or a part of
+it. In GRAPH_MODE the wrappers are there from `watch` on. Opening and closing a phase only decides
+who takes what the probes hand over; nothing is compiled again.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import mindspore
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.entries import FaultSink
+from mindrlhf_msprobe.capture.framework.private import API
+from mindrlhf_msprobe.capture.graph.calls import CellSlot
+from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
+from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
+    Asked,
+    cell_source,
+    has_been_asked,
+    is_inside_recomputed,
+    is_optimizer,
+    is_wrapped,
+    note_inside_recomputed,
+    note_optimizer,
+    number_of,
+    optimizer_source,
+    put_back,
+    unwrap,
+    wrap,
+)
+from mindrlhf_msprobe.capture.graph.files.switch import reduces
+from mindrlhf_msprobe.capture.graph.probes import SITES
+from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.manifest.manifest import CASTS
+from mindrlhf_msprobe.storage.writing.ledger import GraphCost
+
+
+def graph_mode() -> bool:
+    """Tell whether a cell that is called is compiled."""
+    mode = mindspore.get_context("mode")
+    return bool(mode == mindspore.GRAPH_MODE) and os.environ.get("MS_JIT") != "0"
+
+
+@dataclass
+class _Watched:
+    """A network whose cells get probes.
+
+    Attributes:
+        compiled: number of each cell that has been compiled in it → its name and class then.
+    """
+
+    role: str
+    network: weakref.ref[nn.Cell]
+    compiled: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class GraphProbes:
+    """The probes of one recorded run.
+
+    Args:
+        fault: told about every fault; may raise only in strict mode.
+        will_record: tells whether the layers of this step, or of a later one, are recorded.
+        cost: takes what compiling and host functions cost.
+    """
+
+    def __init__(
+        self,
+        config: ProbeConfig,
+        fault: FaultSink,
+        *,
+        will_record: Callable[[], bool],
+        cost: GraphCost,
+    ) -> None:
+        self.config = config
+        self.will_record = will_record
+        self._cost = SITES.cost = cost
+        self._fault = fault
+        self._wrapped_for_good: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
+        self._watched: list[_Watched] = []
+        self._optimizers: dict[str, list[nn.Cell]] = {}  # by role
+        self._put_on: list[nn.Cell] = []
+        self._too_late: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
+
+    def watch(self, role: str, network: nn.Cell) -> None:
+        """Have probes put into a network wherever MindSpore compiles it or a part of it.
+
+        An optimizer inside it that is watched as one stays so.
+
+        Raises:
+            UsageError: in GRAPH_MODE, it has been compiled already, by itself or inside another
+                cell.
+        """
+        if graph_mode():
+            asked = self._asked_in(role, network)
+            if not all(has_been_asked(cell, what) for cell, what in asked):
+                _refuse_compiled(f"watch({role}=…)", network)
+            # MindSpore looks at the signature before it compiles.
+            for cell, what in asked:
+                wrap(cell, cell_source, what, shows_signature=False)
+                self._wrapped_for_good.add(cell)
+        if not any(w.network() is network and w.role == role for w in self._watched):
+            self._watched.append(_Watched(role, weakref.ref(network)))
+        self._listen()
+
+    def put_into(self, role: str, network: nn.Cell) -> None:
+        """Watch a network that a phase names and `watch` did not, unless that is too late for it.
+
+        Asked at every opening of the phase: a network is looked at once.
+        """
+        if network in self._too_late or any(w.network() is network for w in self._watched):
+            return
+        try:
+            self.watch(role, network)
+        except UsageError:  # it is compiled; the phase says that no cell of it was recorded
+            self._too_late.add(network)
+
+    def watch_optimizer(self, role: str, optimizer: nn.Cell) -> None:
+        """Have probes put on the gradients that enter an optimizer.
+
+        Raises:
+            UsageError: in GRAPH_MODE, it has been compiled already.
+        """
+        if graph_mode() and not is_optimizer(optimizer):
+            _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
+            self._wrap_optimizer(optimizer, shows_signature=False)
+            self._wrapped_for_good.add(optimizer)
+        optimizers = self._optimizers.setdefault(role, [])
+        if not any(known is optimizer for known in optimizers):
+            optimizers.append(optimizer)
+        self._listen()
+
+    def has_optimizer(self, role: str) -> bool:
+        """Tell whether the gradients that enter an optimizer of a role are recorded."""
+        return bool(self._optimizers.get(role))
+
+    def close(self) -> None:
+        """Put probes into nothing more: what is compiled from now on is the trainer's own."""
+        COMPILATIONS.remove(self)
+        if SITES.cost is self._cost:
+            SITES.cost = None
+        for cell in [*self._wrapped_for_good]:
+            unwrap(cell)
+
+    def put_on(self) -> None:
+        """Put wrappers on the cells of the watched networks, as these are now."""
+        for optimizer in (cell for cells in self._optimizers.values() for cell in cells):
+            if self._elements:
+                SITES.whole.add(number_of(optimizer))
+            if not (is_optimizer(optimizer) and is_wrapped(optimizer)):
+                with self._counted():
+                    self._put_on.append(optimizer)
+                    self._wrap_optimizer(optimizer, shows_signature=not graph_mode())
+        for watched in self._watched:
+            network = watched.network()
+            if network is None:
+                continue
+            with self._counted():
+                for cell, what in self._asked_in(watched.role, network):
+                    if not is_wrapped(cell):
+                        self._put_on.append(cell)
+                    wrap(cell, cell_source, what, shows_signature=not graph_mode())
+                    if what.elements:
+                        SITES.whole.add(number_of(cell))
+                for name, cell in named_cells(network).items():
+                    if is_wrapped(cell):
+                        watched.compiled[number_of(cell)] = name, type(cell).__name__
+
+    def take_off(self) -> None:
+        """Take off the wrappers that were put on, not those that were there before."""
+        while self._put_on:
+            unwrap(self._put_on.pop())
+
+    def lift(self) -> Callable[[], None]:
+        """Take every wrapper off and return what puts them back."""
+        lifted = [cell for cell in (*self._wrapped_for_good, *self._put_on) if is_wrapped(cell)]
+
+        def put_all_back() -> None:
+            for cell in lifted:
+                put_back(cell)
+
+        for cell in lifted:
+            unwrap(cell)
+        return put_all_back
+
+    def holds_watched(self, cell: nn.Cell) -> bool:
+        """Tell whether a cell holds one of a watched network, or a watched optimizer."""
+        networks = (watched.network() for watched in self._watched)
+        watched = {
+            id(known)
+            for network in networks
+            if network is not None
+            for known in named_cells(network).values()
+        }
+        watched |= {id(known) for cells in self._optimizers.values() for known in cells}
+        return any(id(held) in watched for held in named_cells(cell).values())
+
+    def compiled(self, seconds: float, without: float | None) -> None:
+        """Note what compiling cost; see `graph_compiling.Wrapping`."""
+        if seconds:
+            self._cost.with_probes += 1
+            self._cost.with_seconds += seconds
+        if without is not None:
+            self._cost.without_probes += 1
+            self._cost.without_seconds += without
+
+    def cannot_choose(self, error: Exception) -> None:
+        """Count a fault; the graph with probes is taken."""
+        self._fault("the choice between a graph with probes and one without", error)
+
+    def compiled_in(self, network: nn.Cell) -> Mapping[int, tuple[str, str]]:
+        """Return number → (name, class) of each cell that has been compiled in a watched network.
+
+        Also of those that have been replaced since: what was compiled goes on running them.
+        """
+        found = (w.compiled for w in self._watched if w.network() is network)
+        return {number: cell for compiled in found for number, cell in compiled.items()}
+
+    def gradients_of(
+        self, role: str, slot_of: Callable[[nn.Cell], CellSlot | None], network: nn.Cell
+    ) -> dict[int, list[tuple[CellSlot, str] | None]]:
+        """Return optimizer number → the (slot, parameter name) of each gradient it takes."""
+        optimizers = [cell for cell in self._optimizers.get(role, ()) if number_of(cell)]
+        owners: dict[int, tuple[CellSlot, str]] = {}
+        for cell in named_cells(network).values() if optimizers else ():
+            slot = slot_of(cell)
+            for name, parameter in cell.parameters_and_names(expand=False):
+                if slot is not None:
+                    owners.setdefault(id(parameter), (slot, name))
+        return {
+            number_of(cell): [owners.get(id(parameter)) for parameter in cell.parameters]
+            for cell in optimizers
+        }
+
+    def _listen(self) -> None:
+        try:
+            COMPILATIONS.add(self)
+        except Exception as error:  # an executor unlike those of the versions that were tried
+            self._fault("the moments in which MindSpore compiles", error)
+            self.put_on()  # for good, then
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._fault("the cells of a network that is compiled", error)
+
+    def _asked_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Asked]]:
+        """Return the cells of which something is recorded, and what."""
+        cells = named_cells(network)
+        for cell in filter(_is_recomputed, cells.values()):
+            for child in cell._cells.values():
+                if child is not None and _is_recomputed(child):
+                    note_inside_recomputed(child)
+        optimizers = {id(cell) for known in self._optimizers.values() for cell in known}
+        asked = [
+            (cell, self._asked(role, name, cell))
+            for name, cell in cells.items()
+            if not (is_optimizer(cell) or id(cell) in optimizers)
+        ]
+        return [(cell, what) for cell, what in asked if what is not None]
+
+    def _asked(self, role: str, name: str, cell: nn.Cell) -> Asked | None:
+        """Return what is recorded of a cell; None for nothing."""
+        config = self.config
+        if is_inner_recurrent(cell):
+            return None
+        if not config.records_cell(name):
+            # Tokens are counted by the outermost cells, recorded or not.
+            phases = (p for p in config.phase_table().values() if config.records_phase(p))
+            counts = any(phase.counts_tokens and phase.role == role for phase in phases)
+            return Asked(tensors=False) if counts else None
+        own = cell.parameters_and_names(expand=False) if config.parameters else ()
+        return Asked(
+            parameters=tuple(name for name, _ in own if name.isidentifier()),
+            gradients="backward" in config.directions and not why_no_gradients(cell),
+            elements=self._elements,
+        )
+
+    @property
+    def _elements(self) -> bool:
+        """Whether graphs that reduce tensors to statistics are to hand them over whole."""
+        return reduces() and (self.config.task == "tensor" or self.config.md5)
+
+    def _wrap_optimizer(self, optimizer: nn.Cell, *, shows_signature: bool) -> None:
+        asked = Asked(gradients=True, elements=self._elements)
+        wrap(optimizer, lambda _: optimizer_source(), asked, shows_signature=shows_signature)
+        note_optimizer(optimizer)
+
+
+def why_no_gradients(cell: nn.Cell) -> str:
+    """Return why the gradients of a cell are not recorded in graphs; empty if they are."""
+    if cell.has_bprop:
+        return "its gradients: it has a bprop of its own"
+    if is_inside_recomputed(cell):
+        # MindSpore orders what it recomputes behind the gradients that arrive, and a probe of
+        # those behind the forward pass: "Graph cycle exists".
+        return "its gradients: it is recomputed as a part of another cell"
+    if _casts(cell):
+        # MindSpore folds the casts of cells that follow each other, unless a probe lies between.
+        return f"its gradients, and the dtype its inputs had before: {CASTS}"
+    return ""
+
+
+def _is_recomputed(cell: nn.Cell) -> bool:
+    """Tell whether MindSpore computes a cell again, by itself or as a part of another one."""
+    return bool(vars(cell).get("_has_config_recompute"))
+
+
+def _casts(cell: nn.Cell) -> bool:
+    """Tell whether MindSpore casts what a cell is given, by `to_float`."""
+    return any(cell.get_flags().get(name) for name in ("fp16", "fp32", "bf16"))
+
+
+def is_inner_recurrent(cell: nn.Cell) -> bool:
+    """Tell whether a cell is one inside nn.LSTM, nn.GRU or nn.RNN.
+
+    They are handed Parameters, and MindSpore cannot compile them with a probe beside.
+    """
+    kind = type(cell)
+    return kind.__module__ == "mindspore.nn.layer.rnns" and kind.__name__.startswith("_")
+
+
+def _refuse_compiled(call: str, network: nn.Cell) -> None:
+    compiled = _compiled_around(network)
+    if compiled is not None:
+        where = "it" if compiled is network else f"it, inside {type(compiled).__name__},"
+        raise UsageError(
+            f"{call} got {type(network).__name__}, but {where} has been compiled already, and a "
+            f"compiled graph cannot be given probes. Call probe.watch() after the networks are "
+            f"built and before the first one runs, trains or is compiled."
+        )
+
+
+def _compiled_around(network: nn.Cell) -> nn.Cell | None:
+    """Return a cell that has been compiled and that is, holds or is held by `network`."""
+    for cell in named_cells(network).values():
+        if cell.compile_cache:
+            return cell
+    if not any(getattr(API, "cells_compile_cache", {}).values()):
+        return None
+    # By its type: isinstance would ask a weak proxy for what may no longer exist.
+    cells = (found for found in gc.get_objects() if issubclass(type(found), nn.Cell))
+    for around in [cell for cell in cells if vars(cell).get("_compile_cache")]:
+        if any(cell is network for cell in named_cells(around).values()):
+            return around
+    return None

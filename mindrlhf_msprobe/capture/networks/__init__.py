@@ -1,0 +1,1 @@
+"""The cells of a network: their names, their arguments, which are recomputed."""

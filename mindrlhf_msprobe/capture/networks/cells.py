@@ -1,0 +1,133 @@
+"""The cells of a network, and what they are called in records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.networks.recompute import is_helper
+from mindrlhf_msprobe.errors import UsageError
+
+ROOT_NAME = "root"
+OUTER_NAME = "outer"
+_INNER = "msprobe_inner"
+
+
+def name_as_seen_from(inner: nn.Cell, network: nn.Cell) -> None:
+    """Let the cells of `network` be called what they are called in `inner`, a cell inside it.
+
+    So that a policy has the same names wherever it runs, by itself or inside the cells that train
+    it. `inner` is the "root" then; `network` is "outer", and the cells around `inner` are called
+    after it, e.g. "outer.loss_fn".
+
+    Raises:
+        ValueError: `inner` is no cell of `network`.
+    """
+    vars(network).pop(_INNER, None)
+    if not any(cell is inner for cell in named_cells(network).values()):
+        raise ValueError(f"{type(inner).__name__} is no cell of {type(network).__name__}")
+    if inner is not network:
+        vars(network)[_INNER] = inner
+
+
+def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
+    """Return every cell below `root` by name, each cell once, `root` itself as "root".
+
+    The cells by which MindSpore recomputes another one are not among them.
+    """
+    # The same names in the same order as Cell.cells_and_names, which leaves out cells that are
+    # false or equal to another one (a cell may define len or ==).
+    cells: dict[str, nn.Cell] = {}
+    seen: set[int] = set()
+    inner = vars(root).get(_INNER)
+    pending = [(ROOT_NAME, "", root)]
+    if inner is not None:  # its names come first, wherever else its cells are held
+        pending = [(OUTER_NAME, f"{OUTER_NAME}.", root), (ROOT_NAME, "", inner)]
+    while pending:
+        name, prefix, cell = pending.pop()
+        if id(cell) in seen or is_helper(cell):
+            continue
+        seen.add(id(cell))
+        while name in cells:  # a child that is itself called root
+            name += "~"
+        cells[name] = cell
+        children = [
+            (prefix + key, f"{prefix}{key}.", c) for key, c in cell._cells.items() if c is not None
+        ]
+        pending += reversed(children)
+    return cells
+
+
+class Children:
+    """The children of a cell, and those of the lists and dicts of cells among them, at one moment.
+
+    Such lists never run themselves, so that whoever runs their cells stands for them.
+    """
+
+    def __init__(self, cell: nn.Cell) -> None:
+        # The cells are kept, so that no other one gets the id of one that was removed.
+        self._known: list[tuple[Mapping[str, Any], list[nn.Cell], list[int]]] = []
+        pending = [cell]
+        while pending:
+            holder = pending.pop()
+            cells = list(holder._cells.values())
+            self._known.append((holder._cells, cells, [id(child) for child in cells]))
+            pending += [c for c in cells if isinstance(c, (nn.CellList, nn.CellDict))]
+
+    def changed(self) -> bool:
+        """Tell whether a child has come, gone or been replaced since."""
+        return any([*map(id, now.values())] != then for now, _, then in self._known)
+
+
+def has_run(cell: nn.Cell) -> bool:
+    """Tell whether a cell has ever been called in PyNative mode."""
+    return bool(cell._init_flag or cell._is_check_and_refresh)
+
+
+def in_a_tuple(cell: nn.Cell) -> set[str]:
+    """Return the names of the parameters that a cell holds in a ParameterTuple."""
+    return {name for name in cell._params if not name.isidentifier()}
+
+
+def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
+    """Return id of a cell → the names under which it holds parameters that other cells own.
+
+    Those of a ParameterTuple, as cells that train and optimizers hold the network's.
+
+    Args:
+        cells: of a network, every cell before those inside it.
+    """
+    cells = list(cells)
+    tuples = {id(cell): names for cell in cells if (names := in_a_tuple(cell))}
+    if not tuples:
+        return {}
+    # Who holds it by a name of its own; else the innermost cell, which comes last.
+    owners: dict[int, int] = {}
+    by_rank = sorted(cells, key=lambda cell: not isinstance(cell, nn.Optimizer))
+    for by_name in (False, True):
+        for cell in by_rank:
+            for name, parameter in cell._params.items():
+                if name.isidentifier() is by_name:
+                    owners[id(parameter)] = id(cell)
+    return {
+        id(cell): {n for n in tuples[id(cell)] if owners[id(cell._params[n])] != id(cell)}
+        for cell in cells
+        if id(cell) in tuples
+    }
+
+
+def check_cell(call: str, cell: object) -> nn.Cell:
+    """Return `cell` if it is a network.
+
+    Raises:
+        UsageError: it is not a mindspore.nn.Cell.
+    """
+    if not isinstance(cell, nn.Cell):
+        kind = f"class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__
+        raise UsageError(
+            f"{call} got {kind}, which is not a cell; expected a mindspore.nn.Cell "
+            f"(the network itself, not its class, parameters or trainer)."
+        )
+    return cell

@@ -1,0 +1,1 @@
+"""PyNative: hooks on cells → entries."""

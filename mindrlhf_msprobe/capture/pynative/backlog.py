@@ -1,0 +1,111 @@
+"""PyNative: gradients that were seen and are summarised when the backward pass is over.
+
+Looking at a tensor's elements waits for everything that MindSpore has queued, and on a busy host
+one such wait can take longer than a layer. During a backward pass no code of the trainer runs that
+could change a gradient, so they are looked at together, at its end. Networks in which such code
+does run, in a bprop of their own, have theirs looked at one by one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import Tensor
+
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+
+
+class _Depth(threading.local):
+    """How many differentiated functions, and computations of gradients, run in this thread."""
+
+    forward = 0
+    backward = 0
+
+
+class Backlog:
+    """Holds gradients until the pass that computes them is over.
+
+    Args:
+        most_bytes: of gradients that wait; then all are looked at at once.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._waits = True
+        self._depth = _Depth()
+        self._waiting: list[Callable[[], None]] = []
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._own: dict[str, Callable[..., Any]] = {}
+
+    @property
+    def nested(self) -> bool:
+        """Whether a function is differentiated inside another one that is: of second order.
+
+        Gradients that are differentiated themselves cannot be tapped: MindSpore 2.7 refuses.
+        """
+        return self._depth.forward > 1
+
+    def open(self, *, waits: bool) -> None:
+        """Begin to notice when MindSpore differentiates.
+
+        Args:
+            waits: whether gradients wait at all.
+        """
+        self._waits = waits
+        stands_in = {
+            "new_graph": self._begin_forward,
+            "end_graph": self._end_forward,
+            "grad": self._compute,
+        }
+        for name, function in stands_in.items():
+            self._own[name] = getattr(EXECUTOR, name)
+            vars(EXECUTOR)[name] = function
+
+    def close(self) -> None:
+        """Give MindSpore its own functions back, and look at what still waits."""
+        for name in self._own:
+            vars(EXECUTOR).pop(name, None)
+        self.settle()
+
+    def add(self, gradient: Tensor, look: Callable[[], None]) -> None:
+        """Have `look` called once the gradient may be looked at: never later than the pass ends."""
+        if not self._depth.backward or not self._waits:
+            look()
+            return
+        with self._lock:
+            self._waiting.append(look)
+            self._bytes += gradient.nbytes
+            full = self._bytes > self._most_bytes
+        if full:
+            self.settle()
+
+    def settle(self) -> None:
+        """Look at everything that waits, in the order in which it came."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._bytes = 0
+        for look in waiting:
+            look()
+
+    def _begin_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._depth.forward += 1
+        return self._own["new_graph"](*args, **kwargs)
+
+    def _end_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._depth.forward = max(0, self._depth.forward - 1)
+        return self._own["end_graph"](*args, **kwargs)
+
+    def _compute(self, *args: Any, **kwargs: Any) -> Any:
+        depth = self._depth
+        forward, depth.forward = depth.forward, 0  # what a recomputed cell runs is no second order
+        depth.backward += 1
+        try:
+            return self._own["grad"](*args, **kwargs)
+        finally:
+            depth.forward = forward
+            depth.backward -= 1
+            if not depth.backward:
+                self.settle()

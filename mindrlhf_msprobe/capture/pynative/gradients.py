@@ -1,0 +1,416 @@
+"""PyNative: the gradients that arrive at a cell's outputs and leave through its inputs.
+
+A tap is an identity in the graph of gradients, `ops.HookBackward`, which shows the gradient that
+passes it. It is put behind a tensor inside the tensor's own object (`Tensor.assign_value`): whoever
+holds the tensor goes on through the tap, and the cell is given the very objects it would be given
+without the probe. A tensor has one at each border of a cell:
+
+    before the cell runs     x  →  x'     all that happens to x from now on
+    when it returned         x' →  x''    what happens to x after the cell
+    when it returned         y  →  y'     what happens to the output after the cell
+
+What arrives is the gradient at y', what leaves the one at x' less the one at x''. The obvious other
+way, to hand the cell a tapped copy of x, adds up what comes from inside the cell by itself first:
+(L + g2) + g1 becomes L + (g2 + g1), and the training is no longer the same bit for bit. Here every
+sum is what it was. Where nothing happens to x after the cell, what leaves is exact; elsewhere the
+difference is right to one rounding of the gradient at x'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindrlhf_msprobe.capture.entries import Entries
+from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.pynative.backlog import Backlog
+from mindrlhf_msprobe.capture.tensors.summary import is_tensor
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.common.selection import Selection
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+
+_TAPPED_BY = "_msprobe_tapped_by"
+_MOST_CAPTURES = 8
+
+#: Returns a context that keeps faults from the training; it is told what is being recorded.
+Guard = Callable[[str], AbstractContextManager[None]]
+#: Shows a gradient that passes a tap.
+Show = Callable[[Tensor], None]
+
+
+def gradients_flow() -> bool:
+    """Tell whether MindSpore builds the graph of gradients at this moment."""
+    return bool(EXECUTOR.requires_grad())
+
+
+def backward_name(forward: str) -> str:
+    """Return the backward entry of a forward entry: the same cell at the same call."""
+    head, _, call = forward.rpartition(".forward.")
+    return f"{head}.backward.{call}"
+
+
+def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Return arguments none of which is an argument of the differentiated function itself.
+
+    Such a tensor cannot be tapped in place; its successor can.
+    """
+    return _replaced(args, kwargs, lambda t: _tapped(t, None) if _is_leaf(t) else t)
+
+
+def _replaced(
+    args: tuple[Any, ...], kwargs: dict[str, Any], replace: Callable[[Tensor], Tensor]
+) -> tuple[Any, Any]:
+    """Return the arguments with tensors replaced, also inside tuples.
+
+    Lists and dicts are handed on as they are: the cell may change them for its caller.
+    """
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return replace(value)
+        if isinstance(value, tuple):
+            items = [visit(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return value
+
+    return visit(tuple(args)), {name: visit(value) for name, value in kwargs.items()}
+
+
+def _can_have_gradient(tensor: Any) -> bool:
+    if not isinstance(tensor, Tensor) or isinstance(tensor, Parameter):
+        return False
+    return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _is_kept(tensor: Tensor, capture: object) -> bool:
+    """Tell whether a tensor has been tapped by so many captures that the model must be keeping it.
+
+    A table that a model computes once and keeps would else get another row of taps in every step.
+    """
+    last, captures = vars(tensor).get(_TAPPED_BY, (None, 0))
+    if last is not capture:
+        if captures == _MOST_CAPTURES:
+            return True
+        vars(tensor)[_TAPPED_BY] = capture, captures + 1
+    return False
+
+
+def _is_leaf(tensor: Any) -> bool:
+    return _can_have_gradient(tensor) and not tensor._has_auto_grad()
+
+
+def _tapped(tensor: Tensor, show: Show | None) -> Tensor:
+    # MindSpore takes plain functions only, and what they return replaces the gradient.
+    def hook(gradients: tuple[Tensor, ...]) -> None:
+        if show is not None:
+            show(gradients[0])
+
+    return ops.HookBackward(hook)(tensor)
+
+
+@dataclass
+class _Place:
+    """A tensor among the inputs or outputs of a cell, and where its gradient is written.
+
+    Attributes:
+        path: its record's path; of a tensor that was given several times, the first.
+        leaves: the JSON leaves, one wherever it was given.
+        after: the gradient at x'', if there was one.
+        returned: whether the cell returned it as it was given.
+    """
+
+    tensor: Tensor | None
+    path: str
+    leaves: list[dict[str, Any]] = field(default_factory=list)
+    after: Any = None
+    returned: bool = False
+
+
+class CallGradients:
+    """The backward entry of one call of one cell: taps its tensors and collects what they show.
+
+    Args:
+        entry: the backward entry's name.
+        around: parent and opening.
+        entries: describes gradients, and takes the entry when its last one was seen.
+        sequence: the process's clock.
+        guard: a context that keeps faults from the training.
+        backlog: decides when a gradient is looked at.
+        selection: decides whether the entry is recorded, once its first gradient comes.
+        capture: stands for the opening of a phase that it belongs to.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        around: dict[str, Any],
+        *,
+        entries: Entries,
+        sequence: Iterator[int],
+        guard: Guard,
+        backlog: Backlog,
+        selection: Selection,
+        capture: object,
+    ) -> None:
+        self._entry = entry
+        self._capture = capture
+        self._values = {"entry": entry, "seq": None, "end": None, **around}
+        self._entries = entries
+        self._sequence = sequence
+        self._guard = guard
+        self._backlog = backlog
+        self._selection = selection
+        self._inputs: dict[int, _Place] = {}
+        self._due = 0  # gradients that are still to be written
+        self._coming = 0  # and those that have not come yet
+        self._recorded = True  # known when its first gradient comes
+        self._done = False
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """Tap the inputs of a cell that is about to run.
+
+        Returns:
+            The arguments to run it with, where they are not the very same: an argument of the
+            differentiated function itself is replaced by its successor.
+        """
+        if not self._selection.outputs:
+            return None
+        places: dict[int, _Place] = {}
+        self._values["output"] = self._places(list(args), "output", places)
+        if kwargs:
+            self._values["output_kwargs"] = self._places(kwargs, "output", places)
+        replaced: dict[int, Tensor] = {}
+        for key, place in places.items():
+            tensor = place.tensor
+            assert tensor is not None
+            tapped = _tapped(tensor, self._shown(self._leaves, place))
+            self._due += 1
+            self._coming += 1
+            if tensor._has_auto_grad():
+                tensor.assign_value(tapped)
+                self._inputs[key] = place
+            else:
+                replaced[key] = tapped
+        if not replaced:
+            return None
+        return _replaced(args, kwargs, lambda t: replaced.get(id(t), t))
+
+    def leave(self, results: list[Any]) -> None:
+        """Tap the outputs of a cell that returned."""
+        outputs: dict[int, _Place] = {}
+        self._values["input"] = self._places(results, "input", outputs)
+        for key, place in self._inputs.items():
+            output = outputs.pop(key, None)
+            tensor, place.tensor = place.tensor, None
+            assert tensor is not None
+            if output is None:
+                tensor.assign_value(_tapped(tensor, self._shown(self._passes_by, place)))
+            else:  # the cell returned this input as it is
+                place.returned = output.returned = True
+                self._tap_output(tensor, output)
+        for place in outputs.values():
+            tensor, place.tensor = place.tensor, None
+            if tensor is not None and tensor._has_auto_grad():
+                self._tap_output(tensor, place)
+        self._inputs.clear()
+
+    def abandon(self) -> None:
+        """Record nothing of a call that did not return: what comes by now is not its own."""
+        self._done = True
+
+    def finish(self) -> None:
+        """Hand over what was seen, if anything was; what was not has no gradient."""
+        done, self._done = self._done, True
+        if self._coming:
+            self._selection.end(self._entry)
+        if not done and self._recorded and self._values["seq"] is not None:
+            if self._selection.inputs:
+                self._values.setdefault("input", [])
+            else:
+                self._values.pop("input", None)
+            self._entries.sink(self._values, ())
+
+    def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
+        """Return a structure of leaves without gradients, and note those that may get one."""
+
+        def note(tensor: Any, path: str) -> Any:
+            leaf = _none()
+            if _can_have_gradient(tensor) and not _is_kept(tensor, self._capture):
+                place = places.setdefault(id(tensor), _Place(tensor, path))
+                place.leaves.append(leaf)
+            return leaf
+
+        describer = TreeDescriber(is_tensor, note, to_json=_none_unless_noted)
+        return describer.describe(value, f"{self._entry}.{io}")
+
+    def _tap_output(self, tensor: Tensor, place: _Place) -> None:
+        self._due += 1
+        self._coming += 1
+        tensor.assign_value(_tapped(tensor, self._shown(self._arrives, place)))
+
+    def _shown(self, take: Callable[[_Place, Tensor], None], place: _Place) -> Show:
+        def show(gradient: Tensor) -> None:
+            def look() -> None:
+                with self._guard("a gradient"):
+                    take(place, gradient)
+
+            if self._done:
+                return
+            if take != self._passes_by:  # what passes by the cell is no part of its time
+                self._coming -= 1
+                if self._values["seq"] is None:
+                    self._recorded = self._selection.begin(self._entry)
+                    self._values["seq"] = next(self._sequence)
+                self._values["end"] = next(self._sequence)
+                if not self._coming:
+                    self._selection.end(self._entry)
+            if self._recorded:
+                with self._guard("a gradient"):
+                    self._backlog.add(gradient, look)
+
+        return show
+
+    def _arrives(self, place: _Place, gradient: Tensor) -> None:
+        if self._selection.inputs:
+            self._write(place, self._entries.taken(gradient))
+        else:
+            self._wrote_one()
+
+    def _passes_by(self, place: _Place, gradient: Tensor) -> None:
+        place.after = self._entries.keep(gradient)
+
+    def _leaves(self, place: _Place, gradient: Tensor) -> None:
+        after, place.after = place.after, None
+        if after is None:
+            self._write(place, self._entries.taken(gradient))
+        else:  # None where the gradient beside it has overflowed
+            self._write(place, *self._entries.difference(gradient, after))
+
+    def _write(self, place: _Place, gradient: Any, rounding: float | None = None) -> None:
+        described = self._entries.describer.describe(gradient, place.path)
+        if gradient is None:  # there is one, but it cannot be known
+            described["opaque"] = True
+        if rounding is not None and math.isfinite(rounding):
+            described["rounding"] = rounding
+        if place.returned or len(place.leaves) > 1:
+            described["whole"] = True
+        for leaf in place.leaves:
+            leaf.clear()
+            leaf.update(described)
+        self._wrote_one()
+
+    def _wrote_one(self) -> None:
+        self._due -= 1
+        if self._due <= 0:
+            self.finish()
+
+
+def _none() -> dict[str, Any]:
+    return Leaf("NoneType").to_json()
+
+
+def _none_unless_noted(leaf: Any) -> dict[str, Any]:
+    return leaf if isinstance(leaf, dict) else _none()
+
+
+class ParameterGradients:
+    """The gradients of a network's own parameters, cell by cell: `parameters_grad` entries.
+
+    A parameter that several cells share belongs to the first. Its n-th gradient in a phase and
+    step stands in its cell's n-th entry.
+
+    Args:
+        counts: gradients seen of each parameter in this phase and step.
+        hooks: hooks the parameters.
+        selection: decides whether a gradient is recorded, when it comes.
+    """
+
+    def __init__(
+        self,
+        opening: int,
+        counts: dict[str, int],
+        hooks: ParameterHooks,
+        *,
+        entries: Entries,
+        sequence: Iterator[int],
+        guard: Guard,
+        backlog: Backlog,
+        selection: Selection,
+    ) -> None:
+        self._opening = opening
+        self._selection = selection
+        self._backlog = backlog
+        self._counts = counts
+        self._entries = entries
+        self._sequence = sequence
+        self._guard = guard
+        self._hooks = hooks
+        self._open: dict[str, dict[str, Any]] = {}
+        self._due: dict[str, set[str]] = {}
+        self._seen: set[int] = set()
+
+    def watch(self, cells: Mapping[str, nn.Cell]) -> None:
+        """Hook the trainable parameters of cells, given by the head of their entries' names.
+
+        Those of cells that come later, when it is called again, are hooked then.
+        """
+        for head, cell in cells.items():
+            own: dict[str, Parameter] = {}
+            for name, parameter in cell.parameters_and_names(expand=False):
+                if id(parameter) not in self._seen and parameter.requires_grad:
+                    self._seen.add(id(parameter))
+                    own[name] = parameter
+            for name, parameter in own.items():
+                self._hooks.add(parameter, self._taker(head, name, frozenset(own)))
+
+    def remove(self) -> None:
+        """Remove the hooks and hand over the entries that are not whole."""
+        self._hooks.remove()
+        for entry in list(self._open):
+            self._finish(entry)
+
+    def _taker(self, head: str, name: str, own: frozenset[str]) -> Callable[[Tensor], None]:
+        def take(gradient: Tensor) -> None:
+            with self._guard("the gradient of a parameter"):
+                key = f"{head}.{name}"
+                number = self._counts.get(key, 0)
+                self._counts[key] = number + 1
+                entry = f"{head}.{PARAMETERS_GRAD}.{number}"
+                if not self._selection.takes_parameter_gradient(head, entry):
+                    return
+                moment = next(self._sequence), next(self._sequence)
+                self._backlog.add(gradient, lambda: look(entry, moment, gradient))
+
+        def look(entry: str, moment: tuple[int, int], gradient: Tensor) -> None:
+            with self._guard("the gradient of a parameter"):
+                self._write(entry, moment, name, own, gradient)
+
+        return take
+
+    def _write(
+        self, entry: str, moment: tuple[int, int], name: str, own: frozenset[str], gradient: Tensor
+    ) -> None:
+        values = self._open.get(entry)
+        if values is None:
+            around = {"end": None, "parent": None, "opening": self._opening}
+            values = self._open[entry] = {"entry": entry, "seq": moment[0], **around}
+            values[PARAMETERS_GRAD] = {}
+            self._due[entry] = set(own)
+        taken = self._entries.taken(gradient)
+        described = self._entries.describer.describe(taken, child_path(entry, name))
+        values[PARAMETERS_GRAD][name] = [described]
+        values["end"] = moment[1]
+        self._due[entry].discard(name)
+        if not self._due[entry]:
+            self._finish(entry)
+
+    def _finish(self, entry: str) -> None:
+        del self._due[entry]
+        self._entries.sink(self._open.pop(entry), ())

@@ -1,0 +1,541 @@
+"""PyNative: hooks of one open phase → entries, forward and backward.
+
+Hooks are registered when the phase opens and removed when it closes. A hook never changes what it
+sees, and a fault inside one never reaches the training.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import mindspore
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, running_frame
+from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
+from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR
+from mindrlhf_msprobe.capture.graph.files.switch import writes_files
+from mindrlhf_msprobe.capture.guarded import Guarded
+from mindrlhf_msprobe.capture.networks.arguments import argument_names, left_out_arguments
+from mindrlhf_msprobe.capture.networks.cells import (
+    Children,
+    has_run,
+    named_cells,
+    parameters_held_twice,
+)
+from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.networks.recompute import (
+    MARKS,
+    Call,
+    Repetitions,
+    repeating_cells,
+)
+from mindrlhf_msprobe.capture.phase_opening import Opening
+from mindrlhf_msprobe.capture.pynative.backlog import Backlog
+from mindrlhf_msprobe.capture.pynative.gradients import (
+    CallGradients,
+    ParameterGradients,
+    backward_name,
+    gradients_flow,
+    inside_the_graph,
+)
+from mindrlhf_msprobe.storage.records import entry_name
+
+
+class LeftOut:
+    """Stands in an entry for an argument that is not recorded."""
+
+
+LEFT_OUT = LeftOut()
+
+
+@dataclass
+class _Slot:
+    """A hooked cell: its name in entries, whether it is recorded, which cells it holds, and what
+    its positional arguments are called."""
+
+    cell: nn.Cell
+    call_name: str
+    recorded: bool
+    children: Children
+    arguments: tuple[str, ...]
+
+
+@dataclass(eq=False, slots=True)
+class _Frame:
+    """A cell that is running now.
+
+    Attributes:
+        cell: its id.
+        runs: MindSpore's Python frame that runs it.
+        entry: its forward entry; of a repeated run, that of the first.
+        recorded: whether its forward entry is recorded.
+        traced: whether its backward entry may be recorded.
+        parent, traced_parent: the innermost entry around it that is, or may be.
+        values, stack: what is recorded of it so far.
+        gradients: its backward entry, where gradients flow.
+    """
+
+    cell: int
+    runs: FrameType | None
+    entry: str = ""
+    recorded: bool = False
+    traced: bool = False
+    parent: str | None = None
+    traced_parent: str | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    stack: tuple[str, ...] = ()
+    gradients: CallGradients | None = None
+
+    def inside(self, frames: list[_Frame]) -> None:
+        """Put it inside the cells that are running."""
+        if frames:
+            around = frames[-1]
+            self.parent = around.entry if around.recorded else around.parent
+            self.traced_parent = around.entry if around.traced else around.traced_parent
+        frames.append(self)
+
+
+class EagerCapture:
+    """The hooks of one opening of one phase.
+
+    Args:
+        opening: its `root` is the network whose cells are hooked.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self._root = opening.root
+        self._left_out = left_out_arguments(opening.root)
+        self._counters = opening.counters
+        self._selection = opening.counters.selection
+        self._sequence = opening.sequence
+        self._entries = opening.entries
+        self._describer = opening.entries.describer
+        self._is_recorded = opening.is_recorded
+        self._records_token = opening.records_token
+        self._with_parameters = opening.with_parameters
+        self._parameter_hooks = opening.parameter_hooks
+        self._forward = "forward" in opening.directions
+        self._backward = "backward" in opening.directions
+        self._fault = opening.fault
+        self._opening = opening.number
+        self._first_outermost: int | None = None
+        self._token = -1
+        self._in_range = True  # whether the token that was counted last is recorded
+        self._passed_over: str | None = None  # what was counted last, and no more
+        self._hooks = CellHooks(self._before, self._after)
+        self._slots: dict[int, _Slot] = {}
+        self._cells: dict[int, nn.Cell] = {}  # all that were in the network, hooked or not
+        self._held_twice: dict[int, set[str]] = {}
+        # Parameters that this opening has looked at: what a glance showed, and which of them were
+        # only glanced at since.
+        self._glances: dict[str, bytes] = {}
+        self._glanced_at: dict[str, Any] = {}
+        self._running = threading.local()
+        self._threads: list[list[_Frame]] = []
+        # Held for moments only, never while a tensor is brought to the host.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._reads_files = writes_files()
+        self._stacks = CallStacks(mindspore.__file__, MARKS)
+        self._repetitions = Repetitions()
+        self._guards: dict[str, Guarded] = {}
+        self._backlog = Backlog(opening.buffer_bytes)
+        self._gradients: list[CallGradients] = []
+        self._mark = object()  # outlives it on the tensors it tapped, and holds nothing
+        self._parameter_gradients: ParameterGradients | None = None
+        self.cells_seen = 0
+
+    def open(self) -> None:
+        """Register the hooks; none stays where that fails."""
+        cells = named_cells(self._root)
+        try:
+            if self._backward:
+                self._backlog.open(waits=not any(cell.has_bprop for cell in cells.values()))
+            self._hook(cells)
+        except BaseException:
+            self._hooks.remove()
+            self._backlog.close()
+            raise
+
+    def _hook(self, cells: Mapping[str, nn.Cell]) -> None:
+        """Hook the cells of the network that are not hooked yet."""
+        self._held_twice = parameters_held_twice(cells.values()) if self._with_parameters else {}
+        for name, cell in cells.items():
+            if id(cell) in self._cells:
+                continue
+            self._cells[id(cell)] = cell
+            recorded = self._is_recorded(name)
+            # Tokens are counted by the outermost cells, recorded or not.
+            if recorded or self._records_token is not None:
+                call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
+                self._slots[id(cell)] = _Slot(
+                    cell, call_name, recorded, Children(cell), argument_names(cell)
+                )
+                self._hooks.add(cell)
+            if self._backward:
+                for repeating in repeating_cells(cell):
+                    self._hooks.add_before(repeating, self._before_repetition)
+
+    def _hook_new_cells(self) -> None:
+        """Hook the cells that were put into the network since; count those that ran unseen."""
+        with self._lock:
+            if self._closed:
+                return
+            cells = named_cells(self._root)
+            new = {name: cell for name, cell in cells.items() if id(cell) not in self._cells}
+            self._hook(cells)
+            for slot in self._slots.values():
+                slot.children = Children(slot.cell)
+            if self._parameter_gradients is not None:
+                self._parameter_gradients.watch(self._recorded_cells())
+        self._count_unseen(new)
+
+    def _count_unseen(self, new: Mapping[str, nn.Cell]) -> None:
+        for name, cell in new.items():
+            if self._is_recorded(name) and has_run(cell):
+                why = f"{name} ran before it was seen; it is recorded from its next call on"
+                self._fault("a cell that was put into the network in its phase", LookupError(why))
+
+    def close(self) -> None:
+        """Remove the hooks and hand over what is not whole: no more will come of it."""
+        self._hooks.remove()
+        with self._guard("a cell that was put into the network in its phase"):
+            cells = named_cells(self._root).items()
+            self._count_unseen({n: cell for n, cell in cells if id(cell) not in self._cells})
+        self._backlog.close()
+        with self._lock:
+            self._closed = True
+            left = [frame for frames in self._threads for frame in reversed(frames)]
+            self._threads.clear()
+        for frame in left:
+            with self._guard("a cell that did not return"):
+                self._emit_unfinished(frame)
+        for gradients in self._gradients:
+            with self._guard("a gradient"):
+                gradients.finish()
+        self._gradients.clear()
+        for key, parameter in self._glanced_at.items():
+            with self._guard("a parameter that changed while its phase was open"):
+                self._check(key, parameter)
+        if self._parameter_gradients is not None:
+            with self._guard("the gradient of a parameter"):
+                self._parameter_gradients.remove()
+        with self._guard("the entries of a phase"):
+            self._entries.flush()
+
+    def innermost(self) -> str | None:
+        """Return the entry of the innermost recorded cell that is running.
+
+        Where graphs write files, which are read later, only a jitted cell is known to be around
+        them: they are read before it begins and before it ends.
+        """
+        running = [frame for frame in self._all_frames() if frame.recorded]
+        if not running or (self._reads_files and not is_jitted(self._cells[running[-1].cell])):
+            return None
+        return running[-1].entry
+
+    def token(self) -> int | None:
+        """Return the token to which what runs belongs; None where no cell runs, or none counts."""
+        return self._token if self._records_token is not None and self._all_frames() else None
+
+    def has_counted(self, call_name: str) -> bool:
+        """Tell whether the cell that begins to run in a graph is the one that was called here."""
+        if self._passed_over == call_name:
+            self._passed_over = None  # a graph may call it again
+            return True
+        running = self._all_frames()
+        return bool(running) and running[-1].entry.rpartition(".")[0] == call_name
+
+    def _all_frames(self) -> list[_Frame]:
+        """Return the cells running in all threads."""
+        with self._lock:
+            return [frame for frames in self._threads for frame in frames]
+
+    def _frames(self) -> list[_Frame]:
+        """Return the cells running in this thread, the outermost first."""
+        frames: list[_Frame] | None = getattr(self._running, "frames", None)
+        if frames is None:
+            frames = self._running.frames = []
+            with self._lock:
+                self._threads.append(frames)
+        return frames
+
+    def _before(
+        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        self._read_files(cell)
+        if self._passes_over(cell):
+            return None
+        frame = None
+        with self._guard("the inputs of a cell"):
+            frame = self._enter(cell, args, kwargs)
+        if frame is None or frame.gradients is None:
+            return None
+        with self._guard("the gradients of a cell"):
+            return frame.gradients.enter(args, kwargs)
+        return None
+
+    def _before_repetition(
+        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        with self._guard("the gradients of a cell"):
+            if gradients_flow():
+                return inside_the_graph(args, kwargs)
+        return None
+
+    def _after(self, cell: nn.Cell, output: Any) -> None:
+        self._read_files(cell)
+        if not self._reads_files and is_jitted(cell):
+            INNER_EXECUTOR.sync()  # its cells are known as its own while it runs
+        frames = self._frames()
+        innermost = frames and frames[-1].cell == id(cell)
+        if not innermost and not any(frame.cell == id(cell) for frame in frames):
+            return  # it was entered before the phase opened, or passed over
+        with self._guard("the output of a cell"):
+            self._leave(cell, output)
+
+    def _read_files(self, cell: nn.Cell) -> None:
+        """Read what graphs wrote, before a jitted or an outermost cell begins and ends."""
+        if not self._reads_files:
+            return
+        outermost = all(frame.cell == id(cell) for frame in self._frames())
+        if not (outermost or is_jitted(cell)):
+            return
+        with self._guard("what a compiled graph wrote"):
+            from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
+
+            graph_ascend.wait()
+
+    def _guard(self, what: str) -> Guarded:
+        """Return a context whose time is charged to the phase, and whose faults are counted."""
+        guard = self._guards.get(what)
+        if guard is None:
+            guard = self._guards[what] = Guarded(self._entries.charge, self._fault, what)
+        return guard
+
+    def _passes_over(self, cell: nn.Cell) -> bool:
+        """Tell whether a cell that runs inside a token out of the range need only be counted.
+
+        Whatever runs outermost may begin a token, and what is computed again is counted once, so
+        both take the long way.
+        """
+        frames = self._frames()
+        if self._in_range or self._closed or not frames or gradients_flow():
+            return False
+        slot = self._slots.get(id(cell))
+        if slot is None or id(cell) == self._first_outermost or slot.children.changed():
+            return False
+        if not encloses(frames[-1].runs, running_frame()):
+            return False
+        with self._lock:
+            self.cells_seen += slot.recorded
+            calls = self._counters.calls
+            calls[slot.call_name] = calls.get(slot.call_name, 0) + 1
+            self._passed_over = slot.call_name
+        return True
+
+    def _enter(self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Frame | None:
+        slot = self._slots.get(id(cell))
+        if slot is None or self._closed:
+            return None
+        if slot.children.changed():
+            self._hook_new_cells()
+        runs = running_frame()
+        frames = self._frames()
+        while frames and not encloses(frames[-1].runs, runs):
+            self._emit_unfinished(frames.pop())  # it raised, and somebody caught that
+        if slot.recorded:
+            stack, repeating = self._stacks.here()
+            if repeating is not None and self._repetitions.is_again(repeating):
+                again = self._again(slot, runs, repeating)
+                again.inside(frames)
+                return again
+        with self._lock:
+            self.cells_seen += slot.recorded
+            token = self._count_token(id(cell), outermost=not frames)
+            call = self._counters.calls.get(slot.call_name, 0)
+            self._counters.calls[slot.call_name] = call + 1
+        in_range = self._records_token is None or self._records_token(token or 0)
+        self._in_range = in_range
+        entry = f"{slot.call_name}.{call}"
+        frame = _Frame(id(cell), runs, entry)
+        if slot.recorded and in_range:
+            frame.recorded = self._selection.begin(entry)
+            frame.traced = self._selection.may_begin(backward_name(entry))
+        frame.inside(frames)
+        if frame.traced:
+            self._repetitions.first(repeating, id(cell), Call(entry, frame.traced_parent))
+            frame.gradients = self._call_gradients(entry, frame.traced_parent)
+        if not frame.recorded or not self._forward:
+            return frame
+        frame.values = {
+            "entry": entry,
+            "seq": next(self._sequence),
+            "end": None,
+            "parent": frame.parent,
+            "opening": self._opening,
+        }
+        if token is not None:
+            frame.values["token"] = token
+        frame.stack = stack
+        describe = self._describer.describe
+        inputs = f"{entry}.input"
+        if self._selection.inputs:
+            shown, kwargs = self._without(slot, args, kwargs) if self._left_out else (args, kwargs)
+            frame.values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(shown)]
+            frame.values["input_kwargs"] = describe(kwargs, inputs)
+            if names := slot.arguments[: len(args)]:
+                frame.values["input_names"] = list(names)
+        if self._with_parameters and self._selection.outputs:
+            parameters = self._parameters(cell, slot.call_name, f"{entry}.parameters")
+            if parameters:
+                frame.values["parameters"] = parameters
+        return frame
+
+    def _without(self, slot: _Slot, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a call, with a mark in the place of those that are left out."""
+        names = [*slot.arguments[: len(args)], *[""] * (len(args) - len(slot.arguments))]
+        left_out = self._left_out
+        return (
+            [LEFT_OUT if name in left_out else value for name, value in zip(names, args)],
+            {name: LEFT_OUT if name in left_out else kwargs[name] for name in kwargs},
+        )
+
+    def _again(self, slot: _Slot, runs: FrameType | None, repeating: FrameType) -> _Frame:
+        """Return the frame of a cell that runs once more: only its gradients are recorded."""
+        frame = _Frame(id(slot.cell), runs)
+        call = self._repetitions.again(repeating, id(slot.cell))
+        if call is not None:
+            frame.entry = call.entry
+            frame.gradients = self._call_gradients(call.entry, call.parent)
+        return frame
+
+    def _call_gradients(self, entry: str, parent: str | None) -> CallGradients | None:
+        if not self._backward or not gradients_flow():
+            return None
+        if self._backlog.nested:
+            error = NotImplementedError("gradients that are differentiated again are not recorded")
+            self._fault("second-order gradients", error)
+            return None
+        self._watch_parameters()
+        gradients = CallGradients(
+            backward_name(entry),
+            {"parent": parent and backward_name(parent), "opening": self._opening},
+            entries=self._entries,
+            sequence=self._sequence,
+            guard=self._guard,
+            backlog=self._backlog,
+            selection=self._selection,
+            capture=self._mark,
+        )
+        with self._lock:
+            self._gradients.append(gradients)
+        return gradients
+
+    def _watch_parameters(self) -> None:
+        """Hook the parameters of the recorded cells, once gradients are known to flow."""
+        with self._lock:
+            if self._parameter_gradients is not None:
+                return
+            self._parameter_gradients = ParameterGradients(
+                self._opening,
+                self._counters.gradients,
+                self._parameter_hooks,
+                entries=self._entries,
+                sequence=self._sequence,
+                guard=self._guard,
+                backlog=self._backlog,
+                selection=self._selection,
+            )
+        self._parameter_gradients.watch(self._recorded_cells())
+
+    def _recorded_cells(self) -> dict[str, nn.Cell]:
+        """Return the recorded cells by the head of their entries' names."""
+        return {
+            slot.call_name.removesuffix(".forward"): slot.cell
+            for slot in self._slots.values()
+            if slot.recorded
+        }
+
+    def _count_token(self, cell: int, *, outermost: bool) -> int | None:
+        """A new token begins when the first of the outermost cells is called again."""
+        if self._records_token is None:
+            return None
+        if outermost:
+            if self._first_outermost is None:
+                self._first_outermost = cell
+            if self._first_outermost == cell:
+                self._token += 1
+        return self._token
+
+    def _parameters(self, cell: nn.Cell, call_name: str, path: str) -> dict[str, Any]:
+        """Describe the cell's own parameters where they changed since they were last recorded."""
+        described = {}
+        elsewhere = self._held_twice.get(id(cell), ())
+        for name, parameter in cell.parameters_and_names(expand=False):
+            if name in elsewhere:
+                continue  # recorded where it belongs
+            if getattr(parameter, "has_init", False):
+                continue  # asking for its elements would initialise it
+            key = f"{call_name}.{name}"
+            glance = None if gradients_flow() else self._entries.glance(parameter)
+            if glance is not None:
+                if self._glances.get(key) == glance:
+                    self._glanced_at[key] = parameter
+                    continue
+                self._glances[key] = glance
+                self._glanced_at.pop(key, None)
+            state = self._entries.state_of(parameter)
+            if state is None or self._counters.parameters.get(key) != state:
+                if state is not None:
+                    self._counters.parameters[key] = state
+                described[name] = self._describer.describe(parameter, f"{path}.{name}")
+        return described
+
+    def _check(self, key: str, parameter: Any) -> None:
+        """Count a change that no glance showed: calls after it were taken for unchanged."""
+        if self._glances[key] != self._entries.glance(parameter):
+            return  # it changed as a whole, after the last call
+        if self._entries.state_of(parameter) != self._counters.parameters.get(key):
+            raise RuntimeError(
+                f"{key} changed in a few elements; which of its calls ran with which is not known"
+            )
+
+    def _leave(self, cell: nn.Cell, output: Any) -> None:
+        frames = self._frames()
+        if self._closed:
+            return
+        slot = self._slots.get(id(cell))
+        if slot is not None and slot.children.changed():
+            self._hook_new_cells()  # it made them while it ran
+        while True:
+            frame = frames.pop()
+            if frame.cell == id(cell):
+                break
+            self._emit_unfinished(frame)
+        several = isinstance(output, tuple) and not hasattr(output, "_fields")
+        results = list(output) if several else [output]
+        if frame.recorded and self._forward:
+            if self._selection.outputs:
+                described = self._describer.describe(results, f"{frame.entry}.output")
+                frame.values["output"] = described
+            frame.values["end"] = next(self._sequence)
+            if not self._closed:
+                self._entries.sink(frame.values, frame.stack)
+        self._selection.end(frame.entry)
+        if frame.gradients is not None:
+            frame.gradients.leave(results)
+
+    def _emit_unfinished(self, frame: _Frame) -> None:
+        if frame.gradients is not None:
+            frame.gradients.abandon()
+        self._selection.end(frame.entry)
+        if frame.recorded and self._forward:
+            if self._selection.outputs:
+                frame.values["output"] = []
+            self._entries.sink(frame.values, frame.stack)

@@ -1,0 +1,311 @@
+"""An opening of a phase, or of several: what runs in Python and what runs in graphs → entries.
+
+Several are open together where one call runs the networks of all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.graph.calls import CellSlot, GraphCalls
+from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
+from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
+from mindrlhf_msprobe.capture.graph.compiling.wrappers import is_optimizer, number_of
+from mindrlhf_msprobe.capture.graph.files.switch import writes_files
+from mindrlhf_msprobe.capture.graph.probes import SITES, Receiver, Site
+from mindrlhf_msprobe.capture.graph.tokens import TokenCount
+from mindrlhf_msprobe.capture.graph.watched import (
+    GraphProbes,
+    graph_mode,
+    is_inner_recurrent,
+    why_no_gradients,
+)
+from mindrlhf_msprobe.capture.networks.arguments import argument_names
+from mindrlhf_msprobe.capture.networks.cells import in_a_tuple, named_cells, parameters_held_twice
+from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.phase_opening import Opening
+from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
+from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+
+
+def listen(receiver: Receiver) -> None:
+    """Let what compiled cells hand over from now on go to a receiver."""
+    if writes_files():
+        from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
+
+        graph_ascend.before_phase()
+    elif SITES.compiled:
+        EXECUTOR.sync()  # what ran before the phase may still be handing over
+    SITES.receiver = receiver
+
+
+def hand_over(receiver: Receiver) -> None:
+    """Wait for what still runs, let the receiver have it, and nothing from then on."""
+    if writes_files():
+        from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
+
+        graph_ascend.after_phase(receiver)
+    else:
+        EXECUTOR.sync()
+    if SITES.receiver is receiver:
+        SITES.receiver = None
+
+
+def _nothing() -> None:
+    """Return what runs in PyNative around a graph where everything is compiled."""
+
+
+def _never(_: str) -> bool:
+    """Tell whether PyNative has counted a call where everything is compiled."""
+    return False
+
+
+class PhaseCapture:
+    """One opening of one phase: what runs in Python and what runs in graphs.
+
+    Args:
+        probes, role: where the network's probes, and those of its role's optimizers, are known.
+    """
+
+    def __init__(self, opening: Opening, *, probes: GraphProbes, role: str) -> None:
+        root = opening.root
+        self._root = root
+        self._entries = opening.entries
+        self._with_parameters = opening.with_parameters
+        self._backward = "backward" in opening.directions
+        self._eager = None if graph_mode() else EagerCapture(opening)
+        self._probes, self._role = probes, role
+        self._is_recorded = opening.is_recorded
+        self._fault = opening.fault
+        self._counters = opening.counters
+        self._names: dict[int, tuple[str, nn.Cell]] = {}
+        self._slots: dict[int, CellSlot] = {}
+        self._optimizers: dict[int, list[tuple[CellSlot, str] | None]] = {}
+        self._find_cells()
+        self._graph = GraphCalls(
+            self._slots,
+            self._optimizers,
+            selection=opening.counters.selection,
+            calls=opening.counters.calls,
+            parameters=opening.counters.parameters,
+            opening=opening.number,
+            sequence=opening.sequence,
+            describer=opening.entries.describer,
+            tokens=TokenCount(
+                opening.records_token, self._eager.token if self._eager is not None else _nothing
+            ),
+            learns=not writes_files(),
+            outer=self._eager.innermost if self._eager is not None else _nothing,
+            has_counted=self._eager.has_counted if self._eager is not None else _never,
+            python_runs=self._eager is not None,
+            forward="forward" in opening.directions,
+            sink=opening.entries.sink,
+            fault=opening.fault,
+        )
+
+    @property
+    def cells_seen(self) -> int:
+        """How many calls of recorded cells the phase has seen."""
+        return self._graph.cells_seen + (self._eager.cells_seen if self._eager else 0)
+
+    @property
+    def graph(self) -> GraphCalls:
+        """What takes what compiled cells hand over."""
+        return self._graph
+
+    def begin(self) -> None:
+        """Begin to record what runs in Python, and what is compiled from now on."""
+        if self._eager is not None:
+            self._eager.open()
+        COMPILATIONS.listeners.append(self._after_compiling)
+
+    def end(self) -> None:
+        """End to record; what compiled cells handed over must have been `hand_over`ed."""
+        COMPILATIONS.listeners.remove(self._after_compiling)
+        try:
+            self._graph.end()
+        finally:
+            if self._eager is not None:
+                self._eager.close()
+            else:
+                self._entries.flush()
+
+    def gaps(self) -> dict[str, str]:
+        """Return what could not be recorded: cell name → why."""
+        found = {}
+        cells = [cell for _, cell in self._names.values()]
+        elsewhere = parameters_held_twice(cells) if self._with_parameters else {}
+        for number, (name, cell) in self._names.items():
+            if number in SITES.gaps:
+                found[name] = SITES.gaps[number]
+            elif number not in SITES.compiled:
+                continue
+            elif number in self._graph.reduced and self._probes.config.task == "tensor":
+                found[name] = "its elements: the graph was compiled for statistics alone"
+            elif self._backward and number in SITES.without_gradients:
+                found[name] = "its gradients: Python differentiates the jitted code around it"
+            elif self._backward and (why := why_no_gradients(cell)):
+                found[name] = why
+            elif is_optimizer(cell):
+                found[name] = "the optimizer's own call; the gradients that enter it are recorded"
+            elif id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
+                found[name] = "its parameters: it holds them in a tuple"
+        found |= self._compiled_early()
+        found |= self._replaced()
+        if self._graph.cells_seen:
+            for name, cell in named_cells(self._root).items():
+                if is_inner_recurrent(cell):
+                    found[name] = (
+                        "a cell inside MindSpore's recurrent cells, which takes Parameters"
+                    )
+        watched = self._probes.has_optimizer(self._role)
+        if self._graph.has_gradients and not watched and self._eager is None:
+            found[PARAMETERS_GRAD] = "the optimizer was not given to watch(optimizers=…)"
+        return found
+
+    def _after_compiling(self) -> None:
+        try:
+            self._find_cells()
+        except Exception as error:
+            self._fault("the cells of a network that was compiled", error)
+
+    def _find_cells(self) -> None:
+        """Find out whose probes this phase records: those of the network's cells, by number.
+
+        A cell has its number once it has been compiled; one that has been compiled and replaced
+        since goes on running until its place is compiled anew.
+        """
+        cells = named_cells(self._root)
+        slots = {
+            id(cell): CellSlot(
+                name, type(cell).__name__, self._is_recorded(name), argument_names(cell)
+            )
+            for name, cell in cells.items()
+        }
+        for name, cell in cells.items():
+            if number := number_of(cell):
+                self._names[number] = name, cell
+                self._slots.setdefault(number, slots[id(cell)])
+        for number, (name, class_name) in self._probes.compiled_in(self._root).items():
+            slot = CellSlot(name, class_name, self._is_recorded(name))
+            self._slots.setdefault(number, slot)
+        self._optimizers.update(
+            self._probes.gradients_of(self._role, lambda cell: slots.get(id(cell)), self._root)
+        )
+
+    def _compiled_early(self) -> dict[str, str]:
+        """Return the cells inside jitted ones that ran and handed nothing over."""
+        calls = self._counters.calls
+        cells = {n: c for n, c in named_cells(self._root).items() if self._is_recorded(n)}
+        slots = [CellSlot(name, type(cell).__name__, True) for name, cell in cells.items()]
+        slots += self._slots.values()
+        ran = {slot.name for slot in slots if slot.call_name("forward") in calls}
+        silent: dict[str, str] = {}
+        for name, cell in cells.items():
+            if name in ran and is_jitted(cell):
+                inside = {id(c) for c in named_cells(cell).values() if c is not cell}
+                below = {n for n, c in cells.items() if id(c) in inside}
+                if not below & ran:
+                    silent |= dict.fromkeys(below, f"{name} was compiled before watch()")
+        return silent
+
+    def _replaced(self) -> dict[str, str]:
+        """Return the cells that were put in the place of compiled ones, which still ran."""
+        unnamed = [number for number in self._graph.ran if number not in self._names]
+        ran = {self._slots[number].name for number in unnamed}
+        return {
+            name: "it was replaced after it was compiled, and what ran is what was compiled; the "
+            "cell in its place is recorded once it is compiled itself"
+            for name, cell in named_cells(self._root).items()
+            if name in ran and number_of(cell) not in SITES.compiled
+        }
+
+
+class JointCapture:
+    """One opening of a phase, or of several that open and close together.
+
+    Args:
+        phases: what records each of them; a cell that several networks hold is recorded in each.
+    """
+
+    def __init__(self, phases: Mapping[Phase, PhaseCapture]) -> None:
+        self.phases = phases
+        graphs = [capture.graph for capture in phases.values()]
+        self._receiver = graphs[0] if len(graphs) == 1 else JointCalls(graphs)
+
+    def open(self) -> None:
+        """Begin to record; where one cannot, none does."""
+        with ExitStack() as undo:
+            for capture in self.phases.values():
+                capture.begin()
+                undo.callback(capture.end)
+            listen(self._receiver)
+            undo.pop_all()
+
+    def close(self) -> None:
+        """End to record; waits for what still runs."""
+        with ExitStack() as ends:
+            for capture in reversed([*self.phases.values()]):
+                ends.callback(capture.end)
+            hand_over(self._receiver)
+
+
+class JointCalls:
+    """Hands what graphs hand over to each network that holds the cell; a `graph_probes.Receiver`.
+
+    The calls are numbered here, so that a number means the same call to all of them.
+    """
+
+    def __init__(self, receivers: Sequence[GraphCalls]) -> None:
+        self._receivers = receivers
+        self._numbers = itertools.count(1)
+
+    def knows(self, cell: int) -> bool:
+        """Tell whether any of the networks holds a cell."""
+        return any(receiver.knows(cell) for receiver in self._receivers)
+
+    def wants(self, graph: Graph) -> bool:
+        """Tell whether any of them needs what the next run of a graph hands over."""
+        wants = [receiver.wants(graph) for receiver in self._receivers]  # each is to be asked
+        return any(wants)
+
+    def begins(self, graph: Graph, probed: bool) -> None:
+        """Let all of them know that a graph runs next."""
+        for receiver in self._receivers:
+            receiver.begins(graph, probed)
+
+    def _of(self, site: Site) -> list[GraphCalls]:
+        return [receiver for receiver in self._receivers if receiver.knows(site.cell)]
+
+    def opened(self, site: Site) -> int:
+        """Open a call of a cell, or of an optimizer, in each network that holds it."""
+        number = next(self._numbers)
+        recorded = [receiver.opened(site, number) for receiver in self._of(site)]
+        return number if any(recorded) else 0
+
+    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Pass on a tensor of a call."""
+        for receiver in self._of(site):
+            receiver.tensor(call, site, found)
+
+    def closed(self, call: int, site: Site) -> None:
+        """Pass on that a call has ended."""
+        for receiver in self._of(site):
+            receiver.closed(call, site)
+
+    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Pass on the gradient of a tensor of a call."""
+        for receiver in self._of(site):
+            receiver.gradient(call, site, found)
+
+    def fault(self, what: str, error: BaseException) -> None:
+        """Count a fault, once."""
+        self._receivers[0].fault(what, error)

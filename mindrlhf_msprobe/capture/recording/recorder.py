@@ -1,0 +1,805 @@
+"""What a switched-on probe records: opens phases, saves key data, and never stops the training."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
+from mindrlhf_msprobe.capture.framework import process_end
+from mindrlhf_msprobe.capture.framework.memory import is_of_training
+from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
+from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
+from mindrlhf_msprobe.capture.recording.disk_room import tell_missing_ranks, tell_room
+from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
+from mindrlhf_msprobe.capture.recording.messages import Messages
+from mindrlhf_msprobe.capture.recording.open_step import OpenStep
+from mindrlhf_msprobe.capture.settings.configurations import (
+    error_in_words,
+    named_configurations,
+    reason_of,
+)
+from mindrlhf_msprobe.capture.settings.environment import (
+    cann_version,
+    initial_weights,
+    settings_now,
+)
+from mindrlhf_msprobe.capture.settings.random_states import RandomStates
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, Summaries
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.directory.hold import HoldLostError
+from mindrlhf_msprobe.storage.directory.own_places import PlaceLostError
+from mindrlhf_msprobe.storage.layout import manifest_name
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
+from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+    from mindrlhf_msprobe.capture.graph.watched import GraphProbes
+    from mindrlhf_msprobe.capture.phase_opening import StepCounters
+    from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
+    from mindrlhf_msprobe.capture.settings.generation import GenerateCalls, GenerationSettings
+    from mindrlhf_msprobe.capture.settings.networks import NetworkSettings
+
+
+class Recorder:
+    """Records one rank of one run.
+
+    Raises:
+        RunError: the dump_path holds another run, or cannot be written.
+    """
+
+    def __init__(self, config: ProbeConfig, rank: int) -> None:
+        self._config = config
+        self.ledger = Ledger()
+        # Cells run in any thread, files are written by one more. Held for moments only.
+        self._lock = threading.RLock()
+        self._messages = Messages(config)
+        self._open_step = OpenStep(config.initial_step)
+        self._lost: dict[str, int] = {}
+        self._keys_saved: set[str] = set()
+        self._raised: BaseException | None = None
+        unknown: list[tuple[str, BaseException]] = []
+        settings: dict[str, Any] = settings_now(lambda *fault: unknown.append(fault))
+        self._writer = RunWriter(
+            Path(config.dump_path).expanduser().absolute(),
+            rank=rank,
+            config=config.to_json(),
+            existing=config.existing,
+            task=config.task,
+            settings={**settings, "versions": {"cann": cann_version()}},
+            buffer_bytes=config.buffer_mb << 20,
+            fault=self.fault,
+            ledger=self.ledger,
+        )
+        self._begin(config.initial_step or self._writer.next_step())
+        self._sequence = itertools.count()
+        self._summaries = Summaries(md5=config.md5)
+        self._counters: dict[str, StepCounters] = {}
+        self._parameter_hooks: dict[str, ParameterHooks] = {}  # by role
+        self._configurations: dict[str, Any] = {}
+        # Phases that are switched on: the first and the last step in which they ran.
+        self._phases_run: dict[str, tuple[int, int]] = {}
+        self._phases_recorded: set[str] = set()
+        self._entered: Counter[str] = Counter()  # how often each phase was opened, recorded or not
+        self._configurations_wanted = config.configurations_dump
+        self._roles_entered: set[str] = set()
+        self._settings_taken = False
+        self._room_told = self._ranks_told = False
+        self._steps_ended = 0
+        self._failure: _Failure | None = None  # what passed through a phase, and was not the end
+        self._loop_end: _Failure | None = None  # the same, where it ends a loop as a rule
+        self._begun: str | None = None  # the phase that was entered last in the open step
+        self._ending: int | None = None  # the step whose end is waited for: what fails is of it
+        self._graph_probes: GraphProbes | None = None
+        self._network_settings: NetworkSettings | None = None
+        self._generation: GenerationSettings | None = None
+        self._generate_calls: GenerateCalls | None = None
+        self._generates: str | None = None  # the phase that is open, if it generates
+        self._random_states = RandomStates(self.fault)
+        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that trained
+        for what, error in unknown:
+            self.fault(what, error)
+        FOLDERS.begin(self._writer.root, rank, config.buffer_mb << 20)
+        self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
+        # The last: what is raised above, under `strict`, leaves nobody behind who would be told.
+        process_end.listen(self.note_end)
+
+    @property
+    def step(self) -> int:
+        """The number of the step that is open."""
+        return self._open_step.number
+
+    def _begin(self, step: int) -> None:
+        self._open_step.number = step
+        try:
+            self._writer.begin(step)
+        except OSError as refused:
+            raise RunError(
+                f"dump_path {self._config.dump_path}: what an interrupted attempt left of step "
+                f"{step} cannot be removed: {refused.strerror or refused}."
+            ) from None
+
+    def start_at(self, step: int) -> None:
+        """Count the steps from `step` on, unless the configuration says from where.
+
+        Raises:
+            UsageError: something has been recorded already.
+            RunError: what an earlier attempt left from there on cannot be removed.
+        """
+        if self._config.initial_step:
+            return
+        if self._roles_entered or self._open_step.has_saves or self._steps_ended:
+            raise UsageError(
+                f"start_at({step}) after something was recorded in step {self.step}; call it "
+                f"before the first phase and the first save_data()."
+            )
+        self._begin(step)
+        self._messages.starts_at(step)
+
+    def first_entry(self, phase: Phase, network: Any) -> None:
+        """Record the initial weights of a role's network, and what the process now runs with.
+
+        Only the first network that a role enters counts: one that replaces it, by a later
+        `watch()` or `phase(model=…)`, is no initial one. A network that serves two roles is
+        recorded for both. By the first network of all, the trainer has set its seeds and its
+        determinism, which is why they are looked at again.
+        """
+        role = phase.role
+        if role in self._roles_entered:
+            return
+        settings = self._settings_at_first_phase()
+        self._roles_entered.add(role)
+        if self._writer.lost is not None:
+            return
+        try:
+            weights = initial_weights(network, self.fault) if self._config.fingerprint else None
+            self._writer.save_first_entry(role, weights, settings, phase.name)
+        except Exception as error:
+            self.fault(f"the initial weights of {role}", error)
+
+    def _settings_at_first_phase(self) -> dict[str, Any] | None:
+        """Return what the process runs with; None where that was taken in an earlier phase."""
+        if self._settings_taken:
+            return None
+        self._settings_taken = True
+        return settings_now(self.fault)
+
+    def note_settings(self, phase: Phase, network: Any) -> None:
+        """Note what a network is set to when a phase opens, recorded or not: mode, attributes.
+
+        Where the first phase is switched off, what the process runs with is noted, too.
+        """
+        if not (self._settings_taken or self._config.records_phase(phase)):
+            runs_with = self._settings_at_first_phase()
+            try:
+                self._writer.save_first_entry(phase.role, None, runs_with, phase.name)
+            except Exception as error:
+                self.fault("what this process runs with", error)
+        charged = phase.name if self._config.records_phase(phase) else STEP
+        with self.ledger.charge(charged):
+            settings = self._settings_of_networks()
+            settings.enter(phase, network, self.step)
+            self._write_network_settings(settings)
+            if phase.counts_tokens:
+                self._listen_to_generate(phase, network)
+
+    def _listen_to_generate(self, phase: Phase, network: Any) -> None:
+        self._generates = phase.name
+        try:
+            if self._generate_calls is None:
+                from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
+
+                self._generate_calls = GenerateCalls(
+                    self._note_open_generation, lambda: self._generates is not None, self.fault
+                )
+            self._generate_calls.listen(network)
+        except Exception as error:
+            self.fault("what is generated with", error)
+
+    def _note_open_generation(self, settings: Mapping[str, Any]) -> None:
+        if self._generates is not None:
+            self._note_generation(self._generates, settings)
+
+    def _note_generation(self, phase: str, settings: Mapping[str, Any]) -> None:
+        from mindrlhf_msprobe.capture.settings.generation import GenerationSettings
+
+        with self._lock:
+            if self._generation is None:
+                self._generation = GenerationSettings()
+            self._generation.note(phase, self.step, settings)
+            if self._generation.changed:
+                self._writer.note_generation(self._generation.take())
+
+    def note_generation(self, phase: Phase, settings: Mapping[str, Any]) -> None:
+        """Note what a phase generates with: name → value; what is no plain value is left out."""
+        try:
+            from mindrlhf_msprobe.capture.settings.generation import plain_settings
+
+            self._note_generation(phase.name, plain_settings(settings))
+        except Exception as error:
+            self.fault("what is generated with", error)
+
+    def _settings_of_networks(self) -> NetworkSettings:
+        if self._network_settings is None:
+            from mindrlhf_msprobe.capture.settings.networks import NetworkSettings
+
+            self._network_settings = NetworkSettings(self.fault)
+        return self._network_settings
+
+    def _write_network_settings(self, settings: NetworkSettings) -> None:
+        try:
+            content = settings.take()
+            if content is not None:
+                self._writer.note_networks(content)
+        except Exception as error:
+            self.fault("the settings of networks", error)
+
+    def record_more(self, config: ProbeConfig) -> None:
+        """Go on with another configuration."""
+        self._config = config
+        self._summaries = Summaries(md5=config.md5)
+        if self._graph_probes is not None:
+            self._graph_probes.config = config
+        try:
+            self._writer.record_more(config.to_json(), config.task)
+        except Exception as error:
+            self.fault("the configuration", error)
+
+    def enter(self, phases: Iterable[Phase]) -> None:
+        """Note that phases begin: what passed through an earlier one did not end the training."""
+        self._failure = self._loop_end = None
+        self._threads.add(threading.current_thread())
+        names = [phase.name for phase in phases]
+        self._begun = names[0]
+        self._entered.update(names)
+        with self.ledger.charge(STEP):
+            self._note_random_states()
+
+    def leave(self) -> None:
+        """Note that the phases which were open have ended."""
+        self._generates = None
+
+    def _note_random_states(self) -> None:
+        """Note in which states the random generators are when the step's first phase begins."""
+        try:
+            if self._random_states.note(self.step):
+                self._writer.note_random_states(self._random_states.content)
+        except Exception as error:
+            self.fault("the states of random generators", error)
+
+    def wants(self, phase: Phase) -> bool:
+        """Tell whether a phase that is switched on is recorded in this step."""
+        first, _ = self._phases_run.get(phase.name, (self.step, self.step))
+        self._phases_run[phase.name] = first, self.step
+        wanted = self._config.records_step(self.step)
+        if wanted and self._writer.lost is not None:
+            self.fault(f"phase {phase.name}", HoldLostError(self._writer.lost))
+            return False
+        return wanted
+
+    def watch(self, networks: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+        """Put probes into the networks of the roles that are recorded, for where they are compiled.
+
+        Raises:
+            UsageError: a network or an optimizer has been compiled already, in graph mode.
+        """
+        phases = [p for p in self._config.phase_table().values() if self._config.records_phase(p)]
+        roles = {phase.role for phase in phases}
+        for role in sorted(roles & {*networks, *optimizers}):
+            try:
+                if optimizers.get(role) is not None and "backward" in self._config.directions:
+                    self._probes().watch_optimizer(role, optimizers[role])
+                if networks.get(role) is not None:
+                    self._probes().watch(role, networks[role])
+            except UsageError:
+                raise
+            except Exception as error:
+                self.fault(f"the cells of {role} where they are compiled", error)
+        settings = self._settings_of_networks()
+        settings.watch(networks, optimizers)
+        self._write_network_settings(settings)
+
+    def put_into(self, phase: Phase, network: Any) -> None:
+        """Put probes into a network that a phase names itself, before it is compiled."""
+        try:
+            self._probes().put_into(phase.role, network)
+        except Exception as error:
+            self.fault(f"the cells of {phase.role} where they are compiled", error)
+
+    def leave_out(self, phase: Phase, why: str, *, quiet: bool = False) -> None:
+        """Write down, and say once, that a phase which is switched on is not recorded."""
+        if self._config.records_phase(phase):
+            self._leave_out("phases", phase.name, why, quiet, f"the layers of {phase.name}")
+
+    def leave_out_data(self, key: str, why: str, *, quiet: bool = False) -> None:
+        """Write down, and say once, that a key's data are not recorded."""
+        if self._config.key_data_dump:
+            self._leave_out("key_data", key, why, quiet, key)
+
+    def _leave_out(self, kind: str, name: str, why: str, quiet: bool, what: str) -> None:
+        with self._lock:
+            news = self._writer.note_left_out(kind, name, why)
+        if news and not quiet:
+            logger.warning("%s are not recorded: %s", what, why)
+
+    def _probes(self) -> GraphProbes:
+        if self._graph_probes is None:
+            from mindrlhf_msprobe.capture.graph.watched import GraphProbes
+
+            self._graph_probes = GraphProbes(
+                self._config,
+                self.fault,
+                will_record=lambda: self._config.records_from(self.step),
+                cost=self.ledger.graphs,
+            )
+        return self._graph_probes
+
+    def open_phases(
+        self, networks: Mapping[Phase, Any], token_range: tuple[int, int] | None = None
+    ) -> JointCapture | None:
+        """Begin to record phases, each of its network, that open and close together.
+
+        None if that failed, which is counted, not raised.
+        """
+        try:
+            from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture
+
+            opening = JointCapture(
+                {p: self._capture(p, networks[p], token_range) for p in networks}
+            )
+            opening.open()
+        except Exception as error:
+            self.fault(f"phase {names_of(networks)}", error)
+            return None
+        return opening
+
+    def _capture(
+        self, phase: Phase, network: Any, token_range: tuple[int, int] | None
+    ) -> PhaseCapture:
+        from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+        from mindrlhf_msprobe.capture.phase_opening import Opening, StepCounters
+        from mindrlhf_msprobe.capture.recording.phase_capture import PhaseCapture
+        from mindrlhf_msprobe.common.selection import Selection
+
+        counters = self._counters.get(phase.name)
+        if counters is None:
+            counters = StepCounters(Selection(self._config))
+            self._counters[phase.name] = counters
+        opening = Opening(
+            number=counters.openings,
+            root=network,
+            counters=counters,
+            sequence=self._sequence,
+            entries=self._entries(phase.name, counters),
+            is_recorded=self._config.records_cell,
+            records_token=self._token_filter(phase, token_range),
+            with_parameters=self._config.parameters,
+            directions=self._config.directions,
+            parameter_hooks=self._parameter_hooks.setdefault(phase.role, ParameterHooks()),
+            buffer_bytes=self._config.buffer_mb << 20,
+            fault=self.fault,
+        )
+        counters.openings += 1
+        return PhaseCapture(opening, probes=self._probes(), role=phase.role)
+
+    def _token_filter(
+        self, phase: Phase, token_range: tuple[int, int] | None
+    ) -> Callable[[int], bool] | None:
+        if token_range is not None:
+            first, last = token_range
+            return lambda token: first <= token <= last
+        return self._config.records_token if phase.counts_tokens else None
+
+    def close_phases(self, opening: JointCapture, *, raised: bool = False) -> None:
+        """End to record phases; says once of each in which no cell ran though nothing raised."""
+        try:
+            opening.close()
+            for phase, capture in opening.phases.items():
+                self._note_graph_gaps(phase.role, capture.gaps())
+            if self._config.strict:  # its faults are raised here, not in a later phase
+                self._writer.wait()
+        except Exception as error:
+            self.fault(f"phase {names_of(opening.phases)}", error)
+        for phase, capture in opening.phases.items():
+            if not (capture.cells_seen or raised):
+                self._messages.silent(phase, self.step)
+
+    def note_exception(self, phase: Phase, error: BaseException) -> None:
+        """Say what to try where MindSpore could not compile cells that hold probes."""
+        self._messages.raised(phase, error)
+
+    def _note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> None:
+        """Write down, and say once, which cells could not be recorded whole, being compiled."""
+        with self._lock:
+            new = self._writer.note_graph_gaps(role, gaps)
+        if new:
+            self._messages.gaps(role, new)
+
+    def save_key_data(self, key: str, value: Any, at: tuple[int | None] | None = None) -> None:
+        """Save one value under `key`, as the next micro-step of this step.
+
+        What a recomputed cell saves is saved once: not when it runs again for its gradients.
+
+        Args:
+            at: the micro-step, if it is not the next one; (None,) for none at all, beside those
+                that have one. What was saved there in this step is replaced.
+        """
+        self._goes_on()
+        if _runs_again():
+            return
+        self._keys_saved.add(key)
+        with self._open_step.saving(key, counted=at is None) as (step, next_one):
+            micro_step = next_one if at is None else at[0]
+            try:
+                if isinstance(value, UnknownOutline):  # saved in a graph that cannot hand it over
+                    return self.leave_out_data(key, value.reason)
+                if self._writer.lost is not None:
+                    raise HoldLostError(self._writer.lost)
+                numbered = self._config.numbered_key_data
+                described = describe_key_data(
+                    key, value, fingerprint=self._config.fingerprint, numbered=numbered
+                )
+                for path, reason in described.unsaved.items():
+                    self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
+                seq, phase = next(self._sequence), self._begun
+                self._writer.save_key_data(
+                    key,
+                    step,
+                    micro_step,
+                    lambda: {"seq": seq, "phase": phase, "data": described.structure},
+                    described.arrays,
+                    numbered=numbered,
+                )
+            except Exception as error:
+                self.fault(f"key data {key}", error)
+
+    def save_configurations(self, configurations: Any) -> None:
+        """Write configurations.json; what was saved under other names before stays in it.
+
+        A value that raises when it is looked at is lost alone: a description stands in its place.
+        """
+        texts: dict[str, Any] = {}
+        try:
+            plain = named_configurations(configurations, texts.__setitem__, self._bad_configuration)
+            with self._lock:
+                self._configurations.update(plain)
+            self._messages.texts(texts)
+            self._writer.save_configurations(self._configurations_now)
+        except Exception as error:
+            self.fault("configurations", error)
+
+    def _bad_configuration(self, path: str, error: Exception) -> None:
+        """Count one value of the configurations, of which only a description is written."""
+        self.fault("configurations", ValueError(f"{path}: {reason_of(error)}"))
+
+    def _configurations_now(self) -> dict[str, Any]:
+        """Return all that was saved so far, for the writing thread: no call is older than it."""
+        with self._lock:
+            return dict(self._configurations)
+
+    def wait_for_graphs(self) -> None:
+        """Return when graphs that run have handed over what they save in the open step.
+
+        What the training itself has raised meanwhile passes on.
+        """
+        CURRENT.wait()
+
+    def advance(self) -> int:
+        """Open the next step, to which everything belongs that is begun from now on.
+
+        Returns:
+            the step that was open, which `end_step` is to end.
+        """
+        self._counters.clear()
+        self._threads.add(threading.current_thread())
+        self._failure = self._loop_end = None
+        self._begun = None
+        self._steps_ended += 1
+        self._ending = self._open_step.number
+        return self._open_step.advance()
+
+    def _note_compiled_without(self) -> None:
+        """Write down, and say once, which keys are saved by graphs that hand nothing over."""
+        missing = sorted(CURRENT.compiled_without - self._keys_saved)
+        why = "the graph that saves it was compiled while no probe took key data"
+        news = [key for key in missing if self._writer.note_left_out("key_data", key, why)]
+        if news:
+            logger.warning("not recorded as key data: %s: %s", ", ".join(news), why)
+
+    def end_step(self, step: int) -> None:
+        """Make everything recorded in a step readable; saves on their way are waited for."""
+        try:
+            try:
+                if self._network_settings is not None:
+                    self._network_settings.end_step()
+                    self._write_network_settings(self._network_settings)
+                if self._config.key_data_dump:
+                    self._note_compiled_without()
+                self._open_step.wait_for(step)
+            finally:  # an interrupted wait ends the step too
+                self._writer.end_step(step, self._lost)
+        except Exception as error:
+            self.fault("the end of a step", error)
+        finally:
+            self._ending = None
+            if self._writer.lost is None:
+                self._tell_room(step)
+                self._tell_ranks()
+
+    def _tell_room(self, step: int) -> None:
+        """Say once, after the first step with layer data, what a step takes on the disk."""
+        if self._room_told or not self._phases_recorded:
+            return
+        self._room_told = True
+        try:
+            tell_room(self._config, self._writer.root, step, self.ledger.bytes_of_last_step())
+        except OSError as error:  # a directory that was removed is a loss already
+            logger.debug("the free room is not known: %s", error)
+
+    def _tell_ranks(self) -> None:
+        """Say once, after the first step, which ranks of the job write elsewhere."""
+        if self._ranks_told:
+            return
+        self._ranks_told = True
+        try:
+            tell_missing_ranks(self._config, self._writer.root, self._writer.rank)
+        except OSError as error:
+            logger.debug("the ranks that write here are not known: %s", error)
+
+    def note_failure(self, phases: Sequence[Phase], error: BaseException) -> None:
+        """Note that an exception passes through phases: unless training goes on, it ends there."""
+        failure = _Failure(names_of(phases), error)
+        if isinstance(error, _END_OF_A_LOOP):  # training goes on, as a rule
+            self._loop_end = failure
+        else:
+            self._failure = failure
+
+    def note_end(self, error: BaseException, thread: threading.Thread | None) -> None:
+        """Note that the process, or a thread that trained, ends by an exception.
+
+        Args:
+            thread: None where it is the process.
+        """
+        if isinstance(error, _END_OF_A_LOOP) or (
+            thread is not None and thread not in self._threads
+        ):
+            return
+        passed = self._failure
+        phase = passed.phase if passed is not None and passed.led_to(error) else None
+        ended = _Failure(phase, error, of_process=thread is None)
+        if not ended.quietly and not (thread is None and passed is not None):
+            self._failure = ended
+
+    def _goes_on(self) -> None:
+        """Note that something is recorded: an exit was none, if one was on its way."""
+        self._threads.add(threading.current_thread())
+        if self._failure is not None and self._failure.of_process:
+            self._failure = None
+
+    @property
+    def in_step(self) -> bool:
+        """Whether anything was begun in the open step."""
+        return self._begun is not None or self._open_step.has_saves
+
+    def stop(
+        self, phase: str | None, error: BaseException | None, *, at_exit: bool = False
+    ) -> Stop | None:
+        """Return where the run stops, if it is closed now; None if it has finished.
+
+        Args:
+            phase: the phase that is open, or None.
+            error: the exception of which the run ends, if one is known.
+            at_exit: whether nobody closed it before the process ends.
+        """
+        passed = self._failure
+        if passed is not None and passed.of_process and not at_exit and error is None:
+            passed = None  # somebody caught it, and closes the run
+        if at_exit and isinstance(error, _END_OF_A_LOOP):  # no loop took it: the process ends of it
+            passed = self._loop_end
+        if error is not None and (at_exit or not isinstance(error, _END_OF_A_LOOP)):
+            if passed is not None and passed.led_to(error):
+                phase = phase or passed.phase
+            ended = _Failure(phase, error)
+        elif passed is not None:
+            ended = passed
+        else:
+            ended = None
+        if ended is not None and not (ended.quietly and passed is None):
+            state = INTERRUPTED if ended.quietly else FAILED
+            return Stop(state, self.step, ended.phase, ended.error, ended.text)
+        unasked = at_exit or error is not None
+        if unasked and (phase is not None or self.in_step):
+            return Stop(INTERRUPTED, self.step, phase)
+        return None
+
+    def close(self, stop: Stop | None = None) -> None:
+        """End the run; a step that was not ended stays readable and is marked unfinished."""
+        process_end.forget(self.note_end)
+        if self._graph_probes is not None:
+            self._graph_probes.close()
+        if self._generate_calls is not None:
+            self._generate_calls.close()
+        FOLDERS.end(self._writer.root)
+        try:
+            step = self._open_step.close()
+            try:
+                try:
+                    self._open_step.wait_for(step)
+                finally:
+                    self._writer.end_step(step, self._lost, complete=False)
+            finally:
+                self._writer.close(stop, self._lost)
+        except Exception as error:
+            self.fault("the end of the run", error)
+        if self._lost:
+            self._messages.lost(self._lost, self._writer.lost is None)
+        if stop is None:
+            self._tell_forgotten()
+        for name, (first, last) in self._phases_run.items():
+            silent = self._messages.has_told("silent", name)
+            if name not in self._phases_recorded and not silent and not self._lost:
+                self._messages.nothing_recorded(name, first, last)
+
+    def _tell_forgotten(self) -> None:
+        """Say at the end which calls the trainer seems to have forgotten."""
+        name, times = next(iter(self._entered.most_common(1)), ("", 0))
+        if times > 1 and not self._steps_ended:
+            self._messages.step_forgotten(name, times, self.step)
+        if self._configurations_wanted and not self._configurations:
+            self._messages.configurations_forgotten()
+
+    def abandon(self) -> None:
+        """Record nothing more: called in a forked child, which leaves the run to its parent."""
+        process_end.abandon()
+        if self._generate_calls is not None:
+            self._generate_calls.close()
+        self._lock = threading.RLock()  # the old one may be held by a thread that is not here
+        self._writer.abandon()
+
+    def fault(self, what: str, error: BaseException, count: int = 1) -> None:
+        """Count a fault while recording and log it once per kind; raise it in strict mode.
+
+        What an operator of the training met is raised in any mode: it is told nobody else.
+        """
+        if error is self._raised:  # on its way out already, through another guard
+            raise error
+        why = type(error).__name__
+        if isinstance(error, (HoldLostError, PlaceLostError)):
+            why = error.kind
+        kind = f"{what}: {why}"
+        with self._lock:
+            first = kind not in self._lost
+            self._lost[kind] = self._lost.get(kind, 0) + count
+        if self._config.strict or is_of_training(error):
+            self._raised = error
+            raise error
+        step = self.step if self._ending is None else self._ending
+        if isinstance(error, HoldLostError):
+            manifest = manifest_name(self._writer.rank)
+            self._messages.hold_lost(self._writer.root, manifest, step, error.loss)
+        elif isinstance(error, PlaceLostError):
+            self._messages.place_lost(self._writer.root, step, error.place, count, error.taken)
+        elif first:
+            self._messages.fault(what, step, error)
+
+    def _entries(self, phase: str, counters: StepCounters) -> Entries:
+        """Return what describes the tensors of a phase that opens, and takes its entries."""
+        step = self.step
+
+        def write(values: dict[str, Any], frames: tuple[str, ...]) -> None:
+            self._writer.append_entry(phase, step, values, frames)
+            self._phases_recorded.add(phase)
+
+        def store(record: str, host: HostTensor, leaf: Leaf) -> str:
+            return self._writer.save_tensor(phase, step, record, host.values(), leaf.fingerprint)
+
+        charge, fingerprint = self.ledger.charge(phase), self._config.fingerprint
+        if self._config.task == "tensor" or not reduces_on_device(fingerprint, self._config.md5):
+            return HostEntries(
+                self._summaries,
+                store if self._config.task == "tensor" else None,
+                fingerprint=fingerprint,
+                charge=charge,
+                write=write,
+                fault=self.fault,
+            )
+        from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries
+
+        return DeviceEntries(
+            DeviceSummaries(fingerprint=fingerprint),
+            counters.parameters,
+            self._summaries,
+            fingerprint=fingerprint,
+            charge=charge,
+            write=write,
+            fault=self.fault,
+        )
+
+
+_END_OF_A_LOOP = (StopIteration, StopAsyncIteration, GeneratorExit)
+
+
+class _Failure:
+    """An exception of which the run may end, and the phase it passed through.
+
+    The exception itself is not kept: its frames hold tensors.
+    """
+
+    def __init__(
+        self, phase: str | None, error: BaseException, *, of_process: bool = False
+    ) -> None:
+        self.phase = phase
+        self.of_process = of_process
+        self.error, self.text = error_in_words(error)
+        self.quietly = isinstance(error, SystemExit) and error.code in (None, 0)
+        self._id = id(error)
+
+    def led_to(self, error: BaseException) -> bool:
+        """Tell whether `error` is this one, or was raised because of it."""
+        seen: set[int] = set()
+        known: BaseException | None = error
+        while known is not None and id(known) not in seen:
+            if id(known) == self._id:
+                return True
+            seen.add(id(known))
+            known = known.__cause__ or known.__context__
+        return False
+
+
+def _runs_again() -> bool:
+    """Tell whether a recomputed cell saves what it saved when it ran first."""
+    if "mindspore.nn" not in sys.modules:
+        return False
+    try:
+        from mindrlhf_msprobe.capture.networks.recompute import runs_again
+    except (ImportError, AttributeError):  # MindSpore has moved it: nothing is known
+        return False
+    return runs_again()
+
+
+def names_of(phases: Iterable[Phase]) -> str:
+    """Return what phases that are open together are called in messages."""
+    return " and ".join(phase.name for phase in phases)
+
+
+def reduces_on_device(fingerprint: bool, md5: bool = False) -> bool:
+    """Tell whether statistics are computed where the tensors are: on an accelerator.
+
+    Where fingerprints are wanted and MindSpore cannot compute them there (before 2.10), tensors are
+    brought to the host instead; for msprobe's hash they always are.
+    """
+    from mindspore import get_context
+
+    from mindrlhf_msprobe.capture.tensors.device import can_fingerprint
+
+    if md5 or get_context("device_target") == "CPU":
+        return False
+    return can_fingerprint() or not fingerprint
+
+
+def current_rank(environment: Mapping[str, str]) -> int:
+    """Return this process's rank: a launcher's, else MindSpore's if it is initialised, else 0."""
+    for name in ("RANK_ID", "RANK", "OMPI_COMM_WORLD_RANK"):
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    if "mindspore" in sys.modules:
+        try:
+            from mindspore.communication import get_rank
+
+            return int(get_rank())
+        except Exception:
+            return 0
+    return 0

@@ -1,0 +1,264 @@
+"""What a process runs with: versions, device, seeds, determinism, environment, initial weights.
+
+Everything is only asked for, never set; MindSpore is asked where the trainer has imported it, and
+not imported for it. Of the environment, variables of the field are taken by name, and none whose
+name or value could be a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from mindrlhf_msprobe.capture.settings.configurations import to_plain
+from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
+from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
+from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+
+#: Told what could not be found out, and why.
+FaultSink = Callable[[str, BaseException], None]
+
+_MAX_VALUE = 512
+_MAX_CHECKED = 4096  # a longer value is no setting
+_MAX_NAME = 128
+_MAX_VARIABLES = 500
+_MAX_FILE = 1 << 16
+
+# Everything that steers MindSpore, CANN, their communication and the host's arithmetic.
+_PREFIXES = (
+    *("MS_", "MSPROBE_", "MINDSPORE_", "MINDFORMERS_", "MF_", "GLOG_"),
+    *("ASCEND_", "ACL_", "NPU_", "HCCL_", "LCCL_", "ATB_", "ASDOPS_", "GE_", "TE_", "OPP_"),
+    *("RANK_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DEVICE_"),
+    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "CUBLAS_", "NCCL_"),
+)
+_NAMES = (
+    *("RANK", "WORLD_SIZE", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "COMBINED_ENABLE"),
+    *("CUDA_VISIBLE_DEVICES", "INF_NAN_MODE_ENABLE", "INF_NAN_MODE_FORCE_DISABLE"),
+    *("ENABLE_LAZY_INLINE", "ENABLE_CELL_REUSE", "GRAPH_OP_RUN", "LD_PRELOAD", "PYTHONOPTIMIZE"),
+)
+#: The variables that decide whether a computation can be repeated.
+_DETERMINISM = (
+    *("HCCL_DETERMINISTIC", "LCCL_DETERMINISTIC", "TE_PARALLEL_COMPILER"),
+    *("ATB_MATMUL_SHUFFLE_K_ENABLE", "ATB_LLM_LCOC_ENABLE", "CUSTOM_MATMUL_SHUFFLE"),
+    *("ASCEND_LAUNCH_BLOCKING", "MS_DEV_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
+)
+_CONTEXT_DETERMINISM = (
+    *("deterministic", "pynative_synchronize", "jit_level", "jit_config"),
+    *("enable_graph_kernel", "graph_kernel_flags", "exec_order", "infer_boost"),
+)
+_ASCEND_DETERMINISM = ("ascend_config",)  # elsewhere MindSpore warns at the mere question
+_VERSION = re.compile(r"[\w.:+-]{1,64}")
+
+
+def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
+    """Return what can change from moment to moment: device, seeds, determinism, environment.
+
+    What cannot be asked is left out; a fault in one section costs that section alone.
+    """
+    sections: dict[str, Callable[[], dict[str, Any]]] = {
+        "device": device,
+        "seeds": seeds,
+        "determinism": determinism,
+        "environment": environment_variables,
+    }
+    found = {}
+    for name, collect in sections.items():
+        try:
+            found[name] = collect()
+        except Exception as error:
+            fault(f"the {name} of this process", error)
+    return found
+
+
+def device() -> dict[str, Any]:
+    """Return what the process computes on; MindSpore's part only where it has been imported."""
+    facts = {
+        "machine": platform.machine(),
+        "cpu": _cpu_name(),
+        "cpu_count": os.cpu_count(),
+    }
+    asked = _context("device_target", "device_id", "mode")
+    if "mode" in asked:
+        asked["mode"] = {0: "graph", 1: "PyNative"}.get(asked["mode"], str(asked["mode"]))
+    return facts | asked
+
+
+def seeds(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the seeds that can be asked, and fingerprints of the generators that cannot.
+
+    Reading a generator's state does not advance it.
+    """
+    found: dict[str, Any] = {}
+    get_seed = getattr(sys.modules.get("mindspore"), "get_seed", None)
+    if get_seed is not None:
+        seed = get_seed()
+        found["mindspore"] = seed if seed is None or isinstance(seed, int) else str(seed)
+    found["PYTHONHASHSEED"] = _recordable(environment.get("PYTHONHASHSEED"))
+    found["numpy_state"] = _state_fingerprint(np.random.get_state(legacy=False))
+    found["random_state"] = _state_fingerprint(random.getstate())
+    return found
+
+
+def determinism(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return what decides whether a computation can be repeated; None is a variable not set."""
+    on_ascend = _context("device_target").get("device_target") == "Ascend"
+    names = (*_CONTEXT_DETERMINISM, *(_ASCEND_DETERMINISM if on_ascend else ()))
+    asked = {name: to_plain(value, lambda *_: None) for name, value in _context(*names).items()}
+    return asked | {name: _recordable(environment.get(name)) for name in _DETERMINISM}
+
+
+def environment_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables of the field, by name; never one that could hold a secret.
+
+    A name is taken by its prefix and refused for a word such as TOKEN or KEY in it; a value that
+    looks like a credential is replaced by `WITHHELD`, a long one is cut. Those which stand among
+    the seeds and the determinism settings are left out here.
+    """
+    taken: dict[str, str] = {}
+    for name in sorted(environment):
+        wanted = name.startswith(_PREFIXES) or name in _NAMES
+        if not wanted or name in _DETERMINISM or len(name) > _MAX_NAME:
+            continue
+        if is_secret_name(name):
+            continue
+        if len(taken) == _MAX_VARIABLES:
+            break
+        value = _recordable(environment[name])
+        if value is not None:
+            taken[name] = value
+    return taken
+
+
+def _recordable(value: str | None) -> str | None:
+    if value is None:
+        return None
+    if len(value) > _MAX_CHECKED or could_be_secret(value):
+        return WITHHELD
+    if len(value) > _MAX_VALUE:
+        return f"{value[:_MAX_VALUE]}… ({len(value)} characters)"
+    return value
+
+
+def cann_version(
+    environment: Mapping[str, str] = os.environ,
+    default: Path = Path("/usr/local/Ascend/ascend-toolkit/latest"),
+) -> str | None:
+    """Return the version of the CANN toolkit, with its build where that is known, or None.
+
+    It is read from the toolkit's own files: `ascend_toolkit_install.info`, `version.cfg` or
+    `version.info`.
+    """
+    roots = [environment.get("ASCEND_HOME_PATH"), environment.get("ASCEND_TOOLKIT_HOME")]
+    for root in [*(Path(r) for r in roots if r), default, default.parents[1] / "cann"]:
+        for name in (
+            f"{platform.machine()}-linux/ascend_toolkit_install.info",
+            "ascend_toolkit_install.info",
+            "version.cfg",
+            "version.info",
+            "toolkit/version.info",
+            "runtime/version.info",
+            "compiler/version.info",
+        ):
+            version = _version_in(root / name)
+            if version:
+                return version
+    return None
+
+
+def _version_in(path: Path) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MAX_FILE).splitlines()
+    except (OSError, ValueError):
+        return None
+    found: dict[str, str] = {}
+    version: str | None
+    for line in lines:
+        name, _, value = line.partition("=")
+        value = value.strip().strip("[]\"'")
+        if _VERSION.fullmatch(value):
+            found.setdefault(name.strip().lower(), value)
+    for name in ("toolkit_running_version", "runtime_running_version"):
+        if name in found:  # [7.6.0.1.220:8.0.0]
+            build, _, version = found[name].rpartition(":")
+            return f"{version} ({build})" if build else version
+    version = found.get("version_dir") or found.get("version")
+    builds = (found.get(name) for name in ("innerversion", "version"))
+    build = next((b for b in builds if b and b != version), "")
+    return f"{version} ({build})" if version and build else version
+
+
+def initial_weights(network: Any, fault: FaultSink) -> dict[str, str | None]:
+    """Return the fingerprint of each parameter of a network, by the name the network has for it.
+
+    A parameter that several cells share stands once, under its first name. None stands for one
+    whose elements are not there: not initialised yet (asking would initialise it, with numbers
+    that the training's generator then no longer has), or lost to a fault.
+    """
+    from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
+
+    found: dict[str, str | None] = {}
+    seen: set[int] = set()
+    for cell_name, cell in named_cells(network).items():
+        prefix = "" if cell_name == ROOT_NAME else f"{cell_name}."
+        for name, parameter in cell.parameters_and_names(expand=False):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            found[prefix + name] = None
+            try:
+                if not getattr(parameter, "has_init", False):
+                    found[prefix + name] = fingerprint_of(to_host(parameter))
+            except Exception as error:
+                fault("an initial weight", error)
+    return found
+
+
+def _context(*names: str) -> dict[str, Any]:
+    """Return settings of MindSpore's context, those it knows, where it has been imported."""
+    get_context = getattr(sys.modules.get("mindspore"), "get_context", None)
+    found: dict[str, Any] = {}
+    if get_context is None:
+        return found
+    for name in names:
+        try:
+            found[name] = get_context(name)
+        except Exception:  # this version, or this device, has no such setting
+            continue
+    return found
+
+
+def _state_fingerprint(state: Any) -> str:
+    digest = xxhash.xxh3_64()
+    pending = [state]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Mapping):
+            pending += [item for key in sorted(part) for item in (key, part[key])]
+        elif isinstance(part, (tuple, list)) and not all(isinstance(p, int) for p in part):
+            pending += part
+        else:
+            digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return f"xxh3_64:{digest.hexdigest()}"
+
+
+def _cpu_name() -> str | None:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MAX_FILE).splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()[:_MAX_VALUE]
+    return None

@@ -1,0 +1,205 @@
+"""What networks generate with: the arguments of `generate`, and the configuration that it makes.
+
+Phases in which each pass through the network is a token are looked at. The class of each watched
+cell that has a method `generate` gets one around it, which takes numbers, switches and short texts
+and calls it; tokens and tensors are not taken. Where the method makes a `GenerationConfig` of its
+arguments, as MindFormers' does, what that holds counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.settings.attributes import is_setting, plain_value
+
+#: Told what generation ran with: name → JSON value.
+Note = Callable[[dict[str, Any]], None]
+#: Told what could not be found out, and why.
+FaultSink = Callable[[str, BaseException], None]
+
+MAX_CHANGES = 4000
+_MAX_SETTINGS = 200
+_CONFIG = "GenerationConfig"
+#: Of lists, those that name tokens by their number; others may be the prompts.
+_LISTS = ("token_id", "token_ids", "stop", "bad_words")
+
+
+class GenerationSettings:
+    """What each phase generated with, and when that changed, for the manifest."""
+
+    def __init__(self) -> None:
+        self._phases: dict[str, dict[str, Any]] = {}
+        self._last: dict[str, dict[str, Any]] = {}
+        self.changed = False
+
+    def note(self, phase: str, step: int, settings: Mapping[str, Any]) -> None:
+        """Note what a phase generates with; what is as it was before is noted once."""
+        known = self._last.setdefault(phase, {})
+        content = self._phases.get(phase)
+        if content is None:
+            content = {"step": step, "settings": dict(settings)}
+        else:
+            changes = list(content.get("changes", ()))
+            room = MAX_CHANGES - len(changes)
+            new = [
+                {"step": step, "name": name, "value": value}
+                for name, value in settings.items()
+                if name not in known or not _alike(known[name], value)
+            ]
+            if not new or room <= 0:
+                return
+            content = {**content, "changes": [*changes, *new[:room]]}
+        known.update(settings)
+        self._phases = {**self._phases, phase: content}
+        self.changed = True
+
+    def take(self) -> dict[str, Any]:
+        """Return phase → the step and settings of the first call, and the changes after it."""
+        self.changed = False
+        return self._phases
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
+
+
+class GenerateCalls:
+    """Listens to the calls of `generate`.
+
+    Args:
+        note: told what each call is given, when it ends.
+        wanted: tells whether a phase is open that generates.
+        fault: told of every fault while looking; may raise only in strict mode.
+    """
+
+    def __init__(self, note: Note, wanted: Callable[[], bool], fault: FaultSink) -> None:
+        self._note = note
+        self._wanted = wanted
+        self._fault = fault
+        self._replaced: list[tuple[type, str, Any, Any]] = []
+        self._seen: set[type] = set()
+        self._calls = threading.local()
+
+    def listen(self, network: Any) -> None:
+        """Look at the classes of a network's cells."""
+        for cell in named_cells(network).values():
+            kind = type(cell)
+            if kind in self._seen:
+                continue
+            self._seen.add(kind)
+            owner = next((k for k in kind.__mro__ if "generate" in vars(k)), None)
+            if owner is not None and inspect.isfunction(vars(owner)["generate"]):
+                self._replace(owner, "generate", self._listening)
+                # Of the modules that define the class: the method itself may be a trainer's.
+                for module in {k.__module__ for k in kind.__mro__}:
+                    config = getattr(sys.modules.get(module), _CONFIG, None)
+                    if isinstance(config, type) and inspect.isfunction(vars(config).get("update")):
+                        self._replace(config, "update", self._updating)
+
+    def close(self) -> None:
+        """Give the classes their own methods back."""
+        for owner, name, function, ours in reversed(self._replaced):
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, function)
+        self._replaced.clear()
+        self._seen.clear()
+
+    def _replace(self, owner: type, name: str, around: Callable[..., Any]) -> None:
+        function = vars(owner)[name]
+        if any(function is ours for *_, ours in self._replaced):
+            return  # done for another class
+        ours = around(function)
+        setattr(owner, name, ours)
+        self._replaced.append((owner, name, function, ours))
+
+    def _listening(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def generate(cell: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._wanted():
+                return function(cell, *args, **kwargs)
+            outer = getattr(self._calls, "settings", None)
+            settings: dict[str, Any] = {}
+            self._calls.settings = settings
+            try:
+                self._guarded(lambda: settings.update(arguments(function, cell, args, kwargs)))
+                return function(cell, *args, **kwargs)
+            finally:
+                self._calls.settings = outer
+                if outer is not None:  # what is called inside knows better
+                    outer.update(settings)
+                else:
+                    self._guarded(lambda: self._note(settings))
+
+        return generate
+
+    def _updating(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def update(config: Any, *args: Any, **kwargs: Any) -> Any:
+            unused = function(config, *args, **kwargs)
+            settings = getattr(self._calls, "settings", None)
+            if settings is not None:
+                self._guarded(lambda: settings.update(plain_settings(vars(config))))
+            return unused
+
+        return update
+
+    def _guarded(self, look: Callable[[], object]) -> None:
+        try:
+            look()
+        except Exception as error:
+            self._fault("what is generated with", error)
+
+
+def arguments(
+    function: Callable[..., Any], cell: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the plain arguments of a call of `generate`, defaults too, without the prompts.
+
+    A parameter that is None follows the network's own configuration, where that has the name.
+    """
+    try:
+        bound = inspect.signature(function).bind(cell, *args, **kwargs)
+    except TypeError:  # the call itself will say so
+        return {}
+    bound.apply_defaults()
+    kinds = {name: p.kind for name, p in bound.signature.parameters.items()}
+    values: dict[str, Any] = {}
+    for place, (name, value) in enumerate(bound.arguments.items()):
+        if place < 2 and not (place and isinstance(value, (bool, int, float))):
+            continue  # the cell, and the prompts
+        if kinds[name] is inspect.Parameter.VAR_KEYWORD:
+            values.update(value)
+        elif kinds[name] is not inspect.Parameter.VAR_POSITIONAL:
+            values[name] = value
+    own = getattr(getattr(cell, "config", None), "__dict__", {})
+    given = {name: own.get(name) if value is None else value for name, value in values.items()}
+    return plain_settings({name: value for name, value in given.items() if value is not None})
+
+
+def plain_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are settings as JSON: numbers, switches, short texts, token ids."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if len(found) == _MAX_SETTINGS:
+            break
+        if not isinstance(name, str) or name.startswith("_") or not is_setting(name):
+            continue
+        if isinstance(value, (set, frozenset)):
+            value = sorted(value, key=repr)
+        if isinstance(value, (list, tuple)):
+            if not name.endswith(_LISTS):
+                continue
+            plain: Any = [plain_value(name, item) for item in value[:_MAX_SETTINGS]]
+            if all(isinstance(item, (bool, int, float, str)) for item in plain):
+                found[name] = plain
+        elif (plain := plain_value(name, value)) is None or isinstance(
+            plain, (bool, int, float, str)
+        ):
+            found[name] = plain
+    return found

@@ -1,0 +1,409 @@
+"""What the watched networks and their optimizers are set to, and when that changed.
+
+Taken when a network is watched and when it first runs. From then on a step looks at the attributes
+when the network first runs in it, and again in an update; at learning rates then and at every
+opening of an update; at the cells' modes at the first opening of each phase; at the root's mode at
+every opening. A look compares objects and walks through no
+cells. Nothing is hooked, and no network is kept alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
+from mindrlhf_msprobe.capture.settings.attributes import (
+    cell_attributes,
+    is_optimizer,
+    learning_rates,
+    optimizer_settings,
+    plain_attributes,
+    plain_value,
+)
+from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
+
+#: Told what could not be found out, and why.
+FaultSink = Callable[[str, BaseException], None]
+
+MAX_NETWORKS = 32
+MAX_VALUES = 200_000  # attributes of one network
+MAX_CHANGES = 1000  # of one network, one optimizer or one phase
+_MAX_OF_ONE = 8  # changes of one attribute: what changes more often is a counter
+_MAX_OPTIMIZERS = 4  # of one role
+_MAX_READ = 8  # learning rates that are looked at in every step
+
+
+class NetworkSettings:
+    """Modes, attributes and optimizers of one recorded run, for the manifest.
+
+    Args:
+        fault: told of every fault while looking; may raise only in strict mode.
+    """
+
+    def __init__(self, fault: FaultSink) -> None:
+        self._fault = fault
+        self._networks: list[_Network] = []
+        self._modes: dict[str, _Modes] = {}
+        self._optimizers: dict[str, list[_Optimizer]] = {}
+        self._looked_for: set[str] = set()  # roles whose optimizer was searched in an update
+        self._looked_before = False
+        self._changed = False
+
+    def watch(self, networks: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+        """Take the settings of networks and optimizers that the trainer named."""
+        for role, optimizer in optimizers.items():
+            if optimizer is not None:
+                self._guarded(f"the optimizer of {role}", self._add_optimizer, role, optimizer)
+        for role, network in networks.items():
+            if network is not None:
+                self._guarded(f"the settings of {role}", self._network, role, network)
+
+    def enter(self, phase: Phase, network: nn.Cell, step: int) -> None:
+        """Look at what is set while a phase opens."""
+        self._guarded(f"the settings of {phase.role}", self._entered, phase, network, step)
+
+    def end_step(self) -> None:
+        """Look for optimizers where no phase was opened by the end of a step."""
+        if not self._looked_before:
+            self._guarded("the optimizers", self._find_optimizers)
+
+    def take(self) -> dict[str, Any] | None:
+        """Return what the manifest should hold; None where it holds that already.
+
+        What is the same object as before has not changed.
+        """
+        if not self._changed:
+            return None
+        self._changed = False
+        return {
+            "networks": [network.content for network in self._networks],
+            "modes": {phase: list(modes.changes) for phase, modes in self._modes.items()},
+            "optimizers": {
+                role if i == 0 else f"{role}.{i + 1}": optimizer.content()
+                for role, all_of_role in self._optimizers.items()
+                for i, optimizer in enumerate(all_of_role)
+            },
+        }
+
+    def _guarded(self, what: str, look: Callable[..., object], *args: Any) -> None:
+        try:
+            look(*args)
+        except Exception as error:
+            self._fault(what, error)
+
+    def _network(self, role: str, cell: nn.Cell) -> _Network | None:
+        for known in self._networks:
+            if known.role == role and known.cell() is cell:
+                return known
+        if len(self._networks) == MAX_NETWORKS:
+            return None
+        # A network that no phase has run, and that another one replaces, was no part of it.
+        self._networks = [n for n in self._networks if n.phases or n.role != role]
+        network = _Network(role, cell)
+        self._networks.append(network)
+        self._look(network, cell)
+        return network
+
+    def _look(self, network: _Network, cell: nn.Cell) -> None:
+        self._changed = True
+        try:
+            optimizers = network.look(cell)
+        except Exception:
+            network.broken = True  # said once, and not tried again at each phase
+            raise
+        for optimizer in optimizers:
+            self._add_optimizer(network.role, optimizer)
+
+    def _entered(self, phase: Phase, cell: nn.Cell, step: int) -> None:
+        network = self._network(phase.role, cell)
+        if network is None or network.broken:
+            return
+        if not network.phases:  # the trainer may have set it up further since it was watched
+            self._look(network, cell)
+        if phase.name not in network.phases:
+            network.phases.append(phase.name)
+            network.renew()
+            self._changed = True
+        self._look_for_optimizer(phase)
+        modes = self._modes.setdefault(phase.name, _Modes())
+        first, in_update = modes.step != step, phase.name in UPDATE_PHASES
+        if first or in_update:  # the trainer may set a learning rate for each micro-step
+            for optimizer in self._optimizers.get(phase.role, ()):
+                self._changed |= optimizer.note_changes(step, again=in_update)
+        if first and (network.step != step or in_update):
+            self._changed |= network.note_changes(step, phase.name)
+        self._changed |= modes.note(step, network, first=first)
+
+    def _look_for_optimizer(self, phase: Phase) -> None:
+        """Look for the optimizers, once before the first phase, once more in an update."""
+        in_update = phase.name in UPDATE_PHASES and phase.role not in self._looked_for
+        if in_update:
+            self._looked_for.add(phase.role)
+        if not self._looked_before or (in_update and phase.role not in self._optimizers):
+            self._find_optimizers()
+
+    def _find_optimizers(self) -> None:
+        self._looked_before = True
+        trained = [
+            (network.role, cell)
+            for network in self._networks
+            if network.role not in self._optimizers and (cell := network.cell()) is not None
+        ]
+        for role, optimizer in optimizers_of(trained):
+            self._add_optimizer(role, optimizer)
+
+    def _add_optimizer(self, role: str, optimizer: nn.Cell) -> None:
+        known = self._optimizers.setdefault(role, [])
+        if len(known) < _MAX_OPTIMIZERS and all(o.cell() is not optimizer for o in known):
+            known.append(_Optimizer(optimizer))
+            self._changed = True
+
+
+def optimizers_of(networks: Iterable[tuple[str, nn.Cell]]) -> list[tuple[str, nn.Cell]]:
+    """Return the optimizers of this process that update parameters of networks, with the role.
+
+    Args:
+        networks: each with its role; of two that share a parameter the first one's role counts.
+    """
+    owners: dict[int, str] = {}
+    for role, network in networks:
+        parameters = (p for cell in named_cells(network).values() for p in cell._params.values())
+        for parameter in parameters:
+            if parameter is not None and parameter.requires_grad:
+                owners.setdefault(id(parameter), role)
+    if not owners:
+        return []
+    found = []
+    # By its type: isinstance would ask a weak proxy for what may no longer exist.
+    for cell in [c for c in gc.get_objects() if issubclass(type(c), nn.Cell)]:
+        if is_optimizer(cell):
+            updated: Iterable[Any] = getattr(cell, "parameters", ())
+            roles = dict.fromkeys(owners[id(p)] for p in updated if id(p) in owners)
+            found += [(role, cell) for role in roles]
+    return found
+
+
+class _Cell:
+    """The attributes of one cell of which a look tells whether they changed.
+
+    Attributes:
+        own: all attributes of the cell.
+        values: those that `read` returned last: the same objects are the same values, so that
+            comparing them costs next to nothing.
+    """
+
+    def __init__(self, name: str, own: dict[str, Any], names: list[str]) -> None:
+        self.name = name
+        self.own = own
+        self._names = names
+        self.read = _reader(names)
+        self.values = self.read(own)
+
+    def changed(self) -> list[tuple[str, Any]]:
+        """Return the attributes that are other ones than at the last look."""
+        before, self.values = self.values, self.read(self.own)
+        triples = zip(self._names, before, self.values)
+        return [(name, value) for name, old, value in triples if value is not old and value != old]
+
+
+def _reader(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    """Return what reads several attributes; None for one that was deleted."""
+    get = operator.itemgetter(*names)
+
+    def read(own: dict[str, Any]) -> tuple[Any, ...]:
+        try:
+            found = get(own)
+        except KeyError:
+            return tuple(own.get(name) for name in names)
+        return found if len(names) > 1 else (found,)
+
+    return read
+
+
+class _Network:
+    """One watched network: its cells' attributes, and their modes."""
+
+    def __init__(self, role: str, cell: nn.Cell) -> None:
+        self.role = role
+        self.cell = weakref.ref(cell, self._forget)
+        self.phases: list[str] = []
+        self.content: dict[str, Any] = {"role": role, "phases": [], "class": type(cell).__name__}
+        self.broken = False
+        self.step: int | None = None  # of the last look at its attributes
+        self._cells_looked: list[_Cell] = []
+        self._dicts: list[dict[str, Any]] = []
+        self._root: dict[str, Any] = {}
+
+    def _forget(self, _: object) -> None:
+        """Let go of the cells' attributes: the network is gone."""
+        self._cells_looked, self._dicts, self._root = [], [], {}
+
+    def look(self, root: nn.Cell) -> list[nn.Cell]:
+        """Take all attributes of all cells as they are now; return the optimizers among them."""
+        cells = named_cells(root)
+        optimizers = [cell for cell in cells.values() if is_optimizer(cell)]
+        inside = {id(c) for optimizer in optimizers for c in named_cells(optimizer).values()}
+        cells = {name: cell for name, cell in cells.items() if id(cell) not in inside}
+        groups: dict[str, dict[str, Any]] = {}
+        left = MAX_VALUES
+        self._cells_looked = []
+        for name, cell in cells.items():
+            attributes = dict(list(cell_attributes(cell).items())[:left])
+            left -= len(attributes)
+            kind = type(cell).__name__
+            key = f"{kind} {attributes}"
+            group = groups.setdefault(key, {"class": kind, "attributes": attributes, "cells": []})
+            group["cells"].append(name)
+            names = [a for a in plain_attributes(cell) if a in attributes]
+            if names:
+                self._cells_looked.append(_Cell(name, vars(cell), names))
+        self._cells = list(groups.values())
+        self._dicts = [vars(cell) for cell in cells.values()]
+        self._names = list(cells)
+        self._around = _around(self._names)
+        self._root = vars(cells.get(ROOT_NAME, root))
+        self._changes: list[dict[str, Any]] = []
+        self._counts: dict[tuple[str, str], int] = {}
+        self._whole = left > 0
+        self._class = type(root).__name__
+        self._training = self.training
+        self.renew()
+        return optimizers
+
+    def renew(self) -> None:
+        """Make the content for the manifest anew."""
+        self.content = {
+            "role": self.role,
+            "phases": list(self.phases),
+            "class": self._class,
+            "training": self._training,
+            "cells": self._cells,
+            **({"changes": list(self._changes)} if self._changes else {}),
+            **({} if self._whole else {"cut_at": MAX_VALUES}),
+        }
+
+    def note_changes(self, step: int, phase: str) -> bool:
+        """Note the attributes that are other objects than at the last look, and other values."""
+        self.step = step
+        noted = False
+        for cell in self._cells_looked:
+            if cell.read(cell.own) == cell.values:
+                continue
+            for name, value in cell.changed():
+                count = self._counts.get((cell.name, name), 0)
+                if len(self._changes) >= MAX_CHANGES or count >= _MAX_OF_ONE:
+                    continue
+                self._counts[cell.name, name] = count + 1
+                at = {"step": step, "phase": phase, "cell": cell.name, "name": name}
+                self._changes.append({**at, "value": _shown(name, value)})
+                noted = True
+        if noted:
+            self.renew()
+        return noted
+
+    @property
+    def training(self) -> bool:
+        """Whether the network as a whole is in training mode."""
+        return bool(self._root.get("training"))
+
+    def modes(self) -> list[bool]:
+        """Return each cell's mode, in the order of the cells."""
+        return [bool(own.get("training")) for own in self._dicts]
+
+    def modes_named(self, modes: list[bool]) -> dict[str, Any]:
+        """Return the root's mode, and those cells whose mode is not that of the cell around."""
+        others = {
+            name: training
+            for name, training, around in zip(self._names, modes, self._around)
+            if around is not None and training is not modes[around]
+        }
+        return {"training": self.training, **({"others": others} if others else {})}
+
+
+def _shown(name: str, value: Any) -> Any:
+    plain = plain_value(name, value)
+    return plain if isinstance(plain, (bool, int, float, str, list, type(None))) else None
+
+
+def _around(names: list[str]) -> list[int | None]:
+    """Return for each cell where the nearest one around it stands; None for the root."""
+    positions = {name: i for i, name in enumerate(names)}
+    found: list[int | None] = []
+    for name in names:
+        around = name
+        while "." in around:
+            around = around.rpartition(".")[0]
+            if around in positions:
+                break
+        else:
+            around = ROOT_NAME
+        found.append(None if around == name else positions.get(around))
+    return found
+
+
+class _Modes:
+    """In which mode one phase ran, and when that changed."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.changes: list[dict[str, Any]] = []
+        self._last: tuple[Any, ...] = ()
+
+    def note(self, step: int, network: _Network, *, first: bool) -> bool:
+        """Note the mode if it is another one; of openings that are not the step's first, look at
+        the root alone."""
+        self.step = step
+        if not first and self._last[:1] == (network.training,):
+            return False
+        modes = network.modes()
+        now = (network.training, id(network), modes)
+        if now == self._last:
+            return False
+        self._last = now
+        named = network.modes_named(modes)
+        last = {key: value for key, value in (self.changes or [{}])[-1].items() if key != "step"}
+        if named == last or len(self.changes) >= MAX_CHANGES:
+            return False
+        self.changes.append({"step": step, **named})
+        return True
+
+
+class _Optimizer:
+    """One optimizer: its settings, and the learning rates that changed."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        self.cell = weakref.ref(cell)
+        self._class = type(cell).__name__
+        self._settings = optimizer_settings(cell)
+        self._rates = learning_rates(cell, _MAX_READ)
+        self._step: int | None = None
+        self._changes: list[dict[str, Any]] = []
+
+    def content(self) -> dict[str, Any]:
+        """Return what the manifest holds of it."""
+        changes = {"changes": list(self._changes)} if self._changes else {}
+        return {"class": self._class, "settings": self._settings, **changes}
+
+    def note_changes(self, step: int, *, again: bool) -> bool:
+        """Note learning rates, and other settings of groups, that are not those of before.
+
+        Args:
+            again: look also where this step has looked already.
+        """
+        cell = self.cell()
+        if cell is None or (step == self._step and not again):
+            return False
+        self._step = step
+        now = learning_rates(cell, _MAX_READ)
+        changed = {name: value for name, value in now.items() if self._rates.get(name) != value}
+        self._rates = now
+        if len(self._changes) >= MAX_CHANGES:
+            return False
+        self._changes += [{"step": step, "name": n, "value": v} for n, v in changed.items()]
+        return bool(changed)

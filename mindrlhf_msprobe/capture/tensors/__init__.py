@@ -1,0 +1,1 @@
+"""Nested values → leaves → statistics and fingerprints."""

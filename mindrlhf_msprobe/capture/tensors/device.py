@@ -1,0 +1,188 @@
+"""Statistics and fingerprints reduced where the tensors are, and read back together.
+
+On an accelerator, bringing every tensor to the host would wait for the device every time. Here each
+tensor is reduced to a few numbers by operators queued behind those of the training, so that they
+see its value of that moment; the numbers of a whole phase are stacked and fetched at once. What is
+found agrees with summary.py on the host to rounding; fingerprints have an algorithm of their own.
+
+Tried on CPU; not yet run on Ascend.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore as ms
+from mindspore import Tensor, ops
+
+from mindrlhf_msprobe.capture.framework.private import API
+from mindrlhf_msprobe.storage.leaves import Leaf
+
+FINGERPRINT_ALGORITHM = "fmix32x2"
+
+# Murmur3's finaliser (Austin Appleby, public domain), on bits that were mixed with their position.
+_POSITION = (-1640531527, 668265263)  # odd: the golden ratio and a prime of xxHash, as int32
+_FACTORS = (-2048144789, -1028477387)
+_SHIFTS = (16, 13, 16)
+_WORD = {1: ms.uint8, 2: ms.int16, 4: ms.int32, 8: ms.int32, 16: ms.int32}
+_FLOATS = ("max", "min", "mean", "norm")
+_MASK = 0xFFFFFFFF
+
+
+def can_fingerprint() -> bool:
+    """Tell whether this MindSpore reads a tensor's bits on the device (`Tensor.view(dtype)`)."""
+    return hasattr(ops.auto_generate, "ViewDtype")
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """One tensor whose numbers are still on the device.
+
+    Attributes:
+        floats: max, min, mean and norm of a tensor of floats: float32, float64 of one of float64.
+        integers: how many are NaN, how many infinite; max and min of integers; the fingerprint.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    floats: Tensor | None
+    integers: Tensor | None
+
+
+class DeviceSummaries:
+    """Reduces tensors one by one and reads the results of all of them at once.
+
+    Args:
+        fingerprint: whether fingerprints are computed; needs `can_fingerprint()`.
+    """
+
+    def __init__(self, *, fingerprint: bool) -> None:
+        self._fingerprint = fingerprint
+        self._pending: list[_Pending] = []
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, tensor: Tensor) -> int:
+        """Queue the reductions of a tensor and return its number among those not read yet."""
+        with API._no_grad():
+            self._pending.append(self._reduced(tensor))
+        return len(self._pending) - 1
+
+    def read(self) -> list[Leaf]:
+        """Fetch what was found of all tensors, in one transfer a dtype, and forget them."""
+        pending, self._pending = self._pending, []
+        found = [p.floats for p in pending if p.floats is not None]
+        with API._no_grad():
+            floats = {
+                dtype: _fetched([f for f in found if f.dtype == dtype])
+                for dtype in dict.fromkeys([ms.float32, *(f.dtype for f in found)])
+            }
+            integers = _fetched([p.integers for p in pending if p.integers is not None])
+        return [
+            self._leaf(
+                p,
+                [next(floats[p.floats.dtype]) for _ in _FLOATS] if p.floats is not None else None,
+                [int(next(integers)) for _ in range(p.integers.size)]
+                if p.integers is not None
+                else [],
+            )
+            for p in pending
+        ]
+
+    def _reduced(self, tensor: Tensor) -> _Pending:
+        dtype, shape = str(tensor.dtype), tuple(tensor.shape)
+        if tensor.size == 0:
+            return _Pending(dtype, shape, None, None)
+        flat = tensor.reshape(-1)
+        floats = None
+        counts: list[Tensor] = []
+        wide = ms.float64 if dtype in ("Float64", "Complex128") else ms.float32
+        if tensor.is_complex():
+            values = ops.abs(flat).astype(wide)
+        elif tensor.is_floating_point():
+            values = flat.astype(wide)
+        else:
+            values = None
+        if values is not None:
+            floats = _reduce_floats(values)
+            counts = [
+                ops.isnan(values).astype(ms.int32).sum(),
+                ops.isinf(values).astype(ms.int32).sum(),
+            ]
+        else:
+            exact = flat.astype(ms.int64)
+            counts = [exact.max(), exact.min()]
+            if tensor.dtype != ms.bool_:
+                floats = _reduce_floats(flat.astype(ms.float32))
+        if self._fingerprint:
+            counts += [_hash(_words(flat), position) for position in _POSITION]
+        return _Pending(dtype, shape, floats, ops.stack([c.astype(ms.int64) for c in counts]))
+
+    def _leaf(self, p: _Pending, floats: Sequence[float] | None, integers: list[int]) -> Leaf:
+        leaf: dict[str, Any] = {"type": "mindspore.Tensor", "dtype": p.dtype, "shape": p.shape}
+        if not integers:
+            empty = _named(p.dtype, p.shape, [0] * len(_POSITION)) if self._fingerprint else None
+            return Leaf(**leaf, nan_count=0, inf_count=0, fingerprint=empty)
+        first, second, *words = integers
+        if p.dtype == "Bool":
+            leaf |= {"max": bool(first), "min": bool(second), "nan_count": 0, "inf_count": 0}
+        elif "Int" in p.dtype:
+            assert floats is not None
+            leaf |= dict(zip(_FLOATS, map(float, floats)))
+            leaf |= {"max": first, "min": second, "nan_count": 0, "inf_count": 0}
+        else:
+            assert floats is not None
+            found = [math.nan] * len(_FLOATS) if first else list(map(float, floats))
+            leaf |= dict(zip(_FLOATS, found)) | {"nan_count": first, "inf_count": second}
+        if words:
+            leaf["fingerprint"] = _named(p.dtype, p.shape, words)
+        return Leaf(**leaf)
+
+
+def _reduce_floats(values: Tensor) -> Tensor:
+    """Return max, min, mean and L2 norm of floats, as a tensor of shape (4,) of their dtype.
+
+    The norm is taken of the values over the largest of them, so that no square overflows; so is
+    the mean of float64, for which the host takes care of that, too.
+    """
+    largest, smallest = values.max(), values.min()
+    size = ops.maximum(ops.abs(largest), ops.abs(smallest))
+    scale = ops.select(ops.logical_and(size > 0, ops.isfinite(size)), size, ops.ones_like(size))
+    scaled = values / scale
+    norm = ops.sqrt((scaled * scaled).sum()) * scale
+    mean = scaled.mean() * scale if values.dtype == ms.float64 else values.mean()
+    return ops.stack([largest, smallest, mean, norm])
+
+
+def _words(flat: Tensor) -> Tensor:
+    """Return a flat tensor's bits as int32: a word an element, or one for each 4 of its bytes."""
+    if flat.dtype == ms.bool_:
+        return flat.astype(ms.int32)
+    return flat.view(_WORD[flat.itemsize]).astype(ms.int32)
+
+
+def _hash(words: Tensor, position: int) -> Tensor:
+    mixed = ops.bitwise_xor(words, ops.arange(1, words.size + 1).astype(ms.int32) * position)
+    for shift, factor in zip(_SHIFTS, (*_FACTORS, None)):
+        low = ops.bitwise_and(
+            ops.bitwise_right_shift(mixed, Tensor(shift, ms.int32)),
+            Tensor((1 << (32 - shift)) - 1, ms.int32),
+        )
+        mixed = ops.bitwise_xor(mixed, low)
+        mixed = mixed if factor is None else mixed * factor
+    return mixed.sum()
+
+
+def _fetched(parts: list[Tensor]) -> Any:
+    """Return an iterator over the numbers of all parts, brought to the host in one transfer."""
+    return iter(ops.cat(parts).asnumpy().tolist() if parts else ())
+
+
+def _named(dtype: str, shape: tuple[int, ...], words: Sequence[int]) -> str:
+    kind = zlib.crc32(f"{dtype}{list(shape)}".encode())
+    return f"{FINGERPRINT_ALGORITHM}:" + "".join(f"{word & _MASK:08x}" for word in (kind, *words))

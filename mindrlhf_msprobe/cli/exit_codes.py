@@ -1,0 +1,34 @@
+"""How a command answers: exit codes, and results on stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mindrlhf_msprobe.common.printable import printable, printable_json, printable_lines
+
+SAME = 0
+DIVERGED = 1
+UNDECIDED = 2
+
+
+def complain(command: str, message: object, *, lines: bool = False) -> None:
+    """Print a message on stderr, on one line unless it is meant to have several."""
+    shown = printable_lines(str(message)) if lines else printable(str(message))
+    print(f"mindrlhf-msprobe {command}: {shown}", file=sys.stderr)
+
+
+def answer(text: str, code: int, *, as_json: bool = False) -> int:
+    """Print what was found and return the exit code, also where nobody reads to the end."""
+    try:
+        print(printable_json(text) if as_json else printable_lines(text), flush=True)
+    except BrokenPipeError:
+        close_stdout()
+    return code
+
+
+def close_stdout() -> None:
+    """Let go what stdout still holds: it would raise once more when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,426 @@
+"""Runs the plan of a comparison: in this process, on local workers, or on a Ray cluster.
+
+The work is a list of places (one step of one rank each). A place with large tensors comes back
+with pairs that are still to be compared; they are put together into chunks of about equal size, of
+which every worker takes the next. A pair that is large by itself comes back with what is asked of
+its elements; that is answered span by span, and then the pair is judged. Whoever does the work, the
+result is the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.metrics.spans import Cut, Gathering, Part, answer_span
+from mindrlhf_msprobe.comparison.steps.folding import Folding
+from mindrlhf_msprobe.comparison.steps.step_of_rank import (
+    Asked,
+    Job,
+    Judged,
+    JudgedPlace,
+    PairWork,
+    judge_or_ask,
+    judge_place,
+)
+from mindrlhf_msprobe.findings import Finding, Side, Status
+
+#: Called with (records done, records known so far, or estimated) as the comparison proceeds.
+Progress = Callable[[int, int], None]
+
+_BYTES_OF_A_PLACE = 1 << 20  # what reading a place takes, as so many bytes of tensors
+_WORTH_SECONDS = 0.1  # of work for one process that make it worth while to start others
+
+
+@dataclass(frozen=True)
+class PlaceTask:
+    """Compare one place.
+
+    Attributes:
+        fold: let what agrees be counted, and hand back what does not.
+    """
+
+    step: int
+    rank: int
+    fold: bool = False
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells the task from all others."""
+        return self.step, self.rank
+
+
+@dataclass(frozen=True)
+class ChunkTask:
+    """Compare some pairs, of one or of several places."""
+
+    works: tuple[PairWork, ...]
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells the task from all others, if it is of one pair."""
+        work = self.works[0]
+        return work.step, work.rank, work.index
+
+
+@dataclass(frozen=True)
+class SpanTask:
+    """Compare one span of a large pair."""
+
+    work: PairWork
+    cut: Cut
+    number: int
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells the task from all others."""
+        return (*self.question, self.number)
+
+    @property
+    def question(self) -> tuple[int, ...]:
+        """What tells the question from all others: the pair, and how many came before."""
+        return self.work.step, self.work.rank, self.work.index, len(self.work.answers)
+
+
+Task = PlaceTask | ChunkTask | SpanTask
+Result = JudgedPlace | tuple["Judged | Asked", ...] | Part
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A task whose worker died, or could not do it."""
+
+    reason: str
+
+
+def perform(job: Job, task: Task) -> Result | Failure:
+    """Do one task; what goes wrong in it is its result, so that nothing else is lost."""
+    try:
+        if isinstance(task, PlaceTask):
+            place = judge_place(job, task.step, task.rank, wholesale=task.fold)
+            if not place.waiting:
+                place.finish()
+                if task.fold:
+                    place.fold()
+            return place
+        if isinstance(task, SpanTask):
+            return answer_span(task.cut, task.number)
+        return tuple(judge_or_ask(job, work) for work in task.works)
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}")
+
+
+class Engine(Protocol):
+    """Does tasks, several at once, in any order.
+
+    Attributes:
+        capacity: how many tasks it takes at once, at most.
+    """
+
+    capacity: int
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has begun to work; until then, others had better do the tasks."""
+
+    def expect(self, tasks: int) -> None:
+        """Get ready for so many tasks at once, as far as the capacity allows."""
+
+    def submit(self, task: Task) -> None:
+        """Begin a task."""
+
+    def next_result(self) -> tuple[Task, Result | Failure]:
+        """Wait for any task that was begun and return what became of it."""
+
+    def close(self) -> None:
+        """End all workers; tasks that were begun are abandoned."""
+
+
+class ThisProcess:
+    """Does one task at a time, in this process."""
+
+    capacity = 1
+    ready = True
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._tasks: deque[Task] = deque()
+
+    def expect(self, tasks: int) -> None:
+        """There is but this process."""
+
+    def submit(self, task: Task) -> None:
+        """Begin a task."""
+        self._tasks.append(task)
+
+    def next_result(self) -> tuple[Task, Result | Failure]:
+        """Do the task that was begun first."""
+        task = self._tasks.popleft()
+        return task, perform(self._job, task)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+def run(
+    job: Job,
+    places: Sequence[tuple[int, int]],
+    start_workers: Callable[[], Engine] | None,
+    progress: Progress | None = None,
+    *,
+    at_once: bool = False,
+    meanwhile: Callable[[], object] | None = None,
+    folding: Folding | None = None,
+) -> list[JudgedPlace]:
+    """Compare all places and return what was found, in their order.
+
+    Args:
+        folding: decides which findings are let go of; None: none.
+        start_workers: returns the engine that takes over when there is so much to do that it is
+            worth while; None: this process does it all.
+        at_once: start it whatever there is to do.
+        meanwhile: called in a thread once the workers are busy.
+    """
+    schedule = _Schedule(places, progress, folding or Folding(None, len(places)), job.span_bytes)
+    here: Engine = ThisProcess(job)
+    workers: Engine | None = None
+    began = time.monotonic()
+    try:
+        while not schedule.finished:
+            left = schedule.seconds_left(time.monotonic() - began)
+            if workers is None and start_workers and (at_once or left > _WORTH_SECONDS):
+                workers = start_workers()
+            if workers is not None:
+                workers.expect(schedule.tasks_left)
+            # What was begun is waited for where it was begun, even if no worker is left there.
+            begun = at_once or schedule.running > 0
+            theirs = workers is not None and (begun or workers.ready)
+            engine = workers if workers is not None and theirs else here
+            while schedule.ready and schedule.running < engine.capacity:
+                engine.submit(schedule.next_task(engine.capacity))
+            if meanwhile is not None and engine is workers:
+                threading.Thread(target=meanwhile, daemon=True).start()
+                meanwhile = None
+            schedule.done(*engine.next_result())
+    finally:
+        if workers is not None:
+            workers.close()
+    return schedule.results()
+
+
+class _Schedule:
+    """Which tasks are left, and what came of those that are done."""
+
+    def __init__(
+        self,
+        places: Sequence[tuple[int, int]],
+        progress: Progress | None,
+        folding: Folding,
+        chunk_bytes: int,
+    ) -> None:
+        self._places = list(places)
+        self._chunk_bytes = chunk_bytes
+        self._folding = folding
+        self._tasks: deque[Task] = deque(PlaceTask(*place) for place in places)
+        self._waiting: deque[PairWork] = deque()
+        self._begun: deque[ChunkTask | SpanTask] = deque()  # what is left of large pairs
+        self._gatherings: dict[tuple[int, ...], Gathering] = {}
+        self._judged: dict[tuple[int, int], JudgedPlace] = {}
+        self._open: dict[tuple[int, int], int] = {}
+        self._failed_once: dict[tuple[int, ...], str] = {}
+        self._progress = progress
+        self._waiting_bytes = self._span_bytes = self._bytes_done = 0
+        self._records = self._records_done = 0
+        self.running = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a task that can begin now."""
+        return bool(self._tasks or self._waiting or self._begun)
+
+    @property
+    def tasks_left(self) -> int:
+        """Return into how many tasks everything that is known to be left can be cut."""
+        return len(self._tasks) + len(self._waiting) + len(self._begun) + self.running
+
+    def seconds_left(self, spent: float) -> float:
+        """Estimate how long one process would still take, from the time it has taken so far."""
+        places = len(self._judged)
+        if not places or spent < _WORTH_SECONDS / 10:
+            return 0.0
+        done = places * _BYTES_OF_A_PLACE + self._bytes_done
+        waiting = self._waiting_bytes + self._span_bytes
+        left = (len(self._places) - places) * (done + waiting) / places
+        return spent * (left + waiting) / done
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything is done."""
+        return not (self.ready or self.running)
+
+    def next_task(self, workers: int) -> Task:
+        """Return the next task; pairs that wait come first, so that few of them are held."""
+        self.running += 1
+        if self._begun:
+            begun = self._begun.popleft()
+            if isinstance(begun, SpanTask):
+                size = begun.cut.bytes(begun.number)
+                self._span_bytes -= size
+                self._bytes_done += size
+            return begun
+        if self._waiting:
+            return self._next_chunk(workers)
+        task = self._tasks.popleft()
+        if isinstance(task, PlaceTask) and self._folding.is_likely:
+            return replace(task, fold=True)
+        return task
+
+    def _next_chunk(self, workers: int) -> ChunkTask:
+        """Put pairs together until they make a chunk, a smaller one when little is left."""
+        size = min(self._chunk_bytes, self._waiting_bytes // workers)
+        works = [self._waiting.popleft()]
+        total = works[0].bytes
+        while self._waiting and total + self._waiting[0].bytes <= size:
+            works.append(self._waiting.popleft())
+            total += works[-1].bytes
+        self._waiting_bytes -= total
+        self._bytes_done += total
+        return ChunkTask(tuple(works))
+
+    def done(self, task: Task, result: Result | Failure) -> None:
+        """Take in what became of a task."""
+        self.running -= 1
+        if isinstance(result, Failure):
+            self._failed(task, result)
+        elif isinstance(result, JudgedPlace):
+            self._place_done(result)
+        elif isinstance(result, tuple):
+            for judged in result:
+                if isinstance(judged, Judged):
+                    self._settle(judged)
+                else:
+                    self._begin(judged)
+        else:
+            assert isinstance(task, SpanTask)
+            self._span_done(task, result)
+        if self._progress is not None:
+            known = len(self._judged)
+            total = self._records * len(self._places) // max(1, known)
+            self._progress(self._records_done, max(total, self._records))
+
+    def _place_done(self, place: JudgedPlace) -> None:
+        at = place.step, place.rank
+        self._judged[at] = place
+        self._open[at] = len(place.waiting)
+        self._records += place.records
+        self._records_done += place.records - len(place.waiting)
+        self._waiting.extend(place.waiting)
+        self._waiting_bytes += sum(work.bytes for work in place.waiting)
+        waits = bool(place.waiting)
+        place.waiting = ()
+        self._folding.came(place)
+        if not waits:
+            self._folding.finished(place)
+
+    def _settle(self, judged: Judged) -> None:
+        at = judged.step, judged.rank
+        self._judged[at].settle(judged)
+        self._open[at] -= 1
+        self._records_done += 1
+        if not self._open[at]:
+            self._judged[at].finish()
+            self._folding.finished(self._judged[at])
+
+    def _begin(self, asked: Asked) -> None:
+        """Have a large pair compared span by span."""
+        work, cut = asked.work, asked.cut
+        tasks = [SpanTask(work, cut, number) for number in range(len(cut))]
+        self._gatherings[tasks[0].question] = Gathering(cut)
+        self._begun.extend(tasks)
+        size = sum(map(cut.bytes, range(len(cut))))
+        self._span_bytes += size
+        self._bytes_done = max(0, self._bytes_done - size)
+
+    def _span_done(self, task: SpanTask, part: Part) -> None:
+        gathering = self._gatherings.get(task.question)
+        if gathering is None:  # the answer is known, or given up, already
+            return
+        answer = gathering.add(task.number, part)
+        if answer is not None:
+            known = *task.work.answers, (task.cut.question.key, answer)
+            self._judge_again(task, replace(task.work, answers=known))
+
+    def _judge_again(self, task: SpanTask, work: PairWork) -> None:
+        """Have a pair judged with what is known now; what is left of its spans is not compared."""
+        del self._gatherings[task.question]
+        left: deque[ChunkTask | SpanTask] = deque()
+        for other in self._begun:
+            if isinstance(other, SpanTask) and other.question == task.question:
+                self._span_bytes -= other.cut.bytes(other.number)
+            else:
+                left.append(other)
+        self._begun = left
+        self._begun.appendleft(ChunkTask((work,)))
+
+    def _failed(self, task: Task, failure: Failure) -> None:
+        """Do a task that failed once more, in smaller parts, before giving it up."""
+        if isinstance(task, ChunkTask) and len(task.works) > 1:
+            half = len(task.works) // 2
+            self._tasks.extendleft((ChunkTask(task.works[half:]), ChunkTask(task.works[:half])))
+        elif isinstance(task, SpanTask) and task.question not in self._gatherings:
+            return  # the answer is known, or given up, already
+        elif task.key not in self._failed_once:
+            self._failed_once[task.key] = failure.reason
+            if isinstance(task, SpanTask):
+                self._begun.appendleft(task)
+                self._span_bytes += task.cut.bytes(task.number)
+            else:
+                self._tasks.appendleft(task)
+        else:
+            note = _note_on_two(self._failed_once[task.key], failure.reason)
+            if isinstance(task, SpanTask):
+                self._judge_again(task, replace(task.work, answers=(), given_up=note))
+            elif isinstance(task, ChunkTask):
+                self._settle(Judged.of(task.works[0], Status.UNREADABLE, None, note, ""))
+            else:
+                self._place_done(_given_up(task, note))
+
+    def results(self) -> list[JudgedPlace]:
+        """Return what was found, in the order of the places."""
+        return [self._judged[place] for place in self._places]
+
+
+def _note_on_two(first: str, second: str) -> str:
+    """Say why something was given up after two tries."""
+    why = f"each time {first}" if first == second else f"first {first}, then {second}"
+    return f"it could not be compared, in two tries: {why}"
+
+
+def _given_up(task: PlaceTask, note: str) -> JudgedPlace:
+    """Return a place of which nothing could be compared: one unreadable finding."""
+    finding = Finding(
+        record=f"step {task.step}, rank {task.rank}",
+        status=Status.UNREADABLE,
+        step=task.step,
+        rank=task.rank,
+        phase=None,
+        io="input",
+        path="",
+        a=Side(),
+        b=Side(),
+        note=note,
+    )
+    place = JudgedPlace(task.step, task.rank, [finding], [(0, 0)])
+    place.finish()
+    return place
+
+
+def merged_problems(places: Iterable[JudgedPlace], side: int) -> list[str]:
+    """Return what could not be read of one run, once each, in the order of the places."""
+    found = (problem for place in places if place.problems for problem in place.problems[side])
+    return list(dict.fromkeys(found))

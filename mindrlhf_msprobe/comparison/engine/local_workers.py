@@ -1,0 +1,197 @@
+"""Local workers: processes of this machine; one that dies takes only its task along."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import time
+from collections import deque
+
+from mindrlhf_msprobe.common.cores import available_cores
+from mindrlhf_msprobe.comparison.engine import worker_start as processes
+from mindrlhf_msprobe.comparison.engine.executor import (
+    Failure,
+    Result,
+    Task,
+    perform,
+)
+from mindrlhf_msprobe.comparison.engine.worker_process import receive, send
+from mindrlhf_msprobe.comparison.engine.worker_start import Process
+from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
+
+_KILLED_SECONDS = 10.0  # within which a process that was killed ends
+_MOST_START_FAILURES = 3
+_MOST_FOR_A_CORE = 4  # workers, beyond which nothing is gained even on a slow disk
+_STOPPED_SECONDS = 30.0  # after which a worker that was stopped is given up
+_LOOK_SECONDS = 1.0  # between two looks whether one was
+_ENDED_BY = {
+    "SIGKILL": "SIGKILL, as when memory does not suffice",
+    "SIGBUS": "SIGBUS: a file shrank or could not be read on",
+}
+
+
+class LocalWorkers:
+    """Does tasks in processes of this machine, which are started as there is work for them.
+
+    Args:
+        count: how many at most; never more than a few for each core.
+    """
+
+    def __init__(self, job: Job, count: int) -> None:
+        self.capacity = min(count, _MOST_FOR_A_CORE * available_cores())
+        self._job = job
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        self._lost: deque[tuple[Task, Failure]] = deque()
+        self._here: deque[Task] = deque()  # when no worker can be started
+        self._start_failures = 0
+
+    def expect(self, tasks: int) -> None:
+        """Start workers until there is one for each of so many tasks."""
+        wanted = min(tasks, self.capacity)
+        while len(self._workers) < wanted and self._start_failures < _MOST_START_FAILURES:
+            self._start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether any worker has answered, or none can be started."""
+        while not any(worker.ready for worker in self._workers):
+            answers = self._selector.select(timeout=0) if self._workers else []
+            if not answers:
+                break
+            for key, _ in answers:
+                self._take(key.data)
+        return not self._workers or any(worker.ready for worker in self._workers)
+
+    def submit(self, task: Task) -> None:
+        """Begin a task on a worker that has none."""
+        free = [worker for worker in self._workers if worker.task is None]
+        worker = next((worker for worker in free if worker.ready), free[0] if free else None)
+        if worker is None:
+            self._here.append(task)
+            return
+        try:
+            worker.begin(task)
+        except OSError:  # it is dead
+            self._bury(worker)
+
+    def next_result(self) -> tuple[Task, Result | Failure]:
+        """Wait for any task that was begun and return what became of it."""
+        while True:
+            if self._lost:
+                return self._lost.popleft()
+            if self._here:
+                task = self._here.popleft()
+                return task, perform(self._job, task)
+            answers = self._selector.select(_LOOK_SECONDS)
+            for key, _ in answers:
+                done = self._take(key.data)
+                if done is not None:
+                    return done
+            if not answers:
+                self._bury_stopped()
+
+    def close(self) -> None:
+        """End all workers at once."""
+        for worker in self._workers:
+            worker.kill()
+        self._workers.clear()
+        self._selector.close()
+
+    def _take(self, worker: _Worker) -> tuple[Task, Result | Failure] | None:
+        try:
+            message = receive(worker.results)
+        except (EOFError, OSError):
+            self._bury(worker)
+            return None
+        if not worker.ready:  # its first message only says that it runs
+            worker.ready = True
+            return None
+        task, worker.task = worker.task, None
+        assert task is not None
+        return task, message
+
+    def _start(self) -> None:
+        pipes = [pipe.fileno() for w in self._workers for pipe in (w.tasks, w.results)]
+        try:
+            worker = _Worker(processes.start(self._job, pipes))
+        except OSError:  # no more processes, or no more memory for them
+            self._start_failures += 1
+            return
+        self._workers.append(worker)
+        self._selector.register(worker.results, selectors.EVENT_READ, worker)
+
+    def _bury_stopped(self) -> None:
+        """Give up those that were stopped and that nobody lets go on."""
+        for worker in [worker for worker in self._workers if worker.task is not None]:
+            if worker.stopped_for() >= _STOPPED_SECONDS:
+                self._bury(worker, "was stopped, and did not go on")
+
+    def _bury(self, worker: _Worker, why: str = "") -> None:
+        """Remove a worker that died, or is given up, and start another one in its place."""
+        self._workers.remove(worker)
+        self._selector.unregister(worker.results)
+        reason = worker.kill(patience=0.0 if why else 1.0)
+        reason = why or reason
+        if worker.task is not None and worker.ready:
+            self._lost.append((worker.task, Failure(f"the worker that compared it {reason}")))
+        elif worker.task is not None:  # it never began
+            self._here.append(worker.task)
+        self._start_failures = 0 if worker.ready else self._start_failures + 1
+        if self._start_failures < _MOST_START_FAILURES:
+            self._start()
+
+
+class _Worker:
+    """One worker process.
+
+    Attributes:
+        ready: whether it has answered.
+        task: what it does now, or None.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.ready = False
+        self.task: Task | None = None
+        self._process = process
+        self._stopped = 0.0
+        self._looked = time.monotonic()
+        self.tasks, self.results = process.tasks, process.results
+
+    def begin(self, task: Task) -> None:
+        """Hand it a task."""
+        self.task = task
+        send(self.tasks, task)
+
+    def stopped_for(self) -> float:
+        """Return for how many seconds it has been seen stopped, at every look.
+
+        The time between two looks counts no more than it should have been, so that nothing is
+        amiss if this process was stopped as well.
+        """
+        since, self._looked = self._looked, time.monotonic()
+        if processes.is_stopped(self._process.pid):
+            self._stopped += min(self._looked - since, 2 * _LOOK_SECONDS)
+        else:
+            self._stopped = 0.0
+        return self._stopped
+
+    def kill(self, patience: float = 0.0) -> str:
+        """End it, if it still runs after `patience` seconds, and say how it had ended."""
+        code = self._process.wait(patience)
+        if code is None:
+            self._process.kill()
+            code = self._process.wait(_KILLED_SECONDS)
+        for pipe in (self.tasks, self.results):
+            with contextlib.suppress(OSError):  # what was not yet written is for nobody
+                pipe.close()
+        if code is None:  # it hangs in the kernel, waiting for a dead disk
+            return "does not answer"
+        if code == processes.UNKNOWN_CODE:
+            return "ended early (it is not known how: SIGCHLD is ignored here)"
+        if code < 0:
+            known = {number.value: number.name for number in signal.Signals}
+            name = known.get(-code, f"signal {-code}")
+            return f"was killed ({_ENDED_BY.get(name, name)})"
+        return f"ended early (exit code {code})"

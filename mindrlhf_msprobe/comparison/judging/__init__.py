@@ -1,0 +1,1 @@
+"""A pair of records → its status and its numbers."""

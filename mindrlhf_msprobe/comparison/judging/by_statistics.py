@@ -1,0 +1,227 @@
+"""Two tensors of which only statistics and fingerprints were recorded → their status.
+
+What is not finite says nothing about what is: one NaN makes all statistics NaN, and infinite
+elements, or sums that overflowed, leave little of them. So nothing that is not finite is ever
+within a tolerance, a rounding or the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from mindrlhf_msprobe.comparison.judging.against_msprobe import may_be_equal, of_two_tools
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite, is_number
+from mindrlhf_msprobe.comparison.judging.non_finite import Counts, one_sided_words
+from mindrlhf_msprobe.findings import Metrics, Status
+from mindrlhf_msprobe.storage.leaves import Leaf
+
+STATISTICS = ("max", "min", "mean", "norm")
+_BY_STATISTICS = "by statistics only: they never prove identity"
+
+#: (status, metrics, note)
+Judgement = tuple[Status, "Metrics | None", str]
+
+
+def judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
+    """Compare two tensors of one shape by their fingerprints, else by their statistics."""
+    if same_fingerprint(a, b):
+        if _equal(a.max, b.max) and _equal(a.min, b.min) and not _unlike_counts(a, b):
+            return Status.IDENTICAL, None, ""
+        return Status.DIFFERENT, None, "the fingerprints are equal, but max or min is not"
+    if math.prod(a.shape or ()) == 0:
+        return Status.IDENTICAL, None, "no elements"
+    counts = _counts(a, b)
+    if sum(counts[0]) != sum(counts[1]):
+        return Status.NON_FINITE, None, one_sided_words(*counts)
+    statistics = _Statistics(a, b)
+    if comparable_fingerprints(a, b) is not None and a.dtype == b.dtype:
+        return _judge_unlike_bytes(a, b, statistics, tolerance)
+    if not statistics.known:
+        return Status.UNREADABLE, None, "neither statistics nor comparable fingerprints"
+    if of_two_tools(a, b) and not statistics.equal:
+        return _judge_two_tools(a, b, statistics, tolerance)
+    if not statistics.finite:
+        return _judge_non_finite(a, b, statistics)
+    if statistics.equal:
+        return Status.WITHIN_TOLERANCE, None, _BY_STATISTICS
+    return _judge_close(a, b, statistics, tolerance)
+
+
+class _Statistics:
+    """The statistics of two tensors, side by side.
+
+    Attributes:
+        known: those that are numbers on both sides.
+        whole: neither side has one that the other lacks.
+        equal: all that either side has are equal, NaN beside NaN and the counts included.
+        finite: all are finite on both sides, and no NaN or infinity was counted.
+    """
+
+    def __init__(self, a: Leaf, b: Leaf) -> None:
+        masks = (a.dtype == "Bool") != (b.dtype == "Bool")  # of which there are extremes alone
+        names = STATISTICS[:2] if masks else STATISTICS
+        pairs = [(getattr(a, name), getattr(b, name)) for name in names]
+        self.known = [(x, y) for x, y in pairs if is_number(x) and is_number(y)]
+        self.whole = all(
+            is_number(x) == is_number(y) and (is_number(x) or x == y) for x, y in pairs
+        )
+        same = all(_equal(x, y) for x, y in self.known)
+        self.equal = same and self.whole and not _unlike_counts(a, b)
+        numbers = all(is_finite(x) and is_finite(y) for x, y in self.known)
+        self.finite = numbers and not any(map(any, _counts(a, b)))
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Tell whether all that either side has are within a tolerance; bitwise is none."""
+        usable = self.finite and self.whole and bool(self.known) and not tolerance.bitwise
+        return usable and all(tolerance.allows(x, y) for x, y in self.known)
+
+
+def _judge_unlike_bytes(
+    a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance
+) -> Judgement:
+    """Judge tensors whose fingerprints differ: by how much, only finite statistics can tell."""
+    if _within_rounding(a, b, statistics):
+        return Status.WITHIN_TOLERANCE, None, f"by statistics: {rounded(a, b)}"
+    if statistics.within(tolerance) and _may_be_close(a, b, tolerance):
+        return Status.WITHIN_TOLERANCE, None, "by statistics only: the bytes differ"
+    note = "the fingerprints differ"
+    if statistics.known and not statistics.finite:
+        return Status.DIFFERENT, None, f"{note}; beside NaN or infinity no statistic says how much"
+    equal = statistics.known and statistics.equal
+    return Status.DIFFERENT, None, f"{note}, the statistics are equal" if equal else note
+
+
+def _judge_two_tools(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> Judgement:
+    if _has_nan(a) or _has_nan(b):
+        return _judge_non_finite(a, b, statistics)
+    if may_be_equal(a, b):
+        return Status.WITHIN_TOLERANCE, None, "by statistics of two tools, which round unlike"
+    return _judge_close(a, b, statistics, tolerance)
+
+
+def _judge_non_finite(a: Leaf, b: Leaf, statistics: _Statistics) -> Judgement:
+    """Judge tensors with NaN or infinity on both sides, of which no fingerprint tells more."""
+    size = math.prod(a.shape or ())
+    if a.nan_count == b.nan_count == size:
+        return Status.WITHIN_TOLERANCE, None, "by statistics: every element is NaN on both sides"
+    if _has_nan(a) or _has_nan(b):
+        if _unlike_counts(a, b) or not (_has_nan(a) and _has_nan(b)):
+            return Status.DIFFERENT, None, "NaN beside infinity"
+        why = "NaN on both sides leaves no statistic of the other elements, and no fingerprint of"
+        return Status.UNREADABLE, None, f"{why} one kind is there to tell: not known"
+    if not statistics.equal:
+        return Status.DIFFERENT, None, "by statistics only, with infinities on both sides"
+    if _all_infinite(a) or any(is_finite(x) for x, _ in statistics.known):
+        return Status.WITHIN_TOLERANCE, None, _BY_STATISTICS
+    why = "infinities on both sides leave no statistic of the other elements, and no fingerprint"
+    return Status.UNREADABLE, None, f"{why} of one kind is there to tell: not known"
+
+
+def _judge_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> Judgement:
+    if _within_rounding(a, b, statistics):
+        return Status.WITHIN_TOLERANCE, None, f"by statistics: {rounded(a, b)}"
+    if statistics.within(tolerance):
+        return Status.WITHIN_TOLERANCE, None, _BY_STATISTICS
+    return Status.DIFFERENT, None, "by statistics only"
+
+
+def same_fingerprint(a: Leaf, b: Leaf) -> bool:
+    """Tell whether both hold the same bytes of the same dtype; msprobe's hash knows no dtype."""
+    prints = comparable_fingerprints(a, b)
+    return prints is not None and prints[0] == prints[1] and a.dtype == b.dtype
+
+
+def comparable_fingerprints(a: Leaf, b: Leaf) -> tuple[str, str] | None:
+    """Return the fingerprints of one algorithm that both have: ours first, then msprobe's."""
+    if a.fingerprint is not None and b.fingerprint is not None:
+        prints = a.fingerprint, b.fingerprint
+        if prints[0].partition(":")[0] == prints[1].partition(":")[0]:
+            return prints
+    if a.md5 is not None and b.md5 is not None:
+        return a.md5, b.md5
+    return None
+
+
+def rounding(a: Leaf, b: Leaf) -> float | None:
+    """Return how much an element may differ where one run knows it less exactly than the other."""
+    known = [leaf.rounding for leaf in (a, b) if leaf.rounding is not None]
+    return known[0] if len(known) == 1 and a.dtype == b.dtype else None
+
+
+def rounded(a: Leaf, b: Leaf) -> str:
+    """Say how exactly the one is known."""
+    return f"one is a difference of two gradients, exact to {rounding(a, b):.1e}"
+
+
+def _within_rounding(a: Leaf, b: Leaf, statistics: _Statistics) -> bool:
+    """Tell whether all statistics may be those of tensors whose elements differ by a rounding."""
+    error = rounding(a, b)
+    if error is None or not statistics.known or not statistics.whole or not statistics.finite:
+        return False
+    allowed = Tolerance(atol=error)
+    whole = Tolerance(atol=error * math.sqrt(math.prod(a.shape or ())))
+    return all(
+        (whole if name == "norm" else allowed).allows(getattr(a, name), getattr(b, name))
+        for name in STATISTICS
+        if getattr(a, name) is not None
+    )
+
+
+def _may_be_close(a: Leaf, b: Leaf, tolerance: Tolerance) -> bool:
+    """Tell whether tensors of unlike bytes may be within the tolerance at all.
+
+    Whole numbers that are not equal are at least 1 apart, so a smaller tolerance excludes it, e.g.
+    for a mask or for tokens in another order, whose statistics are all the same.
+    """
+    if a.dtype is None or not a.dtype.lower().startswith(("bool", "int", "uint")):
+        return True
+    bounds = [abs(v) for leaf in (a, b) for v in (leaf.max, leaf.min) if is_finite(v)]
+    allowed = Fraction(tolerance.atol) + Fraction(tolerance.rtol) * Fraction(max(bounds, default=0))
+    return allowed >= 1
+
+
+def _counts(a: Leaf, b: Leaf) -> tuple[Counts, Counts]:
+    """Return for each side how many elements are NaN and how many infinite.
+
+    Where the statistics alone can tell, there is one if there may be one.
+    """
+    if None in (a.nan_count, a.inf_count, b.nan_count, b.inf_count):
+        return _seeming(a), _seeming(b)
+    return (a.nan_count or 0, a.inf_count or 0), (b.nan_count or 0, b.inf_count or 0)
+
+
+def _seeming(leaf: Leaf) -> Counts:
+    """Tell by the statistics; an infinite mean of finite elements is a sum that overflowed."""
+    if _has_nan(leaf):
+        return 1, 0
+    return 0, int(any(is_number(v) and not is_finite(v) for v in (leaf.max, leaf.min)))
+
+
+def _has_nan(leaf: Leaf) -> bool:
+    """Tell whether an element is NaN; the mean of infinities of both signs is NaN as well."""
+    if leaf.nan_count is not None:
+        return leaf.nan_count > 0
+    if any(map(_is_nan, (leaf.max, leaf.min, leaf.norm))):
+        return True
+    return _is_nan(leaf.mean) and not (leaf.max == math.inf and leaf.min == -math.inf)
+
+
+def _all_infinite(leaf: Leaf) -> bool:
+    """Tell whether every element is the same infinity."""
+    return is_number(leaf.max) and not is_finite(leaf.max) and leaf.max == leaf.min
+
+
+def _unlike_counts(a: Leaf, b: Leaf) -> bool:
+    """Tell whether NaN, or infinities, are known to be another number of elements."""
+    pairs = ((a.nan_count, b.nan_count), (a.inf_count, b.inf_count))
+    return any(x is not None and y is not None and x != y for x, y in pairs)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(a == b) or (_is_nan(a) and _is_nan(b))

@@ -1,0 +1,1 @@
+"""Two arrays → how far they are apart."""

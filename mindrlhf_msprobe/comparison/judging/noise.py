@@ -1,0 +1,239 @@
+"""Further runs of A's configuration → how far a record strays by itself.
+
+A record of B that differs from A is held against the distances between A and its repetitions. B
+counts as different where its distance to the nearest of them exceeds their largest distance from
+each other by more than a margin. Independent, normally distributed noise exceeds the margin by
+chance less than once in 1000; it is larger than that asks for where there are few repetitions,
+because the elements of a tensor, and the tensors of a network, stray together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.by_statistics import same_fingerprint
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import ArrayComparison
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
+from mindrlhf_msprobe.comparison.judging.metrics.spans import AT_ONCE, Elements
+from mindrlhf_msprobe.findings import Status, counted
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
+
+LEAST_MARGIN = 4.0
+#: For 1, 2 and more values in a record; each for 1, 2, … repetitions, then the least margin.
+MARGINS = ((574.0, 40.0, 13.0, 6.0), (27.0, 8.0, 5.0), (20.0, 8.0, 5.0))
+
+
+@dataclass(frozen=True)
+class _Distance:
+    """How far two records are apart.
+
+    Attributes:
+        by: one or several measures, of the elements that are finite on both sides; None where
+            nothing can be measured beside NaN or infinity.
+        unlike: an element is NaN or infinite on one side only, or otherwise than on the other one.
+    """
+
+    by: tuple[float, ...] | None
+    unlike: bool = False
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How a difference compares with the noise.
+
+    Attributes:
+        natural: whether the repetitions of A differ as much among themselves.
+        note: by how much, in words.
+    """
+
+    natural: bool
+    note: str
+
+
+def within_noise(
+    a: Record, b: Record, repetitions: Sequence[Record | None], elements: Elements = AT_ONCE
+) -> Noise | None:
+    """Hold the difference of `a` and `b` against that of `a` and its repetitions.
+
+    Args:
+        repetitions: what each repetition recorded in this place, None where it has none.
+        elements: compares tensors.
+
+    Returns:
+        None if no repetition recorded it.
+
+    Raises:
+        ArrayFileError, OSError, TypeError, ValueError: a file cannot be read.
+        Unanswered: the tensors are large, and what `elements` does not know yet.
+    """
+    known = [record for record in repetitions if record is not None and not record.leaf.error]
+    if not known:
+        return None
+    runs = counted(len(known), "repetition")
+    members = [a, *known]
+    measure, values = _measure(a, b, members, elements)
+    if measure is None:
+        return _by_kind(b, members, runs)
+    prints = {record.leaf.fingerprint for record in members}
+    if len(prints) == 1 and None not in prints:
+        return Noise(False, f"A and its {runs} agree bit for bit here")
+    spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
+    distances = [measure(member, b) for member in members]
+    # Beside an unlike NaN or infinity a distance is that of the other elements alone: B is held
+    # against those only that have the same ones in the same places.
+    nearest = [distance for distance in distances if not distance.unlike]
+    if not nearest:
+        return Noise(False, f"neither A nor its {runs} have NaN and infinity in the same places")
+    strays = [found.by for found in spreads if found.by is not None]
+    aparts = [found.by for found in nearest if found.by is not None]
+    if len(strays) < len(spreads) or len(aparts) < len(nearest):
+        return Noise(False, "NaN or infinity leaves nothing to hold against the noise")
+    spread = [max(column) for column in zip(*strays)]
+    distance = [min(column) for column in zip(*aparts)]
+    if not all(map(math.isfinite, (*spread, *distance))):
+        return Noise(False, "a distance that is too large for a float")
+    alike = not any(found.unlike for found in spreads)
+    return _judge(distance, spread, values, len(known), runs, alike)
+
+
+def _judge(
+    distances: Sequence[float],
+    spreads: Sequence[float],
+    values: Sequence[int],
+    count: int,
+    runs: str,
+    alike: bool,
+) -> Noise:
+    worst, margin, spread = 0.0, LEAST_MARGIN, spreads[0]
+    for distance, stray, number in zip(distances, spreads, values):
+        if not stray and any(spreads):  # too coarse a measure to tell
+            continue
+        limit = _margin(number, count)
+        ratio = distance / stray if stray else math.inf if distance else 0.0
+        if ratio / limit >= worst / margin:
+            worst, margin, spread = ratio, limit, stray
+    if math.isinf(worst):
+        how = "bit for bit here" if alike else "here in all but NaN and infinity"
+        return Noise(False, f"A and its {runs} agree {how}")
+    return Noise(
+        worst <= margin,
+        f"{worst:.3g} times the noise of {runs} ({spread:.2g}; up to {margin:.3g} times passes)",
+    )
+
+
+def _margin(values: int, repetitions: int) -> float:
+    quantiles = MARGINS[min(max(values, 1), len(MARGINS)) - 1]
+    return quantiles[repetitions - 1] if repetitions <= len(quantiles) else LEAST_MARGIN
+
+
+def _by_kind(b: Record, members: Sequence[Record], runs: str) -> Noise:
+    """Judge what has no distance: texts, shapes, dtypes. What comes and goes by itself is noise."""
+    if any(count and not any(counts) for count, *counts in zip(*map(_non_finite, (b, *members)))):
+        return Noise(False, f"A and its {runs} have no such NaN or infinite elements")
+    own, *kinds = (_kind(record) for record in (b, *members))
+    if all(kind == kinds[0] for kind in kinds):
+        return Noise(False, f"A and its {runs} agree here")
+    new = len(own) not in map(len, kinds) or any(
+        len(set(column)) == 1 and value != column[0] for value, column in zip(own, zip(*kinds))
+    )
+    if new:
+        return Noise(False, f"A and its {runs} differ among themselves here, but not in this")
+    return Noise(True, f"A and its {runs} differ among themselves here, too")
+
+
+def _kind(record: Record) -> tuple[object, ...]:
+    leaf = record.leaf
+    value = (leaf.fingerprint or leaf.value) if leaf.type == "str" else None
+    return leaf.type, leaf.dtype, value, *(leaf.shape or ())
+
+
+def _non_finite(record: Record) -> tuple[int, int]:
+    return record.leaf.nan_count or 0, record.leaf.inf_count or 0
+
+
+def _measure(
+    a: Record, b: Record, members: Sequence[Record], elements: Elements
+) -> tuple[Callable[[Record, Record], _Distance] | None, Sequence[int]]:
+    """Return how to measure the distance of two of these records, and of how many values it is."""
+    all_records = [*members, b]
+    leaf = a.leaf
+    if any(r.leaf.type == "str" for r in all_records):
+        return None, ()
+    if len({(r.leaf.is_tensor, r.leaf.dtype, r.leaf.shape) for r in all_records}) > 1:
+        return None, ()
+    if not leaf.is_tensor:
+        numbers = all(isinstance(r.leaf.value, (int, float)) for r in all_records)
+        return (_of_scalars, (1,)) if numbers else (None, ())
+    size = math.prod(leaf.shape or ())
+    if all(r.location is not None for r in all_records):
+        if _discrete(leaf):
+            return partial(_of_discrete, elements), (size,)
+        return partial(_of_arrays, elements), (size, size)
+    return _of_statistics, (size,)
+
+
+def _discrete(leaf: Leaf) -> bool:
+    return (leaf.dtype or "").lower().startswith(("bool", "int", "uint"))
+
+
+def _of_scalars(a: Record, b: Record) -> _Distance:
+    x, y = a.leaf.value, b.leaf.value
+    if is_finite(x) and is_finite(y):
+        return _Distance((float(abs(x - y)),))
+    same = x == y or (x != x and y != y)
+    return _Distance((0.0,), unlike=not same)
+
+
+def _compared(elements: Elements, a: Record, b: Record) -> ArrayComparison:
+    return elements.compare((a, b), (a.array(), b.array()), Tolerance())
+
+
+def _of_arrays(elements: Elements, a: Record, b: Record) -> _Distance:
+    compared = _compared(elements, a, b)
+    unlike = compared.one_sided or compared.unlike
+    metrics = compared.metrics
+    return _Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)
+
+
+def _of_discrete(elements: Elements, a: Record, b: Record) -> _Distance:
+    """Return the share of elements that differ: the distance of two tokens means nothing."""
+    metrics = _compared(elements, a, b).metrics
+    return _Distance((1.0 - metrics.equal_percent / 100,))
+
+
+def _of_statistics(a: Record, b: Record) -> _Distance:
+    """Return the distance of max, min, norm and mean together.
+
+    The mean of n elements strays √n times less than they do, so it counts √n times.
+    """
+    x, y = a.leaf, b.leaf
+    unlike = (x.nan_count, x.inf_count) != (y.nan_count, y.inf_count)
+    pairs = [(getattr(x, name), getattr(y, name)) for name in ("max", "min", "norm", "mean")]
+    if same_fingerprint(x, y):
+        return _Distance((0.0,))
+    parts = []
+    for p, q in pairs:
+        if p is None and q is None:
+            continue
+        if not (is_finite(p) and is_finite(q)):
+            return _Distance(None, unlike)
+        parts.append(float(abs(p - q)))
+    if not parts:
+        return _Distance(None, unlike)
+    if x.mean is not None:
+        parts[-1] *= math.sqrt(math.prod(x.shape or ()))
+    return _Distance((math.hypot(*parts),), unlike)
+
+
+#: Statuses that noise can explain.
+EXPLAINABLE = (
+    Status.DTYPE_MISMATCH,
+    Status.SHAPE_MISMATCH,
+    Status.NON_FINITE,
+    Status.DIFFERENT,
+)

@@ -1,0 +1,127 @@
+"""Records that agree and deserve a look all the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mindrlhf_msprobe.comparison.judging.non_finite import counts_of
+from mindrlhf_msprobe.findings import Finding, Status
+
+GROWTH = 10.0  # times the largest error of what a cell was given
+
+_GIVEN = ("input", "parameters")
+
+#: The largest relative error of what an entry was given; None if one is not known.
+_Given = dict[tuple[str | None, str], float | None]
+
+
+def suspicions(findings: Sequence[Finding]) -> list[str]:
+    """Return for each finding of one step and rank why it deserves a look, or "".
+
+    Only a finding that agrees can: it holds NaN or infinities on both sides, or it is the output
+    of a cell in which the error grew to `GROWTH` times the largest one of its inputs and
+    parameters, or arose.
+    """
+    given = _errors_of_given(findings)
+    return [_suspicion(finding, given) if finding.status.agrees else "" for finding in findings]
+
+
+def _suspicion(finding: Finding, given: _Given) -> str:
+    return "; ".join(filter(None, (_non_finite(finding), _growth(finding, given))))
+
+
+def _non_finite(finding: Finding) -> str:
+    a, b = counts_of(finding)
+    if not (any(a) and any(b)):
+        return ""
+    if finding.metrics is None and None in (finding.a.nan_count, finding.b.nan_count):
+        return "NaN or Inf on both sides"
+    parts = [f"{n} {what}" for n, m, what in zip(a, b, ("NaN", "Inf")) if n and m]
+    return f"{' and '.join(parts) or 'NaN or Inf'} on both sides"
+
+
+def _growth(finding: Finding, given: _Given) -> str:
+    if finding.status is not Status.WITHIN_TOLERANCE or finding.io != "output":
+        return ""
+    if finding.entry is None:
+        return ""
+    error, before = relative_error(finding), given.get((finding.phase, finding.entry))
+    if not error or before is None or error < GROWTH * before:
+        return ""
+    if not before:
+        return (
+            f"error arises in this cell: its inputs and parameters show none, its output "
+            f"{error:.1e}"
+        )
+    return f"error grows ×{error / before:.3g} in this cell: {before:.1e} → {error:.1e}"
+
+
+def _errors_of_given(findings: Sequence[Finding]) -> _Given:
+    """Return the largest relative error of the inputs and parameters of each entry with inputs."""
+    largest: _Given = {}
+    with_inputs = set()
+    for finding in findings:
+        if finding.entry is None or finding.io not in _GIVEN:
+            continue
+        place = finding.phase, finding.entry
+        if finding.io == "input":
+            with_inputs.add(place)
+        error, known = relative_error(finding), largest.get(place, 0.0)
+        largest[place] = None if error is None or known is None else max(error, known)
+    return {place: error for place, error in largest.items() if place in with_inputs}
+
+
+def relative_error(finding: Finding) -> float | None:
+    """Return how far two records are apart, relative to their size; None if that is not known.
+
+    With the elements it is the L2 norm of A−B over the larger one of the two norms, with
+    statistics alone the largest distance of two of them, relative to the size of the tensors.
+    """
+    if finding.status is Status.IDENTICAL:
+        return 0.0
+    a, b = finding.a, finding.b
+    norm = _largest(a.norm, b.norm)
+    if finding.metrics is not None and norm is not None:
+        return _ratio(finding.metrics.euclidean, norm)
+    if a.shape is None or b.shape is None:
+        return _ratio(_distance(a.value, b.value), _largest(a.value, b.value))
+    size = _largest(a.max, b.max, a.min, b.min)
+    errors = [_ratio(_distance(a.norm, b.norm), norm)]
+    errors += [
+        _ratio(_distance(getattr(a, name), getattr(b, name)), size)
+        for name in ("max", "min", "mean")
+    ]
+    error = max((error for error in errors if error is not None), default=None)
+    # Elements that are known to differ, by how much their statistics do not tell.
+    return None if not error and a.fingerprint and b.fingerprint else error
+
+
+def _distance(a: Any, b: Any) -> float | None:
+    if not (_is_finite(a) and _is_finite(b)):
+        return None
+    try:
+        return float(abs(a - b))
+    except OverflowError:  # integers beyond every float
+        return None
+
+
+def _largest(*values: Any) -> float | None:
+    """Return the largest absolute value, None if there is none."""
+    try:
+        return max((float(abs(value)) for value in values if _is_finite(value)), default=None)
+    except OverflowError:
+        return None
+
+
+def _ratio(distance: float | None, size: float | None) -> float | None:
+    if distance is None or size is None:
+        return None
+    if not distance:
+        return 0.0
+    return distance / size if size else None
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))

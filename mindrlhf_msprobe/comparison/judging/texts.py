@@ -1,0 +1,133 @@
+"""Where two texts, or two sequences of token ids, first differ, with both sides around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
+from mindrlhf_msprobe.errors import UsageError
+
+_CHARACTERS = 20  # of a text shown before and after the first difference
+_TOKENS = 5  # of a sequence, likewise
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+_TOKEN = rf"[{_CJK}]|(?:(?![{_CJK}])\w)+|[^\w\s]"
+
+#: Token ids → the text they stand for.
+Decode = Callable[[Sequence[int]], str]
+
+
+def text_difference(a: str, b: str) -> str:
+    """Return where two texts first differ, with both sides around that place.
+
+    Tokens of a text are its words, its signs, and each character of Chinese, Japanese and Korean.
+    """
+    pairs = enumerate(zip(a, b))
+    first = next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+    pattern = re.compile(_TOKEN)  # here: most comparisons meet no text
+    tokens = [pattern.finditer(text, 0, first + _CHARACTERS) for text in (a, b)]
+    number = 0
+    for x, y in zip(*tokens):
+        if x.group() != y.group() or x.end() > first:
+            break
+        number += 1
+    start = max(0, first - _CHARACTERS)
+
+    def around(text: str) -> str:
+        shown = text[start : first + _CHARACTERS]
+        return ("…" if start else "") + shown + ("…" if first + _CHARACTERS < len(text) else "")
+
+    return f"from token {number} (character {first}) on: {around(a)!r} against {around(b)!r}"
+
+
+def token_difference(
+    a: np.ndarray, b: np.ndarray, decode: Decode | None = None, first: int | None = None
+) -> str:
+    """Return where two integer arrays, one sequence a row, first differ; "" if they do not say.
+
+    Args:
+        a, b: of shape (…, length); the lengths may differ, but the rest of the shapes may not.
+        decode: shows the ids as text as well.
+        first: of arrays of one shape, the flat index of the first different element, if known.
+    """
+    if not (a.ndim and b.ndim) or a.shape[:-1] != b.shape[:-1]:
+        return ""
+    common = min(a.shape[-1], b.shape[-1])
+    if first is not None and a.shape == b.shape:
+        before, at = divmod(first, common)
+        row = tuple(map(int, np.unravel_index(before, a.shape[:-1]))) if a.ndim > 1 else ()
+        return _from_token(at, row, a[row], b[row], decode)
+    for row in np.ndindex(a.shape[:-1]):
+        x, y = np.asarray(a[row]), np.asarray(b[row])
+        unlike = _first_unlike(x[:common], y[:common])
+        if unlike is not None or x.size != y.size:
+            return _from_token(common if unlike is None else unlike, row, x, y, decode)
+    return ""
+
+
+def _from_token(
+    at: int, row: tuple[int, ...], x: np.ndarray, y: np.ndarray, decode: Decode | None
+) -> str:
+    where = f" of row {', '.join(map(str, row))}" if row else ""
+    sides = [_around(side, at, decode) for side in (x, y)]
+    return f"from token {at}{where} on: {sides[0]} against {sides[1]}"
+
+
+def _first_unlike(x: np.ndarray, y: np.ndarray) -> int | None:
+    """Return the index of the first different element of two rows, None if there is none."""
+    for start, block_x, block_y in blocks(x, y):
+        unlike = block_x != block_y
+        if unlike.any():
+            return start + int(unlike.argmax())
+    return None
+
+
+def _around(row: np.ndarray, first: int, decode: Decode | None) -> str:
+    start, end = max(0, first - _TOKENS), first + _TOKENS
+    ids = [int(token) for token in row[start:end]]
+    shown = [f"[{token}]" if start + i == first else str(token) for i, token in enumerate(ids)]
+    if first >= row.size:
+        shown.append("[end]")
+    text = " ".join(shown)
+    if start:
+        text = "… " + text
+    if end < row.size:
+        text += " …"
+    return f"{text} ({decode(ids)!r})" if decode is not None else text
+
+
+@lru_cache(maxsize=1)
+def load_decoder(path: str | Path) -> Decode:
+    """Return the decoder of a tokenizer.json, or of the directory that holds one.
+
+    Raises:
+        UsageError: the package tokenizers is not installed, or the file is not a tokenizer's.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UsageError(
+            f"a tokenizer needs the package tokenizers ({error}). Install it with: "
+            f"pip install 'mindrlhf_msprobe[tokenizer]'"
+        ) from None
+    file = Path(path)
+    if file.is_dir():
+        file = file / "tokenizer.json"
+    try:
+        tokenizer: Any = Tokenizer.from_file(str(file))
+    except Exception as error:  # its parser raises bare exceptions
+        raise UsageError(
+            f"{file} is not a tokenizer: {error}. Give a tokenizer.json or the directory that "
+            f"holds it."
+        ) from None
+
+    def decode(ids: Sequence[int]) -> str:
+        known = [token for token in ids if 0 <= token < 1 << 32]
+        return str(tokenizer.decode(known, skip_special_tokens=False))
+
+    return decode

@@ -1,0 +1,121 @@
+"""Which tolerance a record is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.rule_file import read_rules
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
+
+_FIELDS = ("rtol", "atol")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A tolerance for the records whose names match.
+
+    Attributes:
+        pattern: a regular expression, searched in the name of a record or of key data.
+    """
+
+    pattern: str
+    tolerance: Tolerance
+
+    def matches(self, names: Iterable[str]) -> bool:
+        """Tell whether the rule is meant for a record of any of these names."""
+        return any(map(pattern(self.pattern).search, names))
+
+    @property
+    def words(self) -> str:
+        """How tables name the rule."""
+        return f"{_words(self.tolerance) or 'bitwise'} (rule {self.pattern!r})"
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """The tolerance of every record: that of the first rule that matches, else the default."""
+
+    default: Tolerance = field(default_factory=Tolerance)
+    rules: tuple[Rule, ...] = ()
+
+    def of(self, *names: str) -> tuple[Tolerance, str]:
+        """Return the tolerance of a record by its names, and that tolerance in words."""
+        for rule in self.rules:
+            if rule.matches(names):
+                return rule.tolerance, rule.words
+        return self.default, _words(self.default)
+
+
+def _words(tolerance: Tolerance) -> str:
+    if tolerance.bitwise:
+        return ""
+    return f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
+
+
+def load_rules(path: str | Path) -> tuple[Rule, ...]:
+    """Read tolerance rules: a YAML mapping from patterns to `{rtol: …, atol: …}`.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not such a mapping.
+    """
+    rules = read_rules(path, "rule", "lm_head: {rtol: 1e-3}")
+    return tuple(_rule(path, pattern, values) for pattern, values in rules.items())
+
+
+def _rule(path: str | Path, text: Any, values: Any) -> Rule:
+    if not isinstance(text, str) or not isinstance(values, Mapping) or not values:
+        raise ConfigError(
+            f"{path}: {text!r}: {values!r}; expected a pattern and its tolerance, e.g. "
+            f"'lm_head: {{rtol: 1e-3, atol: 1e-6}}'."
+        )
+    for name in values:
+        if name not in _FIELDS:
+            raise ConfigError(
+                f"{path}: {text!r} has the key {name!r}; expected rtol and atol."
+                f"{nearest(str(name), _FIELDS)}"
+            )
+    try:
+        pattern(text)
+    except PatternError as error:
+        raise ConfigError(f"{path}: the pattern {text!r} cannot be used: {error}.") from None
+    try:
+        return Rule(text, Tolerance(**{name: _number(v) for name, v in values.items()}))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {text!r}: {error}.") from None
+
+
+def _number(value: Any) -> Any:
+    """Return YAML's number; it reads 1e-3, without a dot, as text."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return None if isinstance(value, bool) else value
+
+
+def tolerances(tolerance: Tolerance | Tolerances | str | Path | None) -> Tolerances:
+    """Return the tolerances that a caller meant: one for all, a file of rules, or both.
+
+    Raises:
+        UsageError: it is neither.
+        ConfigError: the file of rules is wrong.
+    """
+    if tolerance is None:
+        return Tolerances()
+    if isinstance(tolerance, Tolerances):
+        return tolerance
+    if isinstance(tolerance, Tolerance):
+        return Tolerances(tolerance)
+    if isinstance(tolerance, (str, Path)):
+        return Tolerances(rules=load_rules(tolerance))
+    raise UsageError(
+        f"tolerance is {tolerance!r}; expected Tolerance(rtol=…, atol=…), Tolerances, or the path "
+        f"of a YAML file with rules."
+    )

@@ -1,0 +1,1 @@
+"""Which record of A meets which of B. Pure: no file is opened."""

@@ -1,0 +1,241 @@
+"""Which entry of A is which entry of B, in one step of one rank.
+
+A cell that runs in loops is called more often in one run than in the other: its calls are counted
+inside the call of the cell around them, so that a longer loop shifts nothing that comes after it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.names import CellFilter, NameRule, match_names
+from mindrlhf_msprobe.storage.records import Entry
+
+#: A cell in one direction under the name both runs have for it.
+_Cell = tuple[str, str]
+#: Calls that are counted together: those of one cell inside one call of the cell around it.
+_Loop = tuple[object, ...]
+
+
+@dataclass
+class Alignment:
+    """The entries of two runs under common names.
+
+    Attributes:
+        a, b: (phase, entry name) → the entry's id: the same on both sides for entries that stand
+            against each other, else unique. It is the name of A's entry where there is one.
+        outside: (phase, id) of entries that lie outside the network both runs have.
+        notes: how the names were brought together.
+    """
+
+    a: dict[tuple[str, str], str] = field(default_factory=dict)
+    b: dict[tuple[str, str], str] = field(default_factory=dict)
+    outside: set[tuple[str, str]] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+
+def align(
+    a: Sequence[Entry],
+    b: Sequence[Entry],
+    rules: tuple[NameRule, ...] = (),
+    *,
+    damaged: Collection[str] = (),
+    chosen: tuple[CellFilter | None, CellFilter | None] = (None, None),
+) -> Alignment:
+    """Pair the entries of both runs, phase by phase.
+
+    Args:
+        rules: how cells of A are called in B.
+        damaged: phases of which entries may be lost, so that a loop's calls may lack the first.
+        chosen: which cells each run was configured to record.
+    """
+    alignment = Alignment()
+    phases = dict.fromkeys(entry.phase for entry in (*a, *b))
+    for phase in phases:
+        sides = [[entry for entry in side if entry.phase == phase] for side in (a, b)]
+        cells_a, cells_b = ({entry.cell for entry in side} for side in sides)
+        names = match_names(cells_a, cells_b, rules, chosen)
+        note = names.note(phase)
+        if note is not None and all(sides):
+            alignment.notes.append(note)
+        named = _Side(sides[0], names.of_a), _Side(sides[1], names.of_b)
+        _align_phase(alignment, *named, phase in damaged)
+    return alignment
+
+
+def align_by_name(a: Sequence[Entry], b: Sequence[Entry]) -> Alignment:
+    """Pair the entries of both runs that have one name."""
+    a_ids, b_ids = ({(e.phase, e.name): e.name for e in side} for side in (a, b))
+    return Alignment(a_ids, b_ids)
+
+
+def nearest_around(
+    entry: Entry, by_name: Mapping[str, Entry], wanted: Collection[str]
+) -> str | None:
+    """Return the name of the nearest entry around this one that is wanted; None if there is none.
+
+    What lies around an entry began before it, or the dump goes in circles: that ends the search.
+
+    Args:
+        by_name: the entries of its phase.
+        wanted: names of them.
+    """
+    while True:
+        around = by_name.get(entry.parent or "")
+        if around is None or around.seq >= entry.seq:
+            return None
+        if around.name in wanted:
+            return around.name
+        entry = around
+
+
+class _Side:
+    """The entries of one phase of one run."""
+
+    def __init__(self, entries: Sequence[Entry], common_name: Callable[[str], str | None]) -> None:
+        self.entries = sorted(entries, key=lambda entry: entry.seq)
+        self.by_name = {entry.name: entry for entry in self.entries}
+        self.cells: dict[str, _Cell | None] = {}
+        for entry in self.entries:
+            name = common_name(entry.cell)
+            self.cells[entry.name] = None if name is None else (name, entry.direction)
+        self.openings = len({entry.opening for entry in self.entries})
+
+    def parents(self, common: set[_Cell]) -> dict[str, str | None]:
+        """Return for each entry the nearest one around it whose cell both runs recorded."""
+        wanted = {name for name, cell in self.cells.items() if cell in common}
+        return {entry.name: nearest_around(entry, self.by_name, wanted) for entry in self.entries}
+
+    def bases(self, loops: dict[str, _Loop]) -> dict[_Loop, int]:
+        """Return the call number each loop ought to begin with: the one after the last before."""
+        bases: dict[_Loop, int] = {}
+        last: dict[_Cell | None, int] = {}
+        for entry in sorted(self.entries, key=lambda e: e.call):
+            cell = self.cells[entry.name]
+            bases.setdefault(loops[entry.name], last.get(cell, -1) + 1)
+            last[cell] = entry.call
+        return bases
+
+
+def _align_phase(alignment: Alignment, a: _Side, b: _Side, damaged: bool) -> None:
+    common = {cell for cell in a.cells.values() if cell is not None} & {*b.cells.values()}
+    paired = _Pairing(a, b, common, damaged).paired
+    ids = {name: name for name in a.by_name}
+    for side, found in ((a, alignment.a), (b, alignment.b)):
+        for entry in side.entries:
+            if side is a:
+                entry_id = entry.name
+            else:
+                entry_id = paired.get(entry.name) or _unique(entry.name, ids)
+                ids[entry_id] = entry.name
+            found[entry.phase, entry.name] = entry_id
+            if side.cells[entry.name] is None:
+                alignment.outside.add((entry.phase, entry_id))
+
+
+def _unique(name: str, taken: Iterable[str]) -> str:
+    while name in taken:
+        name += " in B"
+    return name
+
+
+class _Pairing:
+    """Pairs two sides from the outermost entries inwards.
+
+    Attributes:
+        paired: name of B's entry → name of A's.
+    """
+
+    def __init__(self, a: _Side, b: _Side, common: set[_Cell], damaged: bool) -> None:
+        self._damaged = damaged
+        self.paired: dict[str, str] = {}
+        self._sides = (a, b)
+        self._common = common
+        self._used: set[str] = set()
+        self._openings = a.openings == b.openings or (
+            min(a.openings, b.openings) > 1 and len(a.entries) != len(b.entries)
+        )
+        self._tokens = all(any(e.token is not None for e in s.entries) for s in (a, b))
+        self._parents = (a.parents(common), b.parents(common))
+        self._loops = tuple(
+            {entry.name: self._loop(i, entry) for entry in side.entries}
+            for i, side in enumerate(self._sides)
+        )
+        self._bases = tuple(side.bases(self._loops[i]) for i, side in enumerate(self._sides))
+        self._members = tuple(self._by_loop(i) for i in (0, 1))
+        self._pair_inside(None, None)
+        self._pair_moved()
+
+    def _loop(self, i: int, entry: Entry) -> _Loop:
+        parent = self._parents[i][entry.name]
+        cell = self._sides[i].cells[entry.name]
+        if parent is not None:
+            return (parent, cell)
+        opening = entry.opening if self._openings else 0
+        return (None, opening, entry.token if self._tokens else None, cell)
+
+    def _by_loop(self, i: int) -> dict[str | None, dict[_Loop, list[Entry]]]:
+        """Return the loops inside each entry, None for the outermost, with their entries."""
+        members: dict[str | None, dict[_Loop, list[Entry]]] = defaultdict(dict)
+        for entry in self._sides[i].entries:
+            if self._sides[i].cells[entry.name] in self._common:
+                loop = self._loops[i][entry.name]
+                members[self._parents[i][entry.name]].setdefault(loop, []).append(entry)
+        return members
+
+    def _pair_inside(self, around_a: str | None, around_b: str | None) -> None:
+        waiting = [(around_a, around_b)]
+        while waiting:
+            outer = waiting.pop()
+            inside = [members.get(name, {}) for members, name in zip(self._members, outer)]
+            theirs = {loop[1:]: loop for loop in inside[1]}
+            for loop, entries in inside[0].items():
+                other = theirs.get(loop[1:])
+                if other is None:
+                    continue
+                for x, y in self._calls(loop, entries, other, inside[1][other]):
+                    if x.name not in self._used and y.name not in self.paired:
+                        self.paired[y.name] = x.name
+                        self._used.add(x.name)
+                        waiting.append((x.name, y.name))
+
+    def _calls(
+        self, loop_a: _Loop, a: Sequence[Entry], loop_b: _Loop, b: Sequence[Entry]
+    ) -> Iterable[tuple[Entry, Entry]]:
+        """Yield the calls of two loops that stand against each other."""
+        bases = self._bases[0][loop_a], self._bases[1][loop_b]
+        firsts = min(entry.call for entry in a), min(entry.call for entry in b)
+        if bases[0] == bases[1] or (self._damaged and max(bases) <= min(firsts)):
+            firsts = 0, 0
+        # Otherwise something before ran unlike often: count from this loop's first.
+        calls = {entry.call - firsts[1]: entry for entry in reversed(b)}
+        exact = {(entry.call - firsts[1], entry.class_name): entry for entry in b}
+        for entry in a:
+            call = entry.call - firsts[0]
+            other = exact.get((call, entry.class_name)) or calls.get(call)
+            if other is not None:
+                yield entry, other
+
+    def _pair_moved(self) -> None:
+        """Pair the same call of a cell that another cell is around in the other run."""
+        a, b = self._sides
+        left = {
+            (a.cells[entry.name], entry.call): entry
+            for entry in a.entries
+            if entry.name not in self._used and a.cells[entry.name] in self._common
+        }
+        for entry in b.entries:
+            other = left.get((b.cells[entry.name], entry.call))
+            if other is None or entry.name in self.paired or other.name in self._used:
+                continue
+            around = [
+                side.cells.get(parents[e.name] or "")
+                for side, parents, e in zip(self._sides, self._parents, (other, entry))
+            ]
+            if around[0] != around[1]:
+                self.paired[entry.name] = other.name
+                self._used.add(other.name)
+                self._pair_inside(other.name, entry.name)

@@ -1,0 +1,381 @@
+"""Which part of two runs is compared: steps, keys, records, and what only one of them has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.patterns import Pattern, PatternError, pattern
+from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
+from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.phases import INPUT_KEYS
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import KeyPieces
+    from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import MicroBatches
+    from mindrlhf_msprobe.storage.leaves import Leaf
+
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_STEPS = "step numbers and ranges of them, e.g. 2-5 or 2,4-6"
+_KEYS = "names of keys, e.g. loss,rewards, or two that stand against each other: values=returns"
+_SHOWN = 8
+_SEARCHED = 2000  # names among which the nearest ones are looked for
+
+LEFT_OUT = "records left out by --include/--exclude"
+_ONLY_ONE_HAS = "that one run alone has (--common)"
+_NO_BACKWARD = "records of backward passes, which the other phase does not have"
+_MORE_CALLS = "calls that the other phase does not make"
+_TEXTS = "key data that one run saved as texts and the other as token ids"
+_OTHER_CELLS = "cells that do not run in the other phase"
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the caller wants compared; empty: everything.
+
+    Attributes:
+        steps: first and last step of each range, inclusive, by A's numbers.
+        include, exclude: regular expressions, searched in the names of records; a record counts if
+            any of `include` and none of `exclude` matches its name in A or in B.
+        keys: key of A → key of B that stands against it; no other key, and no cell, is compared.
+        common: what one run alone has is coverage.
+        first_only: nothing is compared after the first divergence.
+    """
+
+    steps: tuple[tuple[int, int], ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    keys: tuple[tuple[str, str], ...] = ()
+    common: bool = False
+    first_only: bool = False
+
+    @property
+    def by_name(self) -> bool:
+        """Whether records are left out by their names."""
+        return bool(self.include or self.exclude)
+
+    @cached_property
+    def _expressions(self) -> tuple[list[Pattern], list[Pattern]]:
+        include, exclude = (list(map(pattern, p)) for p in (self.include, self.exclude))
+        return include, exclude
+
+    def takes_step(self, step: int) -> bool:
+        """Tell whether a step is compared."""
+        return not self.steps or any(first <= step <= last for first, last in self.steps)
+
+    def takes_record(self, *names: str) -> bool:
+        """Tell whether a record is compared, by its names in both runs."""
+        include, exclude = self._expressions
+        if include and not any(e.search(name) for e in include for name in names):
+            return False
+        return not any(e.search(name) for e in exclude for name in names)
+
+    def leaves_out(self, pair: Pair) -> bool:
+        """Tell whether a pair is left out by its name; what could not be read never is."""
+        if not self.by_name or pair.record.leaf.type == "unreadable":
+            return False
+        names = [record.name for record in (pair.a, pair.b) if record is not None]
+        return not self.takes_record(*names)
+
+
+def filters(
+    steps: object = None,
+    include: object = (),
+    exclude: object = (),
+    keys: object = (),
+    *,
+    first_only: bool = False,
+    common: bool = False,
+) -> Filters:
+    """Check a caller's choice.
+
+    Args:
+        steps: `2-5`, `2,4-6`, a number, or numbers; None for all.
+        include, exclude: one regular expression, or several.
+        keys: names with commas between, names, or a mapping from A's keys to B's. `x=y` is a name
+            of A's and the one of B's that stands against it.
+
+    Raises:
+        UsageError: one of them is wrong.
+    """
+    for name, flag in (("first_only", first_only), ("common", common)):
+        if not isinstance(flag, bool):
+            raise UsageError(f"{name} is {flag!r}; expected True or False.")
+    return Filters(
+        _steps(steps),
+        _patterns("include", include),
+        _patterns("exclude", exclude),
+        _key_pairs(keys),
+        common,
+        first_only,
+    )
+
+
+def _steps(given: object) -> tuple[tuple[int, int], ...]:
+    if given is None:
+        return ()
+    parts: list[object] = [given]
+    if isinstance(given, str):
+        parts = [part.strip() for part in given.split(",")]
+    elif isinstance(given, Iterable):
+        parts = list(given)
+    ranges = []
+    for part in parts:
+        if isinstance(part, int) and not isinstance(part, bool) and part >= 0:
+            ranges.append((part, part))
+            continue
+        match = _RANGE.fullmatch(part) if isinstance(part, str) else None
+        if match is None:
+            raise UsageError(f"steps is {given!r}; expected {_STEPS}.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UsageError(f"steps is {given!r}: {last} comes before {first}; expected {_STEPS}.")
+        ranges.append((first, last))
+    if not ranges:
+        raise UsageError(f"steps is {given!r}, which names none; expected {_STEPS}.")
+    return tuple(ranges)
+
+
+def _patterns(name: str, given: object) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    patterns: list[Any] = list(given) if several else [given]  # type: ignore[call-overload]
+    for text in patterns:
+        if not isinstance(text, str) or not text:
+            raise UsageError(
+                f"{name} is {text!r}; expected a regular expression, which is searched in the "
+                f"names of records."
+            )
+        try:
+            pattern(text)
+        except PatternError as error:
+            raise UsageError(f"{name} is {text!r}, which cannot be used: {error}.") from None
+    return tuple(patterns)
+
+
+def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        pairs: list[tuple[Any, Any]] = list(given.items())
+    else:
+        names: list[Any] = []
+        several = isinstance(given, Iterable) and not isinstance(given, str)
+        for item in given if several else [given]:  # type: ignore[attr-defined]
+            names += item.split(",") if isinstance(item, str) else [item]
+        pairs = []
+        for name in names:
+            if not isinstance(name, str):
+                raise UsageError(f"keys is {given!r}; expected {_KEYS}.")
+            left, pairs_two, right = (part.strip() for part in name.partition("="))
+            pairs.append((left, right if pairs_two else left))
+    seen: set[str] = set()
+    for left, right in pairs:
+        for name in (left, right):
+            if not isinstance(name, str) or not name:
+                raise UsageError(f"keys is {given!r}; expected {_KEYS}.")
+        if left in seen:
+            raise UsageError(f"keys is {given!r}, which names {left!r} twice; expected it once.")
+        seen.add(left)
+    return tuple(pairs)
+
+
+def check_steps(chosen: Filters, steps: Collection[int]) -> None:
+    """Refuse a range of steps of which neither run recorded anything.
+
+    Raises:
+        UsageError: one of the ranges matches nothing.
+    """
+    for first, last in chosen.steps:
+        if not any(first <= step <= last for step in steps):
+            asked = str(first) if first == last else f"{first}-{last}"
+            raise UsageError(
+                f"steps names {asked}, of which neither run recorded anything. They hold: "
+                f"{shown_steps(steps) or 'no step'}."
+            )
+
+
+def shown_steps(steps: Iterable[int]) -> str:
+    """Return numbers as spans: 0-2, 5."""
+    spans: list[list[int]] = []
+    for step in sorted(set(steps)):
+        if spans and step == spans[-1][1] + 1:
+            spans[-1][1] = step
+        else:
+            spans.append([step, step])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
+    """Refuse a key that no run saved; of two that stand against each other, each in its own run.
+
+    Raises:
+        UsageError: one of them is not there.
+    """
+    for left, right in chosen.keys:
+        sides = [(left, {*a, *b}, "neither run")] if left == right else []
+        if left != right:
+            sides = [(left, {*a}, "A does not hold"), (right, {*b}, "B does not hold")]
+        for name, known, who in sides:
+            if name not in known:
+                what = "the key" if who.endswith("hold") else "holds the key"
+                raise UsageError(
+                    f"{who} {what} {name!r}.{nearest(name, known)} Keys: "
+                    f"{_some(sorted(known)) or 'none'}."
+                )
+
+
+def check_names(chosen: Filters, places: Iterable[tuple[StepData, StepData]]) -> None:
+    """Refuse a pattern that matches no record of either run, before any tensor is read.
+
+    Raises:
+        UsageError: one of them matches nothing.
+    """
+    left = {("include", p): pattern(p) for p in chosen.include}
+    left |= {("exclude", p): pattern(p) for p in chosen.exclude}
+    seen: dict[str, None] = {}
+    for sides in places:
+        if not left:
+            return
+        names = {record.name for side in sides for e in side.entries for record in e.records}
+        names |= {record.name for side in sides for d in side.key_data for record in d.records}
+        left = {what: e for what, e in left.items() if not any(map(e.search, names))}
+        if left and len(seen) < _SEARCHED:
+            seen |= dict.fromkeys(d.key for side in sides for d in side.key_data)
+            cells = dict.fromkeys(entry.cell for side in sides for entry in side.entries)
+            seen |= {name: None for cell in cells for name in (cell, cell.rpartition(".")[2])}
+    for option, text in left:
+        words = re.sub(r"\\(.)|[\^$?*+()\[\]{}|]", lambda m: m[1] or "", text)
+        import difflib  # slow to import, and only a mistake needs it
+
+        near = difflib.get_close_matches(words, list(seen)[:_SEARCHED], n=3, cutoff=0.3)
+        hint = f" The nearest names: {', '.join(near or list(seen)[:3])}." if seen else ""
+        raise UsageError(
+            f"{option} {text!r} matches no record of either run. It is a regular expression, "
+            f"searched in the names of records, which stand in the tables of a comparison.{hint}"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", … {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+class PlaceFilter:
+    """What is not compared in one place, and why.
+
+    Args:
+        unlike_phases: two phases that are called otherwise stand against each other: each may do
+            what the other never does.
+        rules: how cells of A are called in B.
+        batches: how the batches of both were brought together; None where they are of one size.
+    """
+
+    def __init__(
+        self,
+        chosen: Filters,
+        data: tuple[StepData, StepData],
+        unlike_phases: bool,
+        rules: Sequence[NameRule] = (),
+        batches: MicroBatches | KeyPieces | None = None,
+    ) -> None:
+        self._chosen, self._data, self._unlike = chosen, data, unlike_phases
+        self._rules, self._batches = rules, batches
+
+    def why(self, pair: Pair) -> str | None:
+        """Return why a pair is not compared, None if it is."""
+        if self._chosen.leaves_out(pair):
+            return LEFT_OUT
+        if pair.event.kind == DATA and pair.event.name in self._texts_beside_tokens:
+            return _TEXTS
+        one_sided = (pair.a is None) != (pair.b is None)
+        if not one_sided or pair.unreadable is not None or pair.record.leaf.error is not None:
+            return None
+        missing = 0 if pair.a is None else 1
+        if pair.entry is None and self._batches is not None:
+            why = self._batches.why_alone(1 - missing, pair)
+            if why is not None:
+                return why
+        if self._unlike and pair.entry is not None and (why := self._unlike_phase(pair, missing)):
+            return why
+        if self._chosen.common:
+            return f"of {self._what(pair, missing)} {_ONLY_ONE_HAS}"
+        return None
+
+    @cached_property
+    def _texts_beside_tokens(self) -> set[str]:
+        """The keys that enter a step, as texts in one run and as token ids in the other."""
+        found = set()
+        for key in INPUT_KEYS:
+            kinds = [_kinds(side, key) for side in self._data]
+            if sorted(map(sorted, kinds)) == [["text"], ["token ids"]]:
+                found.add(key)
+        return found
+
+    def _unlike_phase(self, pair: Pair, missing: int) -> str | None:
+        assert pair.entry is not None
+        entries = self._data[missing].entries
+        if pair.entry.direction != "forward":
+            has = any(entry.direction != "forward" for entry in entries)
+            if not has:
+                return _NO_BACKWARD
+            return None if self._batches is None else self._batches.why_alone(1 - missing, pair)
+        if self._batches is not None:
+            why = self._batches.why_alone(1 - missing, pair)
+            if why is not None:
+                return why
+        names = {pair.entry.cell}
+        cells = self._forward_cells[missing]
+        if missing == 1:
+            names |= {new for rule in self._rules if (new := rule.rename(pair.entry.cell))}
+        if names & cells:
+            return _MORE_CALLS
+        # A network runs in another wrapper, with a loss beside it, say. Where no cell of one phase
+        # runs in the other, they are called otherwise, which is no reason to leave them out.
+        return _OTHER_CELLS if self._forward_cells[0] & self._forward_cells[1] else None
+
+    @cached_property
+    def _forward_cells(self) -> list[set[str]]:
+        cells = [{e.cell for e in side.entries if e.direction == "forward"} for side in self._data]
+        cells[0] |= {new for c in cells[0] for rule in self._rules if (new := rule.rename(c))}
+        return cells
+
+    def _what(self, pair: Pair, missing: int) -> str:
+        """Return what the other run lacks: the outermost of step, phase, cell; or the key."""
+        side = self._data[missing]
+        if not (side.entries or side.key_data):
+            return "steps and ranks"
+        if pair.event.kind == DATA:
+            return "keys" if pair.event.name not in {d.key for d in side.key_data} else "saves"
+        if pair.event.phase not in {entry.phase for entry in side.entries}:
+            return "phases"
+        return "cells, calls and values"
+
+
+def given_to(pairs: Sequence[Pair], index: int) -> list[int]:
+    """Return the places of what the entry of the `index`-th pair was given when it began."""
+    pair = pairs[index]
+    return [
+        i
+        for i, other in enumerate(pairs[:index])
+        if other.event.kind == BEGIN
+        and (other.event.phase, other.event.name) == (pair.event.phase, pair.event.name)
+    ]
+
+
+def _kinds(side: StepData, key: str) -> set[str]:
+    records = (record for datum in side.key_data if datum.key == key for record in datum.records)
+    return {_kind(record.leaf) for record in records}
+
+
+def _kind(leaf: Leaf) -> str:
+    if leaf.type == "str":
+        return "text"
+    integers = (leaf.dtype or "").lower().startswith(("int", "uint"))
+    return "token ids" if integers else "other"

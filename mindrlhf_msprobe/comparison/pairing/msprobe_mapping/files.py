@@ -1,0 +1,213 @@
+"""The four kinds of mappings, as their files have them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.yaml_file import line_of, read_yaml
+from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
+
+#: What is given for a mapping: a file, true for what needs none, or data_mapping's content itself.
+Given = str | os.PathLike[str] | bool | Mapping[str, str] | None
+
+
+class Kind(Enum):
+    """The kinds, by the names of msprobe's options; of several, the first that is given counts."""
+
+    API = "api_mapping"
+    CELL = "cell_mapping"
+    LAYER = "layer_mapping"
+    DATA = "data_mapping"
+
+
+_EXAMPLES = {
+    Kind.CELL: "fc2.Dense: fc2.Linear",
+    Kind.DATA: "Cell.relu.ReLU.forward.0.input.0: Module.relu.ReLU.forward.0.input.0",
+    Kind.LAYER: "ParallelAttention: {qkv_proj: query_key_value}",
+    Kind.API: "- {ms_api: Functional.abs, pt_api: Torch.abs, ms_args: [0], pt_args: [0]}",
+}
+#: The lists of an api_mapping's item, by the part of an entry they are of.
+_LISTS = {
+    "input": ("args",),
+    "output": ("outputs", "output"),
+    "parameters": ("parameters",),
+    "parameters_grad": ("parameters_grad",),
+}
+_API = re.compile(r"[^.]+\.[^.]+")
+
+
+@dataclass(frozen=True)
+class ApiRule:
+    """One item of an api_mapping: an API of A under the name it has in B.
+
+    Attributes:
+        places: part of an entry → place of A's value in it → that of B's. A part that does not
+            stand there is the same in both; of one that does, what is not listed has no partner.
+    """
+
+    source: str
+    target: str
+    places: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class MsprobeMapping:
+    """One mapping.
+
+    Attributes:
+        kind: which of the four.
+        file: where it stands, for messages; "" where there is none.
+        names: of a cell_mapping or data_mapping, names of A → names in B, in the file's order.
+        apis: of an api_mapping.
+        layers: of a layer_mapping, class of a layer of A → path inside it → path in B.
+    """
+
+    kind: Kind
+    file: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    apis: tuple[ApiRule, ...] = ()
+    layers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def load_msprobe_mapping(
+    given: Mapping[Kind, Given],
+) -> tuple[MsprobeMapping | None, list[str]]:
+    """Read the mapping that counts; say which others are given for nothing.
+
+    Raises:
+        ConfigError: its file cannot be read, or has another form.
+        UsageError: what is given is no file.
+    """
+    wanted = [kind for kind in Kind if given.get(kind) not in (None, False)]
+    if not wanted:
+        return None, []
+    loaded = [_load(kind, given[kind]) for kind in wanted]
+    notes = [
+        f"{kind.value} is not used: {wanted[0].value} is given, too, and goes before it"
+        for kind in wanted[1:]
+    ]
+    return loaded[0], notes
+
+
+def _load(kind: Kind, given: Given) -> MsprobeMapping:
+    if kind is Kind.DATA and isinstance(given, Mapping):
+        return MsprobeMapping(kind, names=_pairs(kind, "data_mapping", given, None))
+    if given is True and kind is not Kind.DATA:
+        return MsprobeMapping(kind)
+    if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
+        more = " or True" if kind is not Kind.DATA else " or a dict"
+        raise UsageError(f"{kind.value} is {given!r}; expected the path of a YAML file{more}.")
+    path = Path(given)
+    content = read_yaml(
+        path, f"msprobe's {kind.value}", "names", items="a list of APIs" if _listed(kind) else ""
+    )
+    if not content:
+        raise ConfigError(f"{path}: is empty; expected lines such as {_EXAMPLES[kind]!r}.")
+    if kind is Kind.API:
+        return MsprobeMapping(kind, str(path), apis=tuple(_apis(path, content)))
+    if kind is Kind.LAYER:
+        return MsprobeMapping(kind, str(path), layers=_layers(path, content))
+    return MsprobeMapping(kind, str(path), _pairs(kind, str(path), content, path))
+
+
+def _listed(kind: Kind) -> bool:
+    return kind is Kind.API
+
+
+def _pairs(kind: Kind, shown: str, content: Mapping[Any, Any], path: Path | None) -> dict[str, str]:
+    for name, target in content.items():
+        if not (isinstance(name, str) and isinstance(target, str) and name and target):
+            raise _wrong(kind, shown, path, (name,), f"{name!r}: {target!r}", "a name and a name")
+    return dict(content)
+
+
+def _layers(path: Path, content: Mapping[Any, Any]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for layer, inside in content.items():
+        if not (isinstance(layer, str) and layer and isinstance(inside, Mapping)):
+            raise _wrong(
+                *(Kind.LAYER, str(path), path, (layer,), f"{layer!r}: {inside!r}"),
+                "a layer's class and a mapping of what is inside it",
+            )
+        for name, target in inside.items():
+            if not (isinstance(name, str) and isinstance(target, str) and name and target):
+                raise _wrong(
+                    *(Kind.LAYER, str(path), path, (layer, name)),
+                    *(f"{layer}: {name!r}: {target!r}", "a name and a name"),
+                )
+        found[layer] = dict(inside)
+    return found
+
+
+def _apis(path: Path, content: Any) -> Iterator[ApiRule]:
+    items = [content] if isinstance(content, Mapping) else content
+    for number, item in enumerate(items):
+        at = () if isinstance(content, Mapping) else (number,)
+        if not isinstance(item, Mapping):
+            raise _wrong(
+                Kind.API, str(path), path, at, repr(item), "a mapping with ms_api and pt_api"
+            )
+        yield _api(path, at, item)
+
+
+def _api(path: Path, at: tuple[Any, ...], item: Mapping[Any, Any]) -> ApiRule:
+    def wrong(key: Any, expected: str) -> ConfigError:
+        return _wrong(Kind.API, str(path), path, (*at, key), f"{key}: {item.get(key)!r}", expected)
+
+    known = {"ms_api", "pt_api"}
+    known |= {
+        f"{side}_{name}" for names in _LISTS.values() for name in names for side in ("ms", "pt")
+    }
+    for key in item:
+        if key not in known:
+            raise wrong(key, f"one of {', '.join(sorted(known))}{nearest(str(key), known)}")
+    for key in ("ms_api", "pt_api"):
+        if not isinstance(item.get(key), str) or not _API.fullmatch(item[key]):
+            raise wrong(key, "an API as in dump.json, {api_type}.{api_name}, e.g. Functional.abs")
+    places: dict[str, dict[str, str]] = {}
+    for part, names in _LISTS.items():
+        found: list[list[str] | None] = []
+        for side in ("ms", "pt"):
+            key = next((k for name in names if (k := f"{side}_{name}") in item), None)
+            value = None if key is None else item[key]
+            if value is not None and not _is_places(value):
+                raise wrong(key, "a list of numbers or names, each once")
+            found.append(None if value is None else [str(place) for place in value])
+        if found == [None, None]:
+            continue
+        sides = [own or [] for own in found]
+        if len(sides[0]) != len(sides[1]):
+            raise wrong(
+                f"ms_{names[0]}",
+                f"as many as in pt_{names[0]}, {len(sides[1])}",
+            )
+        places[part] = dict(zip(*sides))
+    return ApiRule(item["ms_api"], item["pt_api"], places)
+
+
+def _is_places(value: Any) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return False
+    if any(isinstance(item, bool) or not isinstance(item, (int, str)) for item in value):
+        return False
+    return len({str(item) for item in value}) == len(value)
+
+
+def _wrong(
+    kind: Kind, shown: str, path: Path | None, at: tuple[Any, ...], found: str, expected: str
+) -> ConfigError:
+    lines = [] if path is None else [line_of(path, *at[:n]) for n in range(len(at), 0, -1)]
+    line = next((line for line in lines if line is not None), None)
+    where = f"{shown}: " if line is None else f"{shown}: line {line}: "
+    found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
+    return ConfigError(f"{where}{found}; expected {expected}, e.g. {_EXAMPLES[kind]!r}.")
+
+
+_LONGEST = 200  # characters of what is wrong

@@ -1,0 +1,241 @@
+"""A mapping applied: B's entries under the names of those of A that they stand against.
+
+As in msprobe, names alone decide: what is not mapped stands against what has the same name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.apis import in_pytorch
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import ApiRule, Kind, MsprobeMapping
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.layers import TOP_LAYERS, entries_by_layer
+from mindrlhf_msprobe.comparison.pairing.planner import StepData
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+
+_CELL, _MODULE = "Cell.", "Module."
+
+
+def under_names_of_a(a: StepData, b: StepData, mapping: MsprobeMapping) -> StepData:
+    """Return B's data with its entries under the names of A's.
+
+    Records keep the names and files of B. What no entry of A stands against keeps its name, or has
+    another one where A uses that name for something else.
+    """
+    own: dict[tuple[str, str], str] = {}
+    entries: list[Entry] = []
+    for phase in dict.fromkeys(entry.phase for entry in (*a.entries, *b.entries)):
+        sides = [
+            sorted((e for e in side.entries if e.phase == phase), key=lambda e: e.seq)
+            for side in (a, b)
+        ]
+        names = _Names(mapping, *sides)
+        entries += _Renaming(names, *sides).entries()
+        own |= {(phase, e.name): t for e in sides[0] if (t := names.of_entry(e)) is not None}
+    return replace(b, entries=entries, own=replace(b.own, entries=own))
+
+
+class Unused:
+    """What of a mapping no entry of A was found for so far.
+
+    Attributes:
+        names: in the file's order: cells, records, APIs, or classes of layers.
+    """
+
+    def __init__(self, mapping: MsprobeMapping) -> None:
+        self._kind = mapping.kind
+        self._cells = CellNames(mapping.names) if mapping.kind is Kind.CELL else None
+        known = [*mapping.names, *(rule.source for rule in mapping.apis), *mapping.layers]
+        self.names = dict.fromkeys(name for name in known if name not in TOP_LAYERS)
+
+    def note(self, entries: Iterable[Entry]) -> None:
+        """Strike what these entries of A are."""
+        seen: set[str] = set()
+        for entry in entries if self.names else ():
+            if self._kind is Kind.DATA:
+                seen.update(name for r in entry.records for name in _names_of(entry, r))
+            elif self._kind is Kind.LAYER:
+                seen.update(entry.name.split("."))
+            else:
+                seen.add(_cell(entry) or "" if self._cells is not None else _api_of(entry))
+        if self._cells is not None:
+            seen |= {name for cell in seen for name in self._cells.inside(cell)}
+        for name in seen:
+            self.names.pop(name, None)
+
+
+class CellNames:
+    """How cells are called in B, by a cell_mapping, in time that does not grow with its lines."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._order = {name: number for number, name in enumerate(names)}
+        self._lengths = sorted({len(name) for name in names})
+
+    def inside(self, cell: str) -> list[str]:
+        """Return the names of the mapping that are parts of a text, in the file's order."""
+        found = {
+            part
+            for length in self._lengths
+            for begin in range(len(cell) - length + 1)
+            if (part := cell[begin : begin + length]) in self._names
+        }
+        return sorted(found, key=self._order.__getitem__)
+
+    def renamed(self, cell: str) -> str:
+        """Return a cell's name and class in B: of a whole name, else of each part that is known.
+
+        As in msprobe, parts are replaced one after another, in the file's order, each once.
+        """
+        if cell in self._names:
+            return self._names[cell]
+        at = -1
+        while len(cell) <= bounds.NAME:  # a longer one is nobody's
+            later = (name for name in self.inside(cell) if self._order[name] > at)
+            source = next(later, None)
+            if source is None:
+                break
+            cell = cell.replace(source, self._names[source], 1)
+            at = self._order[source]
+        return cell
+
+
+class _Names:
+    """How entries and records of one phase of A are called in B."""
+
+    def __init__(self, mapping: MsprobeMapping, a: Sequence[Entry], b: Sequence[Entry]) -> None:
+        self._mapping = mapping
+        self._module = any(entry.name.startswith(_MODULE) for entry in b)
+        self._cells: dict[str, str] = {}
+        self._of_cells = CellNames(mapping.names)
+        apis = {_api_of(entry) for entry in b}
+        self._apis: dict[str, ApiRule] = {
+            rule.source: rule for rule in mapping.apis if rule.target in apis
+        }
+        self._by_layer: Mapping[str, str | None] = {}
+        if mapping.kind is Kind.LAYER:
+            self._by_layer = entries_by_layer(a, b, mapping.layers)
+
+    def of_entry(self, entry: Entry) -> str | None:
+        """Return what an entry is called in B; None if it has no partner there."""
+        kind = self._mapping.kind
+        if kind is Kind.LAYER:
+            return self._by_layer[entry.name]
+        if kind is Kind.CELL:
+            return self._of_cell(entry)
+        if kind is Kind.API:
+            api = _api_of(entry)
+            rule = self._apis.get(api)
+            return (in_pytorch(api) if rule is None else rule.target) + entry.name[len(api) :]
+        return entry.name
+
+    def of_record(self, entry: Entry, record: Record, target: str | None) -> str | None:
+        """Return what a record is called in B, given what its entry is called there."""
+        if self._mapping.kind is Kind.DATA:
+            for name in _names_of(entry, record):
+                if name in self._mapping.names:
+                    return self._mapping.names[name]
+        if target is None:
+            return None
+        rule = self._apis.get(_api_of(entry))
+        places = rule.places.get(record.io) if rule is not None else None
+        if places is not None:
+            place = places.get(record.path)
+            return None if place is None else f"{target}.{record.io}.{place}"
+        return target + record.name[len(entry.name) :]
+
+    def _of_cell(self, entry: Entry) -> str:
+        cell = _cell(entry)
+        if cell is None:
+            return entry.name
+        if cell not in self._cells:
+            self._cells[cell] = self._of_cells.renamed(cell)
+        scope = _MODULE if self._module else _CELL
+        return f"{scope}{self._cells[cell]}{entry.name[len(_CELL) + len(cell) :]}"
+
+
+class _Renaming:
+    """The entries of one phase of B, brought under the names of A's."""
+
+    def __init__(self, names: _Names, a: Sequence[Entry], b: Sequence[Entry]) -> None:
+        self._names, self._a, self._b = names, a, b
+        self._by_name = {entry.name: entry for entry in b}
+        self._records = {
+            name: (entry, record)
+            for entry in reversed(b)
+            for record in reversed(entry.records)
+            for name in reversed(_names_of(entry, record))
+        }
+        self._used: set[tuple[str, str]] = set()
+
+    def entries(self) -> list[Entry]:
+        made = [found for found in map(self._against, self._a) if found is not None]
+        new_names: dict[str, str] = {}
+        for own, source, _ in made:
+            new_names.setdefault(source.name, own.name)
+        taken = {entry.name for entry in self._a}
+        places = {e.name: {(r.io, r.path) for r in e.records} for e, _, _ in made}
+        rests: dict[str, list[Record]] = defaultdict(list)
+        left = []
+        for entry in self._b:
+            rest = [r for r in entry.records if (entry.name, r.name) not in self._used]
+            own_name = new_names.get(entry.name)
+            if own_name is not None:  # what would stand against a record without partner stays out
+                known = places[own_name]
+                rests[own_name] = [r for r in rest if (r.io, r.path) not in known]
+                rest = [r for r in rest if (r.io, r.path) in known]
+            if rest or (own_name is None and not entry.records):
+                name = entry.name
+                while name in taken:
+                    name += " in B"
+                taken.add(name)
+                new_names.setdefault(entry.name, name)
+                left.append(replace(entry, name=name, records=tuple(rest)))
+        found = [
+            replace(source, name=own.name, records=(*records, *rests.pop(own.name, ())))
+            for own, source, records in made
+        ]
+        found += left
+        return [replace(e, parent=new_names.get(e.parent or "", e.parent)) for e in found]
+
+    def _against(self, own: Entry) -> tuple[Entry, Entry, list[Record]] | None:
+        """Return an entry of A, the one of B that it stands against, and the records of that."""
+        target = self._names.of_entry(own)
+        source = None if target is None else self._by_name.get(target)
+        records = []
+        for record in own.records:
+            name = self._names.of_record(own, record, target)
+            found = None if name is None else self._records.get(name)
+            if found is None:
+                continue
+            source = source or found[0]
+            self._used.add((found[0].name, found[1].name))
+            records.append(replace(found[1], io=record.io, path=record.path))
+        return None if source is None else (own, source, records)
+
+
+def _cell(entry: Entry) -> str | None:
+    """Return the name and class of an entry's cell, None if it is an API."""
+    if not entry.name.startswith(_CELL) or not entry.direction:
+        return None
+    return f"{entry.cell}.{entry.class_name}"
+
+
+def _api_of(entry: Entry) -> str:
+    return ".".join(entry.name.split(".", 2)[:2])
+
+
+def _names_of(entry: Entry, record: Record) -> list[str]:
+    """Return the names that msprobe's files may have for a record, the most usual one last.
+
+    Its file's; msprobe before 26 did not number the gradients of parameters.
+    """
+    names = [record.name]
+    if record.leaf.data_name:
+        names.append(record.leaf.data_name.rpartition(".")[0])
+    if entry.direction == PARAMETERS_GRAD and entry.name.endswith(f".{PARAMETERS_GRAD}.0"):
+        names.append(f"{entry.name[:-2]}{record.name[len(entry.name) :]}")
+    return names

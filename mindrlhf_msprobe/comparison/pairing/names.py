@@ -1,0 +1,214 @@
+"""Which cell of A is which cell of B, where their names differ."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.patterns import PatternError, Renaming
+from mindrlhf_msprobe.common.rule_file import read_rules
+from mindrlhf_msprobe.errors import ConfigError
+
+ROOT = "root"
+_SAMPLED = 64  # names of which a common prefix is guessed
+
+#: Tells whether a run was configured to record a cell.
+CellFilter = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """One line of a mapping: cells of A whose names match are called otherwise in B.
+
+    A rule that matches a cell also holds for what lies inside it.
+
+    Attributes:
+        source: a regular expression over the whole name of a cell of A, or a name in which `*`
+            stands for any one part between dots.
+        target: the cell's name in B, with `\\1` (or the n-th `*`) for what the n-th group matched.
+    """
+
+    source: str
+    target: str
+
+    def rename(self, cell: str) -> str | None:
+        """Return the name in B of a cell of A, or None if the rule says nothing about it."""
+        return _renaming(self.source, self.target).rename(cell)
+
+
+@lru_cache(maxsize=1024)
+def _renaming(source: str, target: str) -> Renaming:
+    """Return what a rule does; with a `*` in its target it has wildcards."""
+    if "*" in target:
+        source = "".join("([^.]+)" if c == "*" else re.escape(c) for c in source)
+        numbers = itertools.count(1)
+        target = re.sub(r"\*", lambda _: f"\\{next(numbers)}", target)
+    return Renaming(source, target)
+
+
+def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
+    """Read a mapping: a YAML mapping from name patterns of A to names in B, the first one wins.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not such a mapping.
+    """
+    rules = read_rules(path, "name pattern", "backbone.layers.*: model.layers.*")
+    return tuple(_rule(path, source, target) for source, target in rules.items())
+
+
+def _rule(path: str | Path, source: object, target: object) -> NameRule:
+    if not (isinstance(source, str) and isinstance(target, str) and source and target):
+        raise ConfigError(f"{path}: {source!r}: {target!r}; expected a name pattern and a name.")
+    rule = NameRule(source, target)
+    try:
+        _renaming(source, target)
+    except PatternError as error:
+        raise ConfigError(
+            f"{path}: {source!r}: {target!r} is not a pair of name patterns: {error}."
+        ) from None
+    return rule
+
+
+@dataclass(frozen=True)
+class Names:
+    """How the cells of one phase of two runs are brought under one name.
+
+    Attributes:
+        rules: renames A's cells into B's names.
+        prefix_a, prefix_b: what is taken off the names of each run; cells outside of it are
+            outside of the network that both have.
+        shared: names outside of it that both runs have as they are; the networks themselves then
+            stand against each other, too.
+        unlike: most names have no partner, and no prefix explains it.
+    """
+
+    rules: tuple[NameRule, ...] = ()
+    prefix_a: str = ""
+    prefix_b: str = ""
+    shared: frozenset[str] = frozenset()
+    unlike: bool = False
+
+    def of_a(self, cell: str) -> str | None:
+        """Return the common name of a cell of A, None if it lies outside the common network."""
+        return self._common(renamed(self.rules, cell), self.prefix_a)
+
+    def of_b(self, cell: str) -> str | None:
+        """Return the common name of a cell of B, None if it lies outside the common network."""
+        return self._common(cell, self.prefix_b)
+
+    def _common(self, cell: str, prefix: str) -> str | None:
+        if not self.shared:
+            return _without(cell, prefix)
+        if cell == ROOT or cell in self.shared:
+            return cell
+        return None if cell == prefix else _without(cell, prefix)
+
+    def note(self, phase: str) -> str | None:
+        """Say which prefixes were taken off, or that names are unlike; None if all is plain."""
+        if self.unlike:
+            return (
+                f"{phase}: most cells of A and B have no name in common; if it is one network "
+                f"under other names, say so with --mapping"
+            )
+        if not (self.prefix_a or self.prefix_b):
+            return None
+        a, b = (f"{p}.…" if p else "the network itself" for p in (self.prefix_a, self.prefix_b))
+        return f"{phase}: the cells of A below {a} stand against those of B below {b}"
+
+
+def renamed(rules: Sequence[NameRule], cell: str) -> str:
+    """Return a cell's name under the first rule that matches it, or its own."""
+    for rule in rules:
+        name = rule.rename(cell)
+        if name is not None:
+            return name
+    return cell
+
+
+def _without(cell: str, prefix: str) -> str | None:
+    if not prefix:
+        return cell
+    if cell == prefix:
+        return ROOT
+    return cell[len(prefix) + 1 :] if cell.startswith(prefix + ".") else None
+
+
+def match_names(
+    a: Iterable[str],
+    b: Iterable[str],
+    rules: tuple[NameRule, ...] = (),
+    chosen: tuple[CellFilter | None, CellFilter | None] = (None, None),
+) -> Names:
+    """Find out how the cells of A and B are to be matched.
+
+    A prefix is taken off only where most names have no partner as they are, and have one without
+    it; not where several fit as well, and not where each run was configured (`chosen`) to leave
+    out all the other one recorded.
+    """
+    names_a = frozenset(renamed(rules, cell) for cell in a) - {ROOT}
+    names_b = frozenset(b) - {ROOT}
+    if 2 * len(names_a & names_b) >= min(len(names_a), len(names_b)):
+        return Names(rules)
+    if not any(_chooses(chosen[0], names_b)) and not any(_chooses(chosen[1], names_a)):
+        return Names(rules)
+    prefixes = _prefixes(names_a, names_b)
+    shared: frozenset[str] = frozenset()
+    if any(prefixes):
+        below = _below(names_a, prefixes[0]) & _below(names_b, prefixes[1])
+        shared = (names_a & names_b) - below - {*prefixes}
+    return Names(rules, *prefixes, shared=shared, unlike=not any(prefixes))
+
+
+def _chooses(chosen: CellFilter | None, cells: Iterable[str]) -> Iterable[bool]:
+    return (chosen is None or chosen(cell) for cell in cells)
+
+
+@lru_cache(maxsize=256)
+def _prefixes(a: frozenset[str], b: frozenset[str]) -> tuple[str, str]:
+    votes: Counter[tuple[str, str]] = Counter()
+    sampled, others = (a, b) if len(a) <= len(b) else (b, a)
+    for name in sorted(sampled, key=lambda n: (-n.count("."), n))[:_SAMPLED]:
+        for other in others:
+            pair = _ends(name, other) if sampled is a else _ends(other, name)
+            if pair is not None:
+                votes[pair] += 1
+    ranked = sorted((p for p in votes if _is_wrapper(p)), key=lambda p: (-votes[p], _parts(p), p))
+    found = [(-len(_below(a, p[0]) & _below(b, p[1])), _parts(p), p) for p in ranked[:_SAMPLED]]
+    (most, parts, best), *rest = sorted(found) or [(0, 0, ("", ""))]
+    ambiguous = bool(rest) and rest[0][:2] == (most, parts)
+    enough = -most > len(a & b) and -2 * most >= min(len(a), len(b))
+    return best if enough and not ambiguous else ("", "")
+
+
+def _is_wrapper(prefixes: tuple[str, str]) -> bool:
+    """Tell whether two prefixes may be of wrappers; those with numbers are of unlike layers."""
+    return not all(prefixes) or not any(
+        part.isdecimal() for prefix in prefixes for part in prefix.split(".")
+    )
+
+
+def _parts(prefixes: tuple[str, str]) -> int:
+    return sum(len(prefix.split(".")) for prefix in prefixes if prefix)
+
+
+def _ends(a: str, b: str) -> tuple[str, str] | None:
+    """Return what stands before the longest common end of two names, None if they have none."""
+    parts_a, parts_b = a.split("."), b.split(".")
+    common = 0
+    for x, y in zip(reversed(parts_a), reversed(parts_b)):
+        if x != y:
+            break
+        common += 1
+    if not common:
+        return None
+    return ".".join(parts_a[:-common]), ".".join(parts_b[:-common])
+
+
+def _below(names: frozenset[str], prefix: str) -> set[str]:
+    below = (_without(name, prefix) for name in names)
+    return {name for name in below if name is not None and name != ROOT}

@@ -1,0 +1,449 @@
+"""The planner: which record of A meets which of B. Pure: it opens no file."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.alignment import (
+    Alignment,
+    align,
+    align_by_name,
+    nearest_around,
+)
+from mindrlhf_msprobe.comparison.pairing.coverage import (
+    why_never_by_msprobe,
+    why_no_entry,
+    why_no_gradient,
+    why_no_key_data,
+    why_no_part,
+    why_not_by_msprobe,
+    why_not_compiled,
+    without_recorded,
+)
+from mindrlhf_msprobe.comparison.pairing.names import ROOT, NameRule
+from mindrlhf_msprobe.comparison.pairing.timeline import (
+    BEGIN,
+    DATA,
+    EventKey,
+    made_before_updates,
+    merge,
+    order_of,
+)
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest.ending import Stop
+from mindrlhf_msprobe.storage.manifest.manifest import CASTS
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+#: What of an entry is known when it begins.
+BEGIN_IO = ("input", "parameters")
+
+
+@dataclass(frozen=True)
+class OwnPlace:
+    """What a run itself calls a place of the comparison; None where both agree.
+
+    Attributes:
+        step, rank: its own numbers.
+        phases, keys: the comparison's name of a phase, or key → its own.
+        entries: (phase, name) of an entry of the comparison → its own name.
+    """
+
+    step: int | None = None
+    rank: int | None = None
+    phases: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
+
+    def of(self, entry: Entry) -> Entry:
+        """Return an entry of the other run as it would stand in this one."""
+        if self.step is None and self.rank is None and not (self.phases or self.entries):
+            return entry
+        return replace(
+            entry,
+            name=self.entries.get((entry.phase, entry.name), entry.name),
+            phase=self.phases.get(entry.phase, entry.phase),
+            step=entry.step if self.step is None else self.step,
+            rank=entry.rank if self.rank is None else self.rank,
+        )
+
+
+@dataclass(frozen=True)
+class StepData:
+    """What one run recorded in one step of one rank, under the names the comparison has for it.
+
+    Attributes:
+        unreadable: phase → why its records, or some of them, could not be read.
+        unreadable_keys: key → why what was saved under it could not be read; None for all keys.
+        coverage: what the run could not record in its mode, and why.
+        foreign: whether another tool wrote it, msprobe.
+        own: the place in the run itself, where it is another one than in the comparison.
+        stop: where the run stopped, in its own numbers, if it did not finish.
+        timeless: whether nothing tells when what happened, but the order phases usually run in.
+        keys_of_run: the run's own keys, of all its steps; None where another tool did not write it.
+    """
+
+    entries: Sequence[Entry]
+    key_data: Sequence[KeyDatum]
+    config: ProbeConfig | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    coverage: Mapping[str, Any] = field(default_factory=dict)
+    own: OwnPlace = OwnPlace()
+    foreign: bool = False
+    unreadable_keys: Mapping[str | None, str] = field(default_factory=dict)
+    stop: Stop | None = None
+    timeless: bool = False
+    keys_of_run: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two records that stand in the same place; None where one run has none.
+
+    Attributes:
+        gap: why the missing side was not recorded by choice; None if it should be there.
+        stopped: whether the gap is that the run had stopped by then.
+        unreadable: why the missing side could not be read; None if it is simply not there.
+    """
+
+    event: EventKey
+    a: Record | None
+    b: Record | None
+    entry: Entry | None = None
+    gap: str | None = None
+    unreadable: str | None = None
+    stopped: bool = False
+
+    @property
+    def record(self) -> Record:
+        """The record of A, or of B where A has none."""
+        found = self.a or self.b
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The pairs of one step and rank in causal order.
+
+    Attributes:
+        parents: (phase, entry id) → the name of the nearest entry that ran around it and that both
+            runs recorded. An entry's id is the name in its pair's event.
+        notes: how the names of the cells were brought together.
+    """
+
+    step: int
+    rank: int
+    pairs: tuple[Pair, ...]
+    parents: dict[tuple[str, str], str | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def plan_step(
+    step: int,
+    rank: int,
+    a: StepData,
+    b: StepData,
+    rules: tuple[NameRule, ...] = (),
+    *,
+    by_name: bool = False,
+) -> StepPlan:
+    """Pair everything both runs recorded in one step of one rank.
+
+    Args:
+        rules: how cells of A are called in B.
+        by_name: entries of one name stand against each other, and no others.
+    """
+    chosen = [None if side.config is None else side.config.records_cell for side in (a, b)]
+    alignment = (
+        align_by_name(a.entries, b.entries)
+        if by_name
+        else align(
+            a.entries,
+            b.entries,
+            rules,
+            damaged={*a.unreadable, *b.unreadable},
+            chosen=(chosen[0], chosen[1]),
+        )
+    )
+    earlier = made_before_updates(a.key_data, b.key_data)
+    orders = [
+        order_of(a.entries, a.key_data, alignment.a, earlier),
+        order_of(b.entries, b.key_data, alignment.b, earlier),
+    ]
+    order = merge(*(reversed(orders) if a.timeless and not b.timeless else orders))
+    planner = Planner(step, rank, a, b, alignment)
+    pairs = (
+        *planner.unreadable_pairs(),
+        *planner.not_reached([pair for event in order for pair in planner.pairs_of(event)]),
+    )
+    parents = _parents(a.entries, b.entries, alignment)
+    return StepPlan(step, rank, pairs, parents, tuple(alignment.notes))
+
+
+def _parents(
+    a: Sequence[Entry], b: Sequence[Entry], alignment: Alignment
+) -> dict[tuple[str, str], str | None]:
+    parents: dict[tuple[str, str], str | None] = {}
+    places = [{(phase, i) for (phase, _), i in ids.items()} for ids in (alignment.a, alignment.b)]
+    shared = places[0] & places[1]
+    for entries, ids in ((b, alignment.b), (a, alignment.a)):
+        by_phase: dict[str, dict[str, Entry]] = defaultdict(dict)
+        wanted: dict[str, set[str]] = defaultdict(set)
+        for entry in entries:
+            by_phase[entry.phase][entry.name] = entry
+            if (entry.phase, ids[entry.phase, entry.name]) in shared:
+                wanted[entry.phase].add(entry.name)
+        for entry in entries:
+            around = nearest_around(entry, by_phase[entry.phase], wanted[entry.phase])
+            known = None if around is None else ids[entry.phase, around]
+            parents[entry.phase, ids[entry.phase, entry.name]] = known
+    return parents
+
+
+class Planner:
+    """Pairs the records of entries and key data that stand against each other, event by event."""
+
+    def __init__(
+        self, step: int, rank: int, a: StepData, b: StepData, alignment: Alignment
+    ) -> None:
+        self._places = [
+            (
+                step if side.own.step is None else side.own.step,
+                rank if side.own.rank is None else side.own.rank,
+            )
+            for side in (a, b)
+        ]
+        self._own = (a.own, b.own)
+        self._outside = alignment.outside
+        self._configs = (a.config, b.config)
+        self._unreadable = (a.unreadable, b.unreadable)
+        self._unreadable_keys = (a.unreadable_keys, b.unreadable_keys)
+        self._coverage = tuple(without_recorded(side.coverage, side.entries) for side in (a, b))
+        self._foreign = (a.foreign, b.foreign)
+        self._keys_of_runs = (a.keys_of_run, b.keys_of_run)
+        self._stops = (a.stop, b.stop)
+        self._rootless = tuple(
+            side.foreign and not any(entry.cell == ROOT for entry in side.entries)
+            for side in (a, b)
+        )
+        self._entries = tuple(
+            {(e.phase, ids[e.phase, e.name]): e for e in side.entries}
+            for side, ids in ((a, alignment.a), (b, alignment.b))
+        )
+        self._data = tuple({(d.key, d.micro_step): d for d in side.key_data} for side in (a, b))
+        # The parameters each cell was last seen with: recorded again only when they changed.
+        self._parameters: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
+
+    def unreadable_pairs(self) -> Iterator[Pair]:
+        """Yield one pair for each phase of which something could not be read, on either side."""
+        for phase in dict.fromkeys([*self._unreadable[0], *self._unreadable[1]]):
+            sides = [
+                Record(phase, "input", "", Leaf("unreadable", error=problems.get(phase)))
+                for problems in self._unreadable
+            ]
+            yield Pair(EventKey(BEGIN, phase, phase), sides[0], sides[1])
+        listed = {key for side in self._data for key, _ in side}
+        keys = {key: None for problems in self._unreadable_keys for key in problems}
+        for key in keys:
+            if key not in listed and (key is not None or not listed):
+                name = key or KEY_DATA_DIR
+                sides = [
+                    Record(name, "data", "", Leaf("unreadable", error=problems.get(key)))
+                    for problems in self._unreadable_keys
+                ]
+                yield Pair(EventKey(DATA, None, name), sides[0], sides[1])
+
+    def not_reached(self, pairs: list[Pair]) -> list[Pair]:
+        """Return the pairs; what a run lacks because it had stopped says so.
+
+        That is all of a later step, and of the step in which it stopped what came, in the other
+        run's time, after the last thing that both have. What is missing before that is missing.
+        """
+        for i, stop in enumerate(self._stops):
+            step, _ = self._places[i]
+            if stop is None or step < stop.step:
+                continue
+            reached = -math.inf
+            if step == stop.step:
+                both = (p for p in pairs if p.a is not None and p.b is not None)
+                times = (self._time_of(pair, 1 - i) for pair in both)
+                reached = max((time for time in times if time is not None), default=-math.inf)
+            why = f"not reached: the run had stopped in step {stop.step}"
+            for index, pair in enumerate(pairs):
+                missing = pair.b is None if i else pair.a is None
+                if missing and pair.gap is None and pair.unreadable is None:
+                    time = self._time_of(pair, 1 - i)
+                    if time is None or time > reached:
+                        pairs[index] = replace(pair, gap=why, stopped=True)
+        return pairs
+
+    def _time_of(self, pair: Pair, i: int) -> float | None:
+        """Return when a pair's event was over in a run; None where that is not known.
+
+        An entry stands in the journal when it has ended: one that both began, and one run ended,
+        is in one of them only.
+        """
+        if pair.event.kind == DATA:
+            datum = self._data[i].get((pair.event.name, pair.event.micro_step))
+            return None if datum is None else datum.seq
+        key = (pair.event.phase or "", pair.event.name)
+        entry = self._entries[i].get(key)
+        if entry is None:
+            return None
+        whole = pair.event.kind == BEGIN and self._entries[1 - i].get(key) is not None
+        return entry.seq if whole or entry.end is None else entry.end
+
+    def pairs_of(self, event: EventKey) -> Iterator[Pair]:
+        """Yield the pairs of one event; events come in causal order, for what is carried on."""
+        if event.kind == DATA:
+            yield from self._data_pairs(event)
+            return
+        key = (event.phase or "", event.name)
+        entries = [side.get(key) for side in self._entries]
+        entry = entries[0] or entries[1]
+        assert entry is not None
+        gaps = [
+            self._why_no_entry(i, entry, key) if side is None else None
+            for i, side in enumerate(entries)
+        ]
+        wanted = [_records_of(side, event) for side in entries]
+        for i, ran in enumerate(entries):
+            if ran is not None:
+                gaps[i] = why_not_compiled(self._configs[i], self._coverage[i], ran)
+            if gaps[i] is not None:
+                wanted[i] = {k: r for k, r in wanted[i].items() if r.leaf.error is None}
+        if None in entries and all(map(_is_no_gradient, entries)):
+            gaps[0 if entries[0] is None else 1] = "entries through which no gradient flowed"
+        if event.kind == BEGIN:
+            self._carry_parameters(entries, wanted)
+            if None in entries and not entry.records:  # it ran in one run only, and silently
+                silent = Record(entry.name, "input", "", Leaf("NoneType"))
+                side = 1 if entries[0] is None else 0
+                wanted[side]["input", ""] = silent
+        for place in _merged_names(*wanted):
+            a, b = (side.get(place) for side in wanted)
+            missing = 0 if a is None else 1
+            gap = unreadable = None
+            if a is not None and b is not None:
+                cast = a.leaf.dtype != b.leaf.dtype
+                gap = next((why for why in gaps if cast and why and CASTS in why), None)
+                gap = gap or why_no_gradient(entries, a, b)
+            else:
+                gap = gaps[missing]
+                unreadable = self._unreadable[missing].get(entry.phase)
+                found = a or b
+                if gap is None and found is not None:
+                    gap = why_no_part(self._configs[missing], found.io)
+                if gap is None and found is not None and self._foreign[missing]:
+                    gap = why_not_by_msprobe(entry, found)
+            yield Pair(event, a, b, entry, gap, unreadable)
+
+    def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> str | None:
+        if place in self._outside:
+            return "cells outside the network that both runs have"
+        if entry.cell == ROOT and self._rootless[i]:
+            return "msprobe records no outermost cell"
+        config, other = self._configs[i], self._configs[1 - i]
+        return why_no_entry(config, self._coverage[i], self._own[i].of(entry), other)
+
+    def _carry_parameters(
+        self, entries: Sequence[Entry | None], wanted: Sequence[_Records]
+    ) -> None:
+        """Give a side that did not record its parameters again the ones it last recorded."""
+        seen: list[set[str]] = [set(), set()]
+        for i, entry in enumerate(entries):
+            if entry is None:
+                continue
+            for record in list(wanted[i].values()):
+                if record.io == "parameters":
+                    place = f"{entry.phase} {entry.call_name} {record.path}"
+                    self._parameters[i][place] = record
+                    seen[i].add(record.path)
+        for i, entry in enumerate(entries):
+            if entry is None:
+                continue
+            for path in seen[1 - i] - seen[i]:
+                place = f"{entry.phase} {entry.call_name} {path}"
+                last = self._parameters[i].get(place)
+                if last is not None:
+                    name = f"{entry.name}.parameters.{path}"
+                    wanted[i]["parameters", path] = replace(last, name=name)
+
+    def _data_pairs(self, event: EventKey) -> Iterator[Pair]:
+        data = [side.get((event.name, event.micro_step)) for side in self._data]
+        wanted = [_by_place(side.records) if side else {} for side in data]
+        if any(self._foreign) and {*map(tuple, wanted)} == {_ALONE, _FIRST}:
+            # msprobe has written a single tensor as <key>.npy and as <key>0.npy.
+            wanted = [{("data", ""): record} for side in wanted for record in side.values()]
+        gaps = [
+            self._why_no_key_data(i, event.name) if side is None else None
+            for i, side in enumerate(data)
+        ]
+        for place in _merged_names(*wanted):
+            a, b = (side.get(place) for side in wanted)
+            gap = unreadable = None
+            if a is None or b is None:
+                missing = 0 if a is None else 1
+                gap = gaps[missing]
+                problems = self._unreadable_keys[missing]
+                unreadable = problems.get(event.name, problems.get(None))
+            yield Pair(event, a, b, None, gap, unreadable)
+
+    def _why_no_key_data(self, i: int, name: str) -> str | None:
+        key, keys = self._own[i].keys.get(name, name), self._keys_of_runs[i]
+        if keys is not None and not self._foreign[1 - i]:
+            return why_never_by_msprobe(key, keys)
+        return why_no_key_data(self._configs[i], self._coverage[i], key, *self._places[i])
+
+
+_ALONE, _FIRST = (("data", ""),), (("data", "0"),)
+
+#: The records of one entry or of one save by their place in it: (io, path).
+_Records = dict[tuple[str, str], Record]
+
+
+def _is_no_gradient(entry: Entry | None) -> bool:
+    """Tell whether an entry, if there is one, is of a backward pass without any gradient."""
+    if entry is None:
+        return True
+    return entry.direction == "backward" and all(
+        record.leaf.type == "NoneType" or (record.leaf.max == record.leaf.min == 0)
+        for record in entry.records
+    )
+
+
+def _by_place(records: Iterable[Record]) -> _Records:
+    found: _Records = {}
+    for record in records:
+        path = record.path
+        while (record.io, path) in found:  # a damaged save holds one record more
+            path += " "
+        found[record.io, path] = record
+    return found
+
+
+def _records_of(entry: Entry | None, event: EventKey) -> _Records:
+    """Return the records that are known at this event: inputs when it begins, the rest at its end.
+
+    An entry that never ended has no end event, so what else it holds is known at its begin.
+    """
+    if entry is None:
+        return {}
+    begins = event.kind == BEGIN
+    return _by_place(
+        record
+        for record in entry.records
+        if (record.io in BEGIN_IO) == begins or (begins and entry.end is None)
+    )
+
+
+def _merged_names(a: _Records, b: _Records) -> list[tuple[str, str]]:
+    return list(dict.fromkeys([*a, *b]))

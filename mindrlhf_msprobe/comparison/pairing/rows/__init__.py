@@ -1,0 +1,1 @@
+"""Batches of unlike size: which rows of one are those of the other."""

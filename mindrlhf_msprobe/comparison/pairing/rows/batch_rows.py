@@ -1,0 +1,315 @@
+"""Which rows of the larger batches of one phase the smaller batches of another one hold."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.phases import UPDATE_PHASES
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+FORWARD = "forward"
+
+#: A row of a batch: the number of the batch, and the row in it.
+Row = tuple[int, int]
+
+
+class Side:
+    """The entries of one side, by cell and batch.
+
+    A batch is one call of the outermost cell that was recorded, which begins first; every other
+    cell runs as often for one batch as for another, or is not cut.
+
+    Args:
+        common_name: returns the name that both sides have for a cell.
+        phase: what the side itself calls its phase.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], common_name: Callable[[str], str | None], phase: str
+    ) -> None:
+        self._updates = phase in UPDATE_PHASES
+        self.entries = sorted(entries, key=lambda entry: entry.seq)
+        self.cells: dict[str, list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            name = common_name(entry.cell)
+            if entry.direction == FORWARD and name is not None:
+                self.cells[name].append(entry)
+        for calls in self.cells.values():
+            calls.sort(key=lambda entry: entry.call)
+        first = next((e for e in self.entries if e.direction == FORWARD), None)
+        self.leading = None if first is None else common_name(first.cell)
+        self.count = len(self.cells.get(self.leading or "", ()))
+        tokens = any(entry.token is not None for entry in self.entries)
+        self.usable = self.count > 0 and not tokens
+
+    def per_batch(self, cell: str) -> int:
+        """Return how often a cell runs for one batch; 0 where that is not known."""
+        calls = len(self.cells.get(cell, ()))
+        return calls // self.count if calls % self.count == 0 else 0
+
+    def batch(self, cell: str, number: int) -> list[Entry]:
+        """Return the calls of a cell for one batch."""
+        each = self.per_batch(cell)
+        return self.cells[cell][number * each : (number + 1) * each]
+
+    def entries_of(self, number: int) -> Iterator[tuple[str, int, Entry]]:
+        """Yield (cell, which call, entry) of one batch."""
+        for cell in self.cells:
+            for call, entry in enumerate(self.batch(cell, number)):
+                yield cell, call, entry
+
+    def first_updated(self) -> int:
+        """Return the first batch before which parameters changed: those are recorded again.
+
+        Where none were recorded, an update phase may change them between any two of its openings.
+        """
+        seen: set[tuple[str, str]] = set()
+        for number in range(self.count):
+            records = [(e.call_name, r) for _, _, e in self.entries_of(number) for r in e.records]
+            own = {(name, r.path) for name, r in records if r.io == "parameters"}
+            if own & seen:
+                return number
+            seen |= own
+        if self._updates and not seen and self.leading is not None:
+            openings = [self.batch(self.leading, i)[0].opening for i in range(self.count)]
+            return openings.count(openings[0])
+        return self.count
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the leading cell was given, batch by batch.
+
+    Attributes:
+        paths: of its inputs that hold a row for each row of the batch.
+        rows: of each side, how many each batch has.
+        kept: of each side, how many batches lie before an update.
+        stored: whether the elements of all of these inputs are at hand.
+    """
+
+    paths: tuple[tuple[str, int], ...]
+    rows: tuple[tuple[int, ...], tuple[int, ...]]
+    kept: tuple[int, int]
+    stored: bool
+
+    @classmethod
+    def of(cls, sides: tuple[Side, Side]) -> Given | None:
+        """Return what two sides were given; None where nothing says how many rows there are."""
+        assert sides[0].leading is not None
+        leads = [[s.batch(s.leading or "", i)[0] for i in range(s.count)] for s in sides]
+        inputs = [[_inputs(entry) for entry in lead] for lead in leads]
+        every = [found for side in inputs for found in side]
+        kept = sides[0].first_updated(), sides[1].first_updated()
+        paths: list[tuple[str, int]] = []
+        counts: tuple[tuple[int, ...], ...] = ()
+        for path in every[0]:
+            records = [found.get(path) for found in every]
+            axes = unlike_axes(records)
+            if axes and len(axes) == 1:
+                sizes = tuple(
+                    tuple((found[path].leaf.shape or ())[axes[0]] for found in side)
+                    for side in inputs
+                )
+                if counts in ((), sizes):
+                    counts = sizes
+                    paths.append((path, axes[0]))
+        if not paths:
+            return None
+        stored = all(
+            found[path].location is not None
+            for side, n in zip(inputs, kept)
+            for found in side[:n]
+            for path, _ in paths
+        )
+        return cls(tuple(paths), (counts[0], counts[1]), kept, stored)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the batches that stand against each other are of one size."""
+        n = min(map(len, self.rows))
+        return self.rows[0][:n] == self.rows[1][:n]
+
+    @property
+    def small(self) -> int:
+        """The side with the smaller batches."""
+        largest = [max(rows) for rows in self.rows]
+        if largest[0] != largest[1]:
+            return int(largest[1] < largest[0])
+        return int(len(self.rows[1]) > len(self.rows[0]))
+
+
+def _inputs(entry: Entry) -> dict[str, Record]:
+    return {r.path: r for r in entry.records if r.io == "input" and r.leaf.is_tensor}
+
+
+def unlike_axes(records: Sequence[Record | None]) -> list[int] | None:
+    """Return the axes along which tensors differ in size; None where they cannot be compared."""
+    shapes = {None if record is None else record.leaf.shape for record in records}
+    if None in shapes or len({len(shape or ()) for shape in shapes}) > 1:
+        return None
+    return [i for i, sizes in enumerate(zip(*shapes)) if len({*sizes}) > 1]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of the larger batches the smaller ones hold.
+
+    Attributes:
+        of_batch: for each smaller batch, its rows; None where they are not known.
+        matched: how many have a row that nothing tells from them.
+        assumed: how many have none, and stand in the order of their batches.
+        moved: whether rows stand in another order.
+    """
+
+    of_batch: tuple[tuple[Row, ...] | None, ...]
+    matched: int
+    assumed: int
+    moved: bool
+
+    @classmethod
+    def of(cls, sides: tuple[Side, Side], small: int, given: Given) -> Rows:
+        """Bring the rows of both sides together by what the leading cell was given."""
+        large = [
+            ((number, row), digest)
+            for number in range(given.kept[1 - small])
+            for row, digest in enumerate(_digests(sides[1 - small], number, given, 1 - small))
+        ]
+        batches = [
+            _digests(sides[small], number, given, small) if number < given.kept[small] else None
+            for number in range(sides[small].count)
+        ]
+        whole = sum(given.rows[1 - small])
+        return cls.brought_together(given.rows[small], batches, large, whole, given_alike=True)
+
+    @classmethod
+    def brought_together(
+        cls,
+        sizes: Sequence[int],
+        batches: Sequence[Sequence[bytes] | None],
+        large: Sequence[tuple[Row, bytes]],
+        whole: int,
+        *,
+        given_alike: bool,
+    ) -> Rows:
+        """Bring rows together by what tells them apart.
+
+        Args:
+            sizes: how many rows each smaller batch has.
+            batches: what tells these apart; None for a batch that is not compared.
+            large: the rows of the larger batches that are compared, in order.
+            whole: how many rows all larger batches have.
+            given_alike: whether equal rows were given the same, so that one without a partner was
+                given something else. Else a row that is compared may differ, and stands in its
+                order only if no other row of its pass has another place.
+        """
+        found: list[tuple[Row, ...] | None] = []
+        matched = assumed = 0
+        moved = False
+        for numbers, regular in _passes(sizes, whole):
+            place = 0
+            wanted: list[tuple[int, int, bytes]] = []  # batch, place in the pass, digest
+            for number in numbers:
+                digests = batches[number] or ()
+                wanted += [(number, place + i, digest) for i, digest in enumerate(digests)]
+                place += sizes[number]
+            partners = _partners(wanted, large, regular, given_alike)
+            for number in numbers:
+                own = [p for (n, _, _), p in zip(wanted, partners) if n == number]
+                rows = [row for row, _ in own if row is not None]
+                known = bool(own) and len(rows) == len(own)
+                found.append(tuple(rows) if known else None)
+                if known:
+                    matched += sum(same for _, same in own)
+                    assumed += sum(not same for _, same in own)
+            order = [p[0] for p in partners if p[0] is not None]
+            moved |= any(x > y for x, y in itertools.pairwise(order))
+        return cls(tuple(found), matched, assumed, moved)
+
+    def words(self, alike: str = "that were given the same inputs") -> str:
+        """Return how rows were brought together, as the end of a sentence.
+
+        Args:
+            alike: what is said of rows that nothing tells apart.
+        """
+        if self.matched + self.assumed == 0:
+            return "which rows stand against which is not known"
+        order = ", in another order" if self.moved else ", in the same order"
+        same = f"rows {alike} stand against each other{order}"
+        if not self.assumed:
+            return same
+        in_order = (
+            "in the order of the micro-batches, which is assumed: it is wrong if the trainer "
+            "shuffled them"
+        )
+        if not self.matched:
+            return f"there are no rows {alike}, and rows stand {in_order}"
+        return f"{same}; other rows stand {in_order}"
+
+
+def _passes(sizes: Sequence[int], whole: int) -> Iterator[tuple[list[int], bool]]:
+    """Yield batches that together are as many rows as the whole; the rest, if any, is not."""
+    batches: list[int] = []
+    rows = 0
+    for number, size in enumerate(sizes):
+        batches.append(number)
+        rows += size
+        if rows == whole:
+            yield batches, True
+            batches, rows = [], 0
+    if batches:
+        yield batches, False
+
+
+def _partners(
+    wanted: Sequence[tuple[int, int, bytes]],
+    large: Sequence[tuple[Row, bytes]],
+    regular: bool,
+    given_alike: bool,
+) -> list[tuple[Row | None, bool]]:
+    """Return the row that stands against each wanted one, and whether they are alike."""
+    free = dict.fromkeys(range(len(large)))
+    found: list[int | None] = [None] * len(wanted)
+    for i, (_, place, digest) in enumerate(wanted):
+        if place in free and large[place][1] == digest:
+            found[i] = place
+            del free[place]
+    places: dict[bytes, deque[int]] = defaultdict(deque)
+    for place in free:
+        places[large[place][1]].append(place)
+    for i, (_, _, digest) in enumerate(wanted):
+        if found[i] is None and places[digest]:
+            found[i] = places[digest].popleft()
+            del free[found[i]]  # type: ignore[arg-type]
+    same = [place is not None for place in found]
+    if not given_alike:
+        regular &= all(p in (None, place) for p, (_, place, _) in zip(found, wanted))
+    for i, (_, place, _) in enumerate(wanted):
+        if found[i] is None and regular and free:
+            found[i] = place if place in free else next(iter(free))
+            del free[found[i]]  # type: ignore[arg-type]
+    return [(None if p is None else large[p][0], s) for p, s in zip(found, same)]
+
+
+def _digests(side: Side, number: int, given: Given, index: int) -> list[bytes]:
+    """Return what tells the rows of a batch apart: all that the leading cell was given of each."""
+    rows = given.rows[index][number]
+    inputs = _inputs(side.batch(side.leading or "", number)[0])
+    hashes = [hashlib.blake2b(digest_size=16) for _ in range(rows)]
+    for path, axis in given.paths:
+        record = inputs[path]
+        try:
+            array = np.moveaxis(record.array(), axis, 0)
+            for one, row in zip(hashes, array):
+                one.update(f"{path} {record.leaf.dtype} {row.shape} ".encode())
+                one.update(np.ascontiguousarray(row).tobytes())
+        except (ArrayFileError, OSError):  # the record itself will be called unreadable
+            for row, one in enumerate(hashes):
+                one.update(f"{index} {number} {row}".encode())
+    return [one.digest() for one in hashes]

@@ -1,0 +1,181 @@
+"""Two keys that hold the same rows in saves of unlike size: the larger ones cut to the smaller."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
+from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import Row, Rows, unlike_axes
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.records import Record
+
+_MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows
+_UNKNOWN = "saves of some rows of a larger one, and which rows is not known"
+
+
+@dataclass(frozen=True)
+class KeyPieces:
+    """One place of two keys, the larger saves of one cut to the smaller ones of the other.
+
+    Attributes:
+        data: both sides.
+        note: how the rows were brought together.
+        extra: (side, key, micro-step) → why the other side has no such save.
+        cut: key → which side's saves were cut.
+    """
+
+    data: tuple[StepData, StepData]
+    note: str
+    extra: Mapping[tuple[int, str, int], str]
+    cut: Mapping[str, int]
+
+    def is_cut(self, side: int, pair: Pair) -> bool:
+        """Tell whether a side has pieces where a whole run of it has other saves."""
+        return pair.entry is None and self.cut.get(pair.event.name) == side
+
+    def why_alone(self, side: int, pair: Pair) -> str | None:
+        """Return why only one side has a save; None where that is not for this reason."""
+        return self.extra.get((side, pair.event.name, pair.event.micro_step))
+
+
+def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | None:
+    """Cut the larger saves of two keys to the smaller ones; None where there are none such.
+
+    Args:
+        keys: the comparison's name of a key, A's own → B's.
+    """
+    sides = [list(a.key_data), list(b.key_data)]
+    notes: list[str] = []
+    extra: dict[tuple[int, str, int], str] = {}
+    cut: dict[str, int] = {}
+    for key, own in keys.items():
+        saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]
+        tensors = [[_tensor(datum) for datum in side] for side in saves]
+        if key == own or not all(saves) or None in (*tensors[0], *tensors[1]):
+            continue
+        found = _cut(saves, tensors)
+        if found is None:
+            continue
+        large, pieces, unknown, words = found
+        cut[key] = large
+        sides[large] = [d for d in sides[large] if d.key != key] + pieces
+        extra |= {(1 - large, key, micro_step): _UNKNOWN for micro_step in unknown}
+        notes.append(f"{key} of A and {own} of B were saved in other numbers of rows; {words}")
+    if not notes:
+        return None
+    both = replace(a, key_data=sides[0]), replace(b, key_data=sides[1])
+    return KeyPieces(both, "; ".join(notes), extra, cut)
+
+
+def _tensor(datum: KeyDatum) -> Record | None:
+    """Return the one tensor of a save, None if it is none, or there are several."""
+    record = datum.records[0] if len(datum.records) == 1 else None
+    if record is None or record.location is None or not record.leaf.shape:
+        return None
+    return None if record.leaf.type == "str" or record.leaf.error is not None else record
+
+
+def _cut(
+    saves: Sequence[Sequence[KeyDatum]], tensors: Sequence[Sequence[Record | None]]
+) -> tuple[int, list[KeyDatum], list[int], str] | None:
+    """Return which side is the larger one, its pieces, the saves without one, and how."""
+    records = [[record for record in side if record is not None] for side in tensors]
+    axes = unlike_axes([*records[0], *records[1]])
+    if axes is None or len(axes) != 1:
+        return None
+    axis = axes[0]
+    sizes = [[(record.leaf.shape or ())[axis] for record in side] for side in records]
+    n = min(map(len, sizes))
+    if sizes[0][:n] == sizes[1][:n]:
+        return None
+    large = int(max(sizes[1]) > max(sizes[0]))
+    try:
+        digests = [[_digests(record, axis) for record in side] for side in records]
+    except (ArrayFileError, OSError):
+        return None  # said of the record itself
+    rows: list[tuple[Row, bytes]] = [
+        ((number, row), digest)
+        for number, save in enumerate(digests[large])
+        for row, digest in enumerate(save)
+    ]
+    small, whole = 1 - large, sum(sizes[large])
+    found = Rows.brought_together(sizes[small], digests[small], rows, whole, given_alike=False)
+    alike = "with the same bytes"
+    if not found.matched and (near := _nearest(records[small], records[large], axis)) is not None:
+        named = [(row, _name(i)) for i, (row, _) in enumerate(rows)]
+        found = Rows.brought_together(sizes[small], near, named, whole, given_alike=False)
+        alike = "that are nearest to each other, as none has the same bytes,"
+    pieces, unknown = [], []
+    for datum, own in zip(saves[small], found.of_batch):
+        if own is None:
+            unknown.append(datum.micro_step)
+        else:
+            first = saves[large][own[0][0]]
+            piece = _piece(records[large], own, axis)
+            pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
+    return large, pieces, unknown, found.words(alike)
+
+
+def _digests(record: Record, axis: int) -> list[bytes]:
+    rows = np.moveaxis(record.array(), axis, 0)
+    return [
+        hashlib.blake2b(np.ascontiguousarray(r).tobytes(), digest_size=16).digest() for r in rows
+    ]
+
+
+def _name(row: int) -> bytes:
+    return f"row {row}".encode()
+
+
+def _nearest(
+    small: Sequence[Record], large: Sequence[Record], axis: int
+) -> list[list[bytes]] | None:
+    """Return the name of the row that each smaller save's row is nearest to; None if not certain.
+
+    It is certain where every other row is ten times as far away, and no two rows of a save are
+    nearest to the same one.
+    """
+    try:
+        whole = np.concatenate([_matrix(record, axis) for record in large])
+        saves = [_matrix(record, axis) for record in small]
+    except (ArrayFileError, OSError, ValueError):
+        return None
+    if len(whole) < 2 or whole.dtype.kind != "f" or len(whole) * whole.size > _MOST_DISTANCES:
+        return None
+    names = []
+    for rows in saves:
+        nearest = []
+        for row in rows:
+            with np.errstate(all="ignore"):
+                distances = np.abs(whole - row).astype(np.float64).sum(axis=1)
+            first, second = np.argsort(distances)[:2]
+            if not 10 * distances[first] <= distances[second]:  # nor where one is NaN
+                return None
+            nearest.append(_name(int(first)))
+        if len({*nearest}) < len(nearest):
+            return None
+        names.append(nearest)
+    return names
+
+
+def _matrix(record: Record, axis: int) -> np.ndarray:
+    rows = np.moveaxis(record.array(), axis, 0)
+    return rows.reshape(len(rows), -1)
+
+
+def _piece(records: Sequence[Record], rows: Sequence[Row], axis: int) -> Piece:
+    sources = tuple((records[number], (row,)) for number, row in rows)
+    first = sources[0][0]
+    shape = list(first.leaf.shape or ())
+    shape[axis] = len(rows)
+    leaf = Leaf(first.leaf.type, first.leaf.dtype, tuple(shape), data_name=first.leaf.data_name)
+    same = replace(Piece(*Record.__reduce__(first)[1]), leaf=leaf)
+    return replace(same, sources=sources, axis=axis)

@@ -1,0 +1,371 @@
+"""Two phases that saw the same rows in batches of unlike size: how they stand against each other.
+
+The larger batches are cut to the smaller ones: of a tensor whose sizes in both phases differ along
+one axis only, as the batch sizes do, the rows of a micro-batch are a piece of the whole. Which rows
+those are is told by what the network was given: rows with the same bytes in every input stand for
+each other, in whatever order a trainer shuffled them. Of statistics there are no pieces.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
+from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
+    FORWARD,
+    Given,
+    Row,
+    Rows,
+    Side,
+    unlike_axes,
+)
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+_STATISTICS = (
+    "tensors of batches of unlike size, of which only statistics were recorded (task: tensor makes "
+    "them comparable)"
+)
+_NO_ROWS = "values without rows, which may depend on the size of the batch"
+_OTHER_SIZES = "tensors that differ in more than the number of rows"
+_UNEVEN = "cells that do not run equally often for each batch"
+_GRADIENTS = "gradients, which depend on all rows of a batch"
+_AFTER_UPDATE = "calls after the weights were, or may have been, updated within the phase"
+_UNKNOWN_ROWS = "micro-batches with rows that the other phase was not given"
+
+#: A record of a cell: the cell, which of its calls for one batch, io and path.
+_Place = tuple[str, int, str, str]
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """One place of two phases, the larger batches of one cut to the smaller ones of the other.
+
+    Attributes:
+        data: both sides.
+        note: how the rows were brought together.
+        extra: (side, entry name) → why the other side has no such entry.
+        cut: which side's batches were cut; None where their statistics stand as they are.
+    """
+
+    data: tuple[StepData, StepData]
+    note: str
+    extra: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    cut: int | None = None
+
+    def is_cut(self, side: int, pair: Pair) -> bool:
+        """Tell whether a side has pieces where a whole run of it has other records.
+
+        Parameters are of no batch.
+        """
+        return side == self.cut and pair.entry is not None and pair.record.io != "parameters"
+
+    def why_alone(self, side: int, pair: Pair) -> str | None:
+        """Return why only one side has an entry; None where that is not for this reason."""
+        entry = pair.entry
+        if entry is None:
+            return None
+        if entry.direction != FORWARD:
+            return _GRADIENTS
+        return self.extra.get((side, entry.name))
+
+
+def cut(
+    a: StepData, b: StepData, rules: tuple[NameRule, ...], phases: tuple[str, str]
+) -> MicroBatches | None:
+    """Cut the larger batches of two phases to the smaller ones; None where they are of one size.
+
+    Args:
+        a, b: each holds one phase.
+        rules: how cells of A are called in B.
+        phases: what the phases are called, for the note.
+    """
+    names = match_names({e.cell for e in a.entries}, {e.cell for e in b.entries}, rules)
+    sides = Side(a.entries, names.of_a, phases[0]), Side(b.entries, names.of_b, phases[1])
+    if not all(side.usable for side in sides) or sides[0].leading != sides[1].leading:
+        return None
+    given = Given.of(sides)
+    if given is None or given.alike:
+        return None
+    small = given.small
+    if not given.stored:
+        data, extra, note = _by_statistics(sides, small, given)
+        why = (
+            "the statistics of a whole batch say nothing of its micro-batches, so that only "
+            "parameters and what holds no rows were compared. To compare the rest, record both "
+            "with task: tensor, or let both see whole batches"
+        )
+    else:
+        rows = Rows.of(sides, small, given)
+        data, extra, note = _Cutter(sides, small, given, rows).result()
+        why = rows.words()
+    entries = {small: sides[small].entries, 1 - small: data}
+    both = replace(a, entries=entries[0]), replace(b, entries=entries[1])
+    sizes = [_sizes(rows) for rows in given.rows]
+    what = f"{phases[0]} ({sizes[0]} rows a batch) and {phases[1]} ({sizes[1]})"
+    was_cut = 1 - small if given.stored else None
+    note = f"the batch sizes of {what} differ; {why}{note}"
+    return MicroBatches(both, note, extra, was_cut)
+
+
+def _sizes(rows: Iterable[int]) -> str:
+    return " or ".join(map(str, dict.fromkeys(rows)))
+
+
+def _axes(sides: tuple[Side, Side], given: Given) -> dict[_Place, tuple[int, int] | str]:
+    """Return for each record that both sides have the axis of its rows, and how many places each
+    row has along it; or why it cannot be cut, "" where it holds no rows. A record that is not named
+    has another shape.
+    """
+    found: dict[_Place, list[tuple[Record, int]]] = defaultdict(list)
+    present: dict[_Place, set[int]] = defaultdict(set)
+    for i, side in enumerate(sides):
+        for number in range(given.kept[i]):
+            for cell, call, entry in side.entries_of(number):
+                for record in entry.records:
+                    if record.io in ("input", "output") and record.leaf.is_tensor:
+                        place = cell, call, record.io, record.path
+                        found[place].append((record, given.rows[i][number]))
+                        present[place].add(i)
+    axes: dict[_Place, tuple[int, int] | str] = {}
+    for place, records in found.items():
+        unlike = unlike_axes([record for record, _ in records])
+        if len(present[place]) < 2 or unlike is None:
+            continue
+        each = [_each(records, axis) for axis in unlike]
+        if not unlike:
+            axes[place] = ""
+        elif len(unlike) == 1:
+            axes[place] = (unlike[0], each[0]) if each[0] else _OTHER_SIZES
+        elif all(each):  # rows against rows
+            axes[place] = _OTHER_SIZES
+    return axes
+
+
+def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
+    """Return how many places along an axis each row has, 0 where that is not the same for all."""
+    sizes = [((record.leaf.shape or ())[axis], rows) for record, rows in records]
+    each = {size / rows for size, rows in sizes if rows}
+    known = each.pop() if len(each) == 1 and all(rows for _, rows in sizes) else 0
+    return int(known) if known == int(known) else 0
+
+
+_Result = tuple[list[Entry], dict[tuple[int, str], str], str]
+
+
+def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Result:
+    """Return the entries of the larger side with what cannot be compared marked so."""
+    axes = _axes(sides, given)
+    large = sides[1 - small]
+    places = {
+        entry.name: (cell, call)
+        for number in range(large.count)
+        for cell, call, entry in large.entries_of(number)
+    }
+
+    uneven = _uneven(large, sides[small])
+
+    def marked(entry: Entry, record: Record) -> Record:
+        if entry.direction != FORWARD:
+            return _piece(record, gap=_GRADIENTS)
+        if record.io == "parameters" or record.leaf.error is not None:
+            return record
+        if entry.name in uneven:
+            return _piece(record, gap=_UNEVEN)
+        if not record.leaf.is_tensor:
+            return _without_rows(record)
+        axis = axes.get((*places.get(entry.name, ("", 0)), record.io, record.path))
+        if axis is None:
+            return record
+        if axis == "":
+            return _without_rows(record)
+        return _piece(record, gap=_STATISTICS if isinstance(axis, tuple) else axis)
+
+    entries = [
+        replace(entry, records=tuple(marked(entry, record) for record in entry.records))
+        for entry in large.entries
+    ]
+    extra = {
+        (i, entry.name): _AFTER_UPDATE if number >= given.kept[i] else _STATISTICS
+        for i, side in enumerate(sides)
+        for number in range(side.count)
+        for _, _, entry in side.entries_of(number)
+    }
+    firsts = {(i, e.name) for i, s in enumerate(sides) for _, _, e in s.entries_of(0)}
+    extra = {key: why for key, why in extra.items() if key not in firsts}
+    return entries, extra, ""
+
+
+def _uneven(side: Side, other: Side) -> set[str]:
+    """Return the entries of cells that both sides have, and do not run equally often in a batch."""
+    return {
+        entry.name
+        for cell, calls in side.cells.items()
+        if cell in other.cells
+        and not (side.per_batch(cell) and side.per_batch(cell) == other.per_batch(cell))
+        for entry in calls
+    }
+
+
+def _piece(record: Record, **changes: Any) -> Piece:
+    return replace(Piece(*Record.__reduce__(record)[1]), **changes)
+
+
+def _without_rows(record: Record) -> Record:
+    """Return a value that both sides may have made of batches of unlike size."""
+    number = record.leaf.type in ("int", "float") or record.leaf.is_tensor
+    return _piece(record, gap_if_unlike=_NO_ROWS) if number else record
+
+
+class _Cutter:
+    """Makes entries of the larger batches as if these had been run in the smaller ones."""
+
+    def __init__(self, sides: tuple[Side, Side], small: int, given: Given, rows: Rows) -> None:
+        self._small, self._large = sides[small], sides[1 - small]
+        self._number, self._given, self._rows = small, given, rows
+        self._axes = _axes(sides, given)
+        self._uneven = _uneven(self._large, self._small)
+        self._told: set[str] = set()  # entries whose parameters stand in a piece already
+        cells = self._large.cells
+        self._cells = [
+            cell
+            for cell in cells
+            if self._large.per_batch(cell)
+            and self._large.per_batch(cell) == self._small.per_batch(cell)
+        ]
+
+    def result(self) -> _Result:
+        """Return the entries, which of either side stand alone and why, and a remark."""
+        extra: dict[tuple[int, str], str] = {}
+        made: list[Entry] = []
+        kept = self._given.kept[self._number]
+        spans = [self._span(number) for number in range(self._large.count)]
+        width = max(last - first for first, last in spans) + 1
+        for number in range(self._small.count):
+            rows = self._rows.of_batch[number]
+            if rows is None:
+                why = _AFTER_UPDATE if number >= kept else _UNKNOWN_ROWS
+                own = self._small.entries_of(number)
+                extra |= {(self._number, entry.name): why for _, _, entry in own}
+            else:
+                shift = number * width - spans[rows[0][0]][0]
+                made += self._pieces(number, rows, shift)
+        cut = {entry.name for c in self._cells for entry in self._large.cells[c]}
+        shift = self._small.count * width
+        for entry in self._large.entries:
+            if entry.name in cut and entry.name in self._told:
+                continue
+            rest = self._rest(entry, entry.name in cut, shift)
+            if entry.name in cut:
+                extra[1 - self._number, rest.name] = self._why_unused(entry)
+            made.append(rest)
+        later = kept < self._small.count
+        remark = "; only those before the first update within the phase" if later else ""
+        return made, extra, remark
+
+    def _why_unused(self, entry: Entry) -> str:
+        kept = self._given.kept[1 - self._number]
+        later = (
+            e.name for n in range(kept, self._large.count) for *_, e in self._large.entries_of(n)
+        )
+        return _AFTER_UPDATE if entry.name in later else _UNKNOWN_ROWS
+
+    def _span(self, number: int) -> tuple[int, int]:
+        entries = [entry for *_, entry in self._large.entries_of(number)]
+        ends = [entry.seq if entry.end is None else entry.end for entry in entries]
+        return min(entry.seq for entry in entries), max(ends)
+
+    def _pieces(self, number: int, rows: tuple[Row, ...], shift: int) -> Iterator[Entry]:
+        runs = [
+            (batch, tuple(row for _, row in run))
+            for batch, run in itertools.groupby(rows, key=lambda row: row[0])
+        ]
+        calls = [
+            (cell, call, own, other)
+            for cell in self._cells
+            for call, (own, other) in enumerate(
+                zip(self._large.batch(cell, rows[0][0]), self._small.batch(cell, number))
+            )
+        ]
+        names = {own.name: f"{own.call_name}.{other.call}" for _, _, own, other in calls}
+        for cell, call, own, other in calls:
+            sources = [(self._large.batch(cell, batch)[call], kept) for batch, kept in runs]
+            yield replace(
+                own,
+                name=names[own.name],
+                seq=own.seq + shift,
+                end=None if own.end is None else own.end + shift,
+                parent=names.get(own.parent or ""),
+                opening=other.opening,
+                records=tuple(self._records(cell, call, own, sources, names[own.name])),
+            )
+            self._told.update(source.name for source, _ in sources)
+
+    def _records(
+        self,
+        cell: str,
+        call: int,
+        own: Entry,
+        sources: Sequence[tuple[Entry, tuple[int, ...]]],
+        name: str,
+    ) -> Iterator[Record]:
+        for record in own.records:
+            named = replace(record, name=name + record.name[len(own.name) :])
+            if record.io == "parameters":
+                if own.name not in self._told:
+                    yield named
+                continue
+            axis = self._axes.get((cell, call, record.io, record.path))
+            if not record.leaf.is_tensor and record.leaf.error is None:
+                yield _without_rows(named)
+            elif record.leaf.error is not None or axis is None:
+                yield named
+            elif isinstance(axis, str):
+                yield _piece(named, gap=axis) if axis else _without_rows(named)
+            else:
+                yield self._cut(named, record, sources, *axis)
+
+    def _cut(
+        self,
+        named: Record,
+        record: Record,
+        sources: Sequence[tuple[Entry, tuple[int, ...]]],
+        axis: int,
+        each: int,
+    ) -> Record:
+        place = record.io, record.path
+        each_source = [
+            (next((r for r in entry.records if (r.io, r.path) == place), None), rows)
+            for entry, rows in sources
+        ]
+        found = [(other, rows) for other, rows in each_source if other is not None]
+        for other, _ in found:
+            if other.leaf.error is not None:  # a part that was lost is more than one not recorded
+                return replace(other, name=named.name)
+        if len(found) < len(sources) or any(other.location is None for other, _ in found):
+            return _piece(named, gap=_STATISTICS)
+        shape = list(record.leaf.shape or ())
+        shape[axis] = each * sum(len(rows) for _, rows in found)
+        leaf = Leaf(named.leaf.type, named.leaf.dtype, tuple(shape), data_name=named.leaf.data_name)
+        return _piece(named, leaf=leaf, sources=tuple(found), axis=axis, each=each)
+
+    def _rest(self, entry: Entry, rename: bool, shift: int) -> Entry:
+        """Return an entry that is no piece: behind all pieces, and called like none of them."""
+        why = _GRADIENTS if entry.direction != FORWARD else ""
+        if entry.name in self._uneven:
+            why = _UNEVEN
+        records = tuple(_piece(r, gap=why) for r in entry.records) if why else entry.records
+        name = entry.name
+        if rename:
+            most = max((e.call for calls in self._small.cells.values() for e in calls), default=0)
+            name = f"{entry.call_name}.{most + 1 + entry.call}"
+            records = tuple(replace(r, name=name + r.name[len(entry.name) :]) for r in records)
+        end = None if entry.end is None else entry.end + shift
+        return replace(entry, name=name, seq=entry.seq + shift, end=end, records=records)

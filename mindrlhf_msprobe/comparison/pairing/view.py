@@ -1,0 +1,230 @@
+"""One side of a comparison: a run under the names the comparison has for its places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.planner import OwnPlace, StepData
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.findings import counted
+from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.reader import Problem, Run
+from mindrlhf_msprobe.storage.records import Entry
+
+_SHOWN = 8  # ranks, or patterns, that are named
+_LONGEST = 100  # characters of a pattern
+
+
+@dataclass
+class View:
+    """What of a run is compared.
+
+    Attributes:
+        run: the run.
+        phases: the comparison's name of a phase → the run's own; empty for all phases, and key
+            data, under their own names.
+        steps, ranks: the comparison's number → the run's own; what is not named keeps its own
+            unless `only_ranks` is set.
+        key_data_only: whether layer data are left out.
+        keys: the comparison's name of a key → the run's own; empty for all, under their own names.
+    """
+
+    run: Run
+    phases: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[int, int] = field(default_factory=dict)
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    only_ranks: bool = False
+    key_data_only: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    def places(self) -> set[tuple[int, int]]:
+        """Return every (step, rank) of the comparison of which the run recorded something."""
+        steps = {own: shown for shown, own in self.steps.items()}
+        ranks = {own: shown for shown, own in self.ranks.items()}
+        return {
+            (steps.get(step, step), ranks.get(rank, rank))
+            for step, rank in self.run.places
+            if rank in ranks or not self.only_ranks
+        }
+
+    def own(self, step: int, rank: int) -> tuple[int, int]:
+        """Return the run's own numbers of a step and a rank of the comparison."""
+        return self.steps.get(step, step), self.ranks.get(rank, rank)
+
+    def config(self, rank: int) -> ProbeConfig | None:
+        """Return what the run was configured to record on one of the comparison's ranks."""
+        return self.run.config(self.ranks.get(rank, rank))
+
+    def initial_weights(self, role: str, rank: int) -> Mapping[str, str]:
+        """Return the fingerprint of each initial parameter of a role's network, by its name."""
+        return self.run.initial_weights(role, self.ranks.get(rank, rank))
+
+    def entries(self, phase: str, step: int, rank: int) -> list[Entry]:
+        """Read the entries of one phase in one of the comparison's places."""
+        if self.key_data_only or (self.phases and phase not in self.phases):
+            return []
+        own = self.phases.get(phase, phase)
+        at = self.own(step, rank)
+        found = self.run.entries(own, step=at[0], rank=at[1])
+        return found if own == phase else [replace(entry, phase=phase) for entry in found]
+
+    def load(self, step: int, rank: int, *, layers: bool = True) -> StepData:
+        """Read one place, its layer data only if asked for."""
+        own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
+        at = self.own(step, rank)
+        shown = {name: phase for phase, name in self.phases.items()}
+        layers = layers and not self.key_data_only
+        entries = self.run.entries(step=at[0], rank=at[1]) if layers and not self.phases else []
+        for phase in shown if layers else ():
+            entries += [
+                replace(entry, phase=shown[phase])
+                for entry in self.run.entries(phase, step=at[0], rank=at[1])
+            ]
+        known = {*shown} if self.phases else {*self.run.phases, *(phase.name for phase in PHASES)}
+        problems = [p for p in self.run.problems if p.concerns(*at) and not p.partial]
+        unreadable = {
+            shown.get(problem.phase, problem.phase): str(problem)
+            for problem in problems
+            if problem.phase in known or (problem.step is not None and not self.phases)
+            if problem.phase is not None
+        }
+        return StepData(
+            entries=entries,
+            key_data=[] if self.phases else self._key_data(*at),
+            config=self.run.config(at[1]),
+            unreadable=unreadable,
+            unreadable_keys={
+                key: str(p)
+                for p in problems
+                if p.key_data and not self.phases
+                for key in self._shown_keys(p.key)
+            },
+            coverage=self.run.coverage(at[1]),
+            own=own,
+            foreign=self.run.foreign,
+            stop=self.run.stop_of(at[1]),
+            timeless=self.run.times_are_lost(*at),
+            keys_of_run=frozenset(self.run.keys) if self.run.foreign else None,
+        )
+
+    def unread(self, places: Iterable[tuple[int, int]], *, common: bool = False) -> list[str]:
+        """Return what could not be read so far, as far as it concerns what is compared.
+
+        Args:
+            places: the comparison's (step, rank) that are compared.
+            common: whether only what both runs have is: then nothing that is not there does.
+        """
+        own = [self.own(step, rank) for step, rank in places]
+        return [
+            str(problem)
+            for problem in self.run.problems
+            if self._matters(problem, own) and not (common and problem.absent)
+        ]
+
+    def _matters(self, problem: Problem, places: Sequence[tuple[int, int]]) -> bool:
+        if problem.phase is not None:
+            left_out = self.phases and problem.phase not in self.phases.values()
+            if left_out or self.key_data_only:
+                return False
+        elif problem.key_data and (self.phases or not self._shown_keys(problem.key)):
+            return False
+        return (problem.step is None and problem.rank is None) or any(
+            problem.is_at(step, rank) for step, rank in places
+        )
+
+    def _key_data(self, step: int, rank: int) -> list[KeyDatum]:
+        if not self.keys:
+            return self.run.key_data(step=step, rank=rank)
+        return [
+            replace(datum, key=shown)
+            for shown, own in self.keys.items()
+            for datum in self.run.key_data(own, step, rank)
+        ]
+
+    def _shown_keys(self, own: str | None) -> list[str | None]:
+        """Return the names the comparison has for a key of the run; None stands for all keys."""
+        if own is None or not self.keys:
+            return [own]
+        return [shown for shown, name in self.keys.items() if name == own]
+
+
+def views(
+    a: Run, b: Run, phases: tuple[str, str] | None, ranks: tuple[int, int] | None
+) -> tuple[View, View, list[str]]:
+    """Bring two runs together and say how.
+
+    Args:
+        phases: which phase of A stands against which of B; None: each against its own.
+        ranks: which rank of A stands against which of B; None: each against its own, or in order
+            if the runs have no rank in common.
+    """
+    notes: list[str] = []
+    sides = View(a), View(b)
+    if phases is None:
+        phases = _unnamed_against_one(a, b)
+    if phases is not None and phases[0] != phases[1]:
+        notes.append(f"{phases[0]} of A stands against {phases[1]} of B")
+    if phases is not None:
+        sides[0].phases = {phases[0]: phases[0]}
+        sides[1].phases = {phases[0]: phases[1]}
+    if ranks is not None:
+        sides[0].ranks, sides[1].ranks = {ranks[0]: ranks[0]}, {ranks[0]: ranks[1]}
+        sides[0].only_ranks = sides[1].only_ranks = True
+        if ranks[0] != ranks[1]:
+            notes.append(f"rank {ranks[0]} of A stands against rank {ranks[1]} of B")
+    elif a.ranks and b.ranks and not set(a.ranks) & set(b.ranks) and len(a.ranks) == len(b.ranks):
+        sides[1].ranks = dict(zip(a.ranks, b.ranks))
+        notes.append(f"no rank in common: ranks {a.ranks} of A stand against {b.ranks} of B")
+    if phases is None and a.phases and b.phases and not set(a.phases) & set(b.phases):
+        notes.append(
+            f"no phase in common: A has {', '.join(a.phases)}, B has {', '.join(b.phases)}; hold "
+            f"one against another with --phases X,Y"
+        )
+    for name, run in (("A", a), ("B", b)):
+        missing = run.missing_ranks
+        if missing:
+            notes.append(
+                f"{counted(len(missing), 'rank')} of the job ({_some(missing)}) recorded nothing "
+                f"in the directory of run {name}; those of other nodes are put together with "
+                f"mindrlhf-msprobe merge"
+            )
+        if run.left_out:
+            notes.append(
+                f"dumps that stood in the directory of run {name} before it, and are none of it, "
+                f"are left out: {_some(run.left_out)}"
+            )
+    notes += [note for name, run in (("A", a), ("B", b)) for note in _on_patterns(name, run)]
+    steps = [layout.step_of_directory(run.path) for run in (a, b)]
+    if None not in steps and steps[0] != steps[1]:
+        sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
+        notes.append(f"step {steps[0]} of A stands against step {steps[1]} of B")
+    return *sides, notes
+
+
+def _on_patterns(name: str, run: Run) -> Iterator[str]:
+    """Say which patterns of a run tell nothing any more."""
+    for setting, patterns in run.unusable_patterns.items():
+        for text, why in list(patterns.items())[:_SHOWN]:
+            shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+            yield (
+                f"run {name} was recorded with {setting}: {shown!r}, which is not matched any more "
+                f"({why}): what run {name} left out by it counts as missing"
+            )
+
+
+def _some(things: Sequence[object]) -> str:
+    shown = ", ".join(map(str, things[:_SHOWN]))
+    return shown if len(things) <= _SHOWN else f"{shown}, …"
+
+
+def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:
+    """Return which phases stand against each other where one run's dump names none."""
+    (names_a, names_b) = a.phases, b.phases
+    unnamed = [names == [UNNAMED_PHASE] for names in (names_a, names_b)]
+    if unnamed[0] != unnamed[1] and len(names_a) == len(names_b) == 1:
+        return names_a[0], names_b[0]
+    return None

@@ -1,0 +1,1 @@
+"""What differs before any tensor is looked at: settings, versions, weights."""

@@ -1,0 +1,138 @@
+"""What two runs generated with, and in which states their random generators were, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mindrlhf_msprobe.comparison.preflight.changing import (
+    SAME,
+    Timeline,
+    first_apart,
+    last_step,
+    steps_of,
+)
+from mindrlhf_msprobe.comparison.preflight.values import ABSENT, Notes, Ranks, named, section_of
+from mindrlhf_msprobe.phases import phase_table
+from mindrlhf_msprobe.storage.manifest import random_states
+from mindrlhf_msprobe.storage.manifest.manifest import GENERATION, RANDOM_STATES
+from mindrlhf_msprobe.storage.manifest.random_states import UNKNOWN
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+SEEDS = "seeds"
+
+
+class OwnStep(NamedTuple):
+    """A step of one rank, by the run's own numbers."""
+
+    run: Run
+    step: int
+    rank: int
+
+
+def compare_generation(
+    rank: int, a: Mapping[str, Any], b: Mapping[str, Any], merged: Ranks, notes: Notes
+) -> None:
+    """Add which settings of generation differ on one rank, given both manifests."""
+    sides = section_of(a, GENERATION), section_of(b, GENERATION)
+    if sides[0] is None or sides[1] is None:
+        for name, mine, other in zip("AB", sides, reversed(sides)):
+            if mine is not None and other is None:
+                notes.about(f"{{}}: only run {name} recorded {{it}}", "what generation ran with")
+        return
+    last = min(last_step(a), last_step(b))
+    # Another version may have other settings; of the same one, the trainer gave what is there.
+    versions = section_of(a, "versions")
+    alike = versions is not None and versions == section_of(b, "versions")
+    for phase in dict.fromkeys([*sides[0], *sides[1]]):
+        both = _timelines(sides[0].get(phase)), _timelines(sides[1].get(phase))
+        if not both[0] or not both[1]:
+            side = "A" if both[0] else "B"
+            notes.about(f"generation: only run {side} recorded {{}}", named((phase,)))
+            continue
+        for setting in dict.fromkeys([*both[0], *both[1]]):
+            missing = [side for side, of_side in zip("AB", both) if setting not in of_side]
+            if missing and not alike:
+                side = "B" if missing == ["A"] else "A"
+                whose = named((phase, setting))
+                notes.about(f"generation: only run {side} recorded {{}}", whose)
+                continue
+            start = {setting: [(max(_first_step(side) for side in both), ABSENT)]}
+            left_line, right_line = ({**start, **of_side}[setting] for of_side in both)
+            step, left, right = first_apart(left_line, right_line, last)
+            if left is SAME:
+                continue
+            name = named((phase, setting)) + ("" if step is None else f" from step {step} on")
+            table = phase_table({})
+            role = table[phase].role if phase in table else None
+            merged.places[GENERATION, name] = {"role": role, "phases": (phase,), "step": step}
+            merged.add(GENERATION, rank, [(name, left, right)])
+
+
+def _first_step(timelines: Mapping[str, Timeline]) -> int:
+    return min(timeline[0][0] for timeline in timelines.values())
+
+
+def _timelines(content: Any) -> dict[str, Timeline]:
+    found: dict[str, Timeline] = {}
+    if not isinstance(content, dict) or not isinstance(content.get("step"), int):
+        return found
+    for name, value in (section_of(content, "settings") or {}).items():
+        found[name] = [(content["step"], value)]
+    for step, change in steps_of(content.get("changes")):
+        name = str(change.get("name"))
+        found.setdefault(name, [(content["step"], ABSENT)]).append((step, change.get("value")))
+    return found
+
+
+def compare_random_states(
+    rank: int, a: Mapping[str, Any], b: Mapping[str, Any], merged: Ranks
+) -> None:
+    """Add the generators whose states are equal at first, and differ from a later step on.
+
+    Those that differ in the first step stand among the seeds already. A step counts in which both
+    states are known, and in which neither is that of a generator which nobody seeded or used.
+    """
+    for name, states in _apart(a.get(RANDOM_STATES), b.get(RANDOM_STATES)):
+        steps = sorted(states)
+        first = next((step for step in steps if states[step][0] != states[step][1]), None)
+        if first is not None and first != steps[0]:
+            whole = f"{name} from step {first} on"
+            merged.places[SEEDS, whole] = {"step": first}
+            merged.add(SEEDS, rank, [(whole, *states[first])])
+
+
+def states_differ(a: OwnStep, b: OwnStep, name: str) -> bool | None:
+    """Tell whether a random generator began two steps in other states; None if it is not known.
+
+    Args:
+        a, b: what stands against each other; the same step of the same rank says nothing.
+    """
+    if a == b:
+        return None
+    states = [
+        random_states.by_step(_states_of(side.run, side.rank)).get(name, {}).get(side.step, UNKNOWN)
+        for side in (a, b)
+    ]
+    return None if UNKNOWN in states else states[0] != states[1]
+
+
+def _states_of(run: Run, rank: int) -> Any:
+    for manifest in run.manifests:
+        world = section_of(manifest, "world") if isinstance(manifest, dict) else None
+        if world is not None and world.get("rank", 0) == rank:
+            return manifest.get(RANDOM_STATES)
+    return None
+
+
+def _apart(a: Any, b: Any) -> Iterator[tuple[str, dict[int, tuple[str, str]]]]:
+    sides = random_states.by_step(a), random_states.by_step(b)
+    for name in sides[0]:
+        other = sides[1].get(name, {})
+        states = {
+            step: (state, other[step])
+            for step, state in sides[0][name].items()
+            if step in other and UNKNOWN not in (state, other[step])
+        }
+        if states:
+            yield name, states

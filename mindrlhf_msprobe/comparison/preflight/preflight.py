@@ -1,0 +1,296 @@
+"""What differs between two runs before any tensor is looked at: settings, versions, weights.
+
+Works on the manifests and configurations that runs offer. They are data from elsewhere: whatever
+stands in them, nothing here raises. What only one run says is unknown, not different.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mindrlhf_msprobe.comparison.preflight.generation import (
+    compare_generation,
+    compare_random_states,
+)
+from mindrlhf_msprobe.comparison.preflight.networks import compare_networks
+from mindrlhf_msprobe.comparison.preflight.remark import (
+    GENERATOR_STATES,
+    remark,
+    without_consequences,
+)
+from mindrlhf_msprobe.comparison.preflight.values import (
+    DIRECTORY,
+    Found,
+    Notes,
+    Ranks,
+    compare,
+    difference_of,
+    is_known,
+    numbers,
+    section_of,
+    text_of,
+)
+from mindrlhf_msprobe.comparison.preflight.weights import compare_weights
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.manifest.manifest import (
+    AT_FIRST_PHASE,
+    GENERATION,
+    NETWORK_SECTIONS,
+    SCHEMA,
+)
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+__all__ = ["MAX_DIFFERENCES", "preflight", "remark", "without_consequences"]
+
+MAX_DIFFERENCES = 1000
+
+_SECTIONS = (
+    *("schema", "versions", "device", "world", "seeds", "determinism"),
+    *("modes", "cells", "optimizers", GENERATION),
+    *("environment", "configurations", "msprobe_config"),
+)
+# Sections of which the later snapshot counts, the one of the first network that was entered.
+_SETTINGS = ("device", "seeds", "determinism", "environment")
+# What a further attempt notes where it is different.
+_OF_ATTEMPTS = (
+    *("versions", "device", "determinism", "environment"),
+    *(*NETWORK_SECTIONS, GENERATION),
+)
+# A variable that is not set is not recorded; in the other sections that is an older version.
+_ABSENCE_COUNTS = ("environment", "configurations")
+# Addresses, ports, ids and log directories: other in any two runs, and without a meaning.
+_MEANINGLESS = (
+    *("MS_SCHED_HOST", "MS_SCHED_PORT", "MS_NODE_ID", "MS_WORKER_IP", "RANK_TABLE_FILE"),
+    *("HCCL_IF_IP", "HCCL_IF_BASE_PORT", "GLOG_log_dir", "ASCEND_PROCESS_LOG_PATH"),
+    *("ASCEND_WORK_PATH", "ASCEND_CACHE_PATH"),
+)
+_NOT_RECORDING = (DIRECTORY, "existing", "strict", "buffer_mb")
+
+# Say which rank it is: other on any two ranks.
+_RANK_ITSELF = (
+    *("RANK", "RANK_ID", "LOCAL_RANK", "LOCAL_RANK_ID", "DEVICE_ID", "ASCEND_DEVICE_ID"),
+    "device_id",
+)
+
+
+def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflight:
+    """Compare what two runs were given: versions, device, seeds, configurations, weights, …
+
+    Ranks are compared one by one; what differs on several of them in the same way stands once,
+    and names the ranks only where others do not differ so. At most `MAX_DIFFERENCES` differences
+    are kept.
+
+    Args:
+        ranks: which ranks of A stand against which of B, and no others (two ranks of one run if
+            A is B); None or empty: each against the same of the other run.
+    """
+    notes = Notes()
+    differences: dict[str, list[Difference]] = {section: [] for section in _SECTIONS}
+    weights: tuple[Weights, ...] = ()
+    sides = _by_rank(a, "A", notes), _by_rank(b, "B", notes)
+    if ranks:
+        sides = _chosen(sides[0], {n: n for n in ranks}), _chosen(sides[1], ranks)
+    common = sorted(set(sides[0]) & set(sides[1]))
+    if common:
+        for name, side, other in zip("AB", sides, reversed(sides)):
+            alone = sorted(set(side) - set(other))
+            if alone:
+                notes.add(f"rank {numbers(alone)}: only run {name} recorded it")
+        merged = Ranks(len(common))
+        by_rank = [(rank, sides[0][rank], sides[1][rank]) for rank in common]
+        for rank, left, right in by_rank:
+            other_rank = ranks is not None and ranks.get(rank, rank) != rank
+            _compare_manifests(rank, left, right, merged, notes, other_rank)
+            compare_networks(rank, left, right, merged, notes)
+            compare_generation(rank, left, right, merged, notes)
+            compare_random_states(rank, left, right, merged)
+            _note_left_out(left, right, notes)
+        for section, found in merged.differences():
+            differences[section].append(found)
+        weights = compare_weights(by_rank, notes)
+    else:
+        notes.add(_why_no_pair(*sides, ranks))
+    pair = _configurations(a), _configurations(b)
+    unread = [
+        name
+        for name, run, content in zip("AB", (a, b), pair)
+        if content is None and os.path.lexists(run.path / layout.CONFIGURATIONS_FILE)
+    ]
+    if unread:
+        of = " and of run ".join(unread)
+        notes.add(f"configurations: {layout.CONFIGURATIONS_FILE} of run {of} cannot be read")
+    elif is_known("configurations", *pair, notes):
+        differences["configurations"] = [
+            difference_of("configurations", *one) for one in compare("configurations", *pair, notes)
+        ]
+    # What the second round was told to record explains nothing, so it comes last.
+    kept = sorted(_capped(differences, notes), key=lambda found: found.is_of_recording)
+    return Preflight(tuple(kept), weights, notes.lines())
+
+
+_ByRank = dict[int, dict[str, Any]]
+
+
+def _chosen(side: _ByRank, ranks: Mapping[int, int]) -> _ByRank:
+    return {shown: side[own] for shown, own in ranks.items() if own in side}
+
+
+def _why_no_pair(a: _ByRank, b: _ByRank, ranks: Mapping[int, int] | None) -> str:
+    if a and b:
+        return "settings and initial weights: the runs have no rank in common"
+    missing = [(name, i) for i, (name, side) in enumerate((("A", a), ("B", b))) if not side]
+    what = f"run {missing[0][0]} has no" if len(missing) == 1 else "neither run has a"
+    of = ""
+    if ranks:
+        wanted = sorted({n for _, i in missing for n in (ranks.values() if i else ranks)})
+        of = f" of rank {numbers(wanted)}"
+    return f"versions, settings and initial weights: {what} run.json{of} that can be read"
+
+
+def _by_rank(run: Run, name: str, notes: Notes) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    manifests = [m for m in run.manifests if isinstance(m, dict)]
+    for manifest in manifests:
+        world = manifest.get("world")
+        rank: Any = world.get("rank") if isinstance(world, dict) else None
+        if not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < 10**9:
+            if len(manifests) > 1:
+                notes.add(f"a run.json of run {name} does not say whose rank it is")
+                continue
+            rank = 0
+        if rank in found:
+            notes.add(f"run {name} has two manifests of rank {rank}; the first was taken")
+        found.setdefault(rank, manifest)
+    return found
+
+
+def _compare_manifests(
+    rank: int, a: dict[str, Any], b: dict[str, Any], merged: Ranks, notes: Notes, other_rank: bool
+) -> None:
+    schemas = a.get("schema", SCHEMA), b.get("schema", SCHEMA)
+    for name, schema in zip("AB", schemas):
+        if not isinstance(schema, int) or schema > SCHEMA:
+            notes.add(
+                f"the run.json of run {name} has the schema {text_of(schema)}, this version knows "
+                f"{SCHEMA}: only what could be read was compared"
+            )
+    merged.add("schema", rank, compare("schema", *schemas, notes))
+    for section, take in (("versions", _versions), ("world", _world)):
+        pair = take(a), take(b)
+        if is_known(section, *pair, notes):
+            merged.add(section, rank, compare(section, *pair, notes))
+    late = a.get("taken") == AT_FIRST_PHASE == b.get("taken")
+    certain = late and a.get("taken_in") == b.get("taken_in")
+    for section in _SETTINGS:
+        pair = _setting(a, section, late, other_rank), _setting(b, section, late, other_rank)
+        if is_known(section, *pair, notes):
+            found = compare(section, *pair, notes)
+            if section == "seeds" and not certain:
+                found = _certain_seeds(found, notes)
+            merged.add(section, rank, found)
+    pair = _recording(a), _recording(b)
+    if is_known("msprobe_config", *pair, notes):
+        merged.add("msprobe_config", rank, compare("msprobe_config", *pair, notes))
+    for name, manifest in (("A", a), ("B", b)):
+        _note_attempts(name, manifest, notes)
+
+
+def _versions(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    versions = section_of(manifest, "versions")
+    if versions is None or "tool_version" not in manifest:
+        return versions
+    return {**versions, "mindrlhf_msprobe": manifest["tool_version"]}
+
+
+def _world(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    world = section_of(manifest, "world")
+    return {"size": world["size"]} if world is not None and "size" in world else None
+
+
+def _setting(
+    manifest: dict[str, Any], name: str, late: bool, other_rank: bool
+) -> dict[str, Any] | None:
+    """Return a section as it was at the moment that both runs noted, without what says nothing.
+
+    Args:
+        late: whether that moment is the first network's.
+        other_rank: whether it is compared with that of another rank.
+    """
+    section = section_of(manifest, name)
+    early = None if late else section_of(section_of(manifest, "at_start") or {}, name)
+    chosen = section if early is None else early
+    left_out = (_MEANINGLESS if name == "environment" else ()) + (_RANK_ITSELF * other_rank)
+    return chosen and {key: value for key, value in chosen.items() if key not in left_out}
+
+
+def _certain_seeds(found: Iterable[Found], notes: Notes) -> Iterator[Found]:
+    """Leave out what a trainer may have set after the probe's start, when it was looked at."""
+    for name, a, b in found:
+        if name in GENERATOR_STATES or (name == "mindspore" and (a is None or b is None)):
+            notes.about(
+                "seeds: {} {was} looked at when the probe started, perhaps before the trainer set "
+                "{it}, or in another phase than in the other run",
+                name,
+            )
+        else:
+            yield name, a, b
+
+
+def _recording(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the settings that change what is recorded, defaults for those not named."""
+    section = section_of(manifest, "config")
+    if section is None:
+        return None
+    defaults = {
+        f.name: {} if f.default is dataclasses.MISSING else f.default
+        for f in dataclasses.fields(ProbeConfig)
+    }
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in defaults.items()}
+    plain["directions"] = ["forward", "backward"]
+    return {key: v for key, v in {**plain, **section}.items() if key not in _NOT_RECORDING}
+
+
+def _note_attempts(name: str, manifest: Mapping[str, Any], notes: Notes) -> None:
+    attempts = manifest.get("attempts")
+    for number, attempt in enumerate(attempts if isinstance(attempts, list) else [], 1):
+        if isinstance(attempt, dict):
+            other = [s for s in _OF_ATTEMPTS if s in attempt]
+            if other:
+                notes.add(
+                    f"attempt {number} of run {name} ran with other {', '.join(other)} than its "
+                    f"first one, which was compared: see its run.json"
+                )
+
+
+def _note_left_out(a: Mapping[str, Any], b: Mapping[str, Any], notes: Notes) -> None:
+    """Note the key data that neither side could record: nothing else of them meets the eye."""
+    left_out = [section_of(section_of(side, "coverage") or {}, "key_data") or {} for side in (a, b)]
+    for key, why in left_out[0].items():
+        if key in left_out[1]:
+            reason = text_of(why).replace("{", "{{").replace("}", "}}")
+            notes.about(f"{{}}: left out of A and of B: {reason}", text_of(key))
+
+
+def _configurations(run: Run) -> dict[str, Any] | None:
+    try:
+        return run.configurations()
+    except OSError:
+        return None
+
+
+def _capped(found: dict[str, list[Difference]], notes: Notes) -> Iterator[Difference]:
+    """Return at most `MAX_DIFFERENCES`, in the order of the sections, the short ones whole."""
+    left, kept = MAX_DIFFERENCES, {}
+    for i, section in enumerate(sorted(_SECTIONS, key=lambda name: len(found[name]))):
+        kept[section] = found[section][: left // (len(_SECTIONS) - i)]
+        left -= len(kept[section])
+        more = len(found[section]) - len(kept[section])
+        if more:
+            notes.add(f"{section.replace('_', ' ')}: {more} more differences, which are not listed")
+    return itertools.chain.from_iterable(kept[section] for section in _SECTIONS)

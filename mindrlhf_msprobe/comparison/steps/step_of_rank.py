@@ -1,0 +1,600 @@
+"""The comparison of one step of one rank: what a worker does, and what it hands back.
+
+A place whose tensors are small is compared in one go. Of a place with large ones, the pairs with
+tensors are handed back as work of its own, so that several workers share it; and one pair that is
+large by itself is shared by its spans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.kept import PackedFindings
+from mindrlhf_msprobe.comparison.judging.metrics.spans import (
+    AT_ONCE,
+    SPAN_BYTES,
+    Answers,
+    Cut,
+    Elements,
+    Unanswered,
+)
+from mindrlhf_msprobe.comparison.judging.noise import EXPLAINABLE, within_noise
+from mindrlhf_msprobe.comparison.judging.status import Judgement, judge, side_of, why_unreadable
+from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
+from mindrlhf_msprobe.comparison.judging.texts import load_decoder
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
+from mindrlhf_msprobe.comparison.pairing.filters import Filters, PlaceFilter
+from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import gap_if_unlike, gap_of
+from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
+from mindrlhf_msprobe.comparison.pairing.view import View
+from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
+from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale, count_wholesale
+from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status, counted
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.records import Record
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import MsprobeMapping
+    from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import KeyPieces
+    from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import MicroBatches
+
+_AT_OPTIMIZER = (
+    "gradients of parameters, the one run's as they arose, the other's as they entered the "
+    "optimizer: after unscaling and clipping, if the training does that"
+)
+_WHOLE = (
+    "gradients of a tensor that a cell was given in several places, or returned as it was: the one "
+    "run recorded them together, the other each by itself"
+)
+_GAP_OF_NOISE = "calls and keys that also come and go among the repetitions of A"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is compared with what, and how: all a worker needs to know.
+
+    Attributes:
+        sides: the two runs.
+        noise: further runs of A's configuration.
+        mapping: how cells of A are called in B.
+        msprobe_mapping: the same, as msprobe's mappings say it; then names alone decide.
+        tokenizer: the file that tells which text a token id stands for.
+        chosen: which records the caller wants compared.
+        span_bytes: how many bytes of tensors a worker compares in one go, about. It changes
+            nothing about the result.
+    """
+
+    sides: tuple[View, View]
+    noise: tuple[View, ...] = ()
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    mapping: tuple[NameRule, ...] = ()
+    tokenizer: Path | None = None
+    chosen: Filters = field(default_factory=Filters)
+    span_bytes: int = SPAN_BYTES
+    msprobe_mapping: MsprobeMapping | None = None
+    # What was read and paired last, by its place.
+    _loaded: dict[tuple[int, int], tuple[StepData, StepData]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _planned: dict[tuple[int, int], StepPlan] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _cut: dict[tuple[int, int], MicroBatches | KeyPieces | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
+        return Job, (*settings, self.chosen, self.span_bytes, self.msprobe_mapping)
+
+    def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
+        """Read what both runs recorded in one place; the last one is kept."""
+        if (step, rank) not in self._loaded:
+            a, b = (side.load(step, rank) for side in self.sides)
+            if self.msprobe_mapping is not None:
+                from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import (
+                    under_names_of_a,
+                )
+
+                b = under_names_of_a(a, b, self.msprobe_mapping)
+            found: MicroBatches | KeyPieces | None = None
+            for shown, own in self.sides[1].phases.items():  # one phase, if any
+                if shown != own:
+                    from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import cut
+
+                    found = cut(a, b, self.mapping, (shown, own))
+            pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
+            if pairs:
+                from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import cut_keys
+
+                found = cut_keys(a, b, pairs)
+            self._loaded.clear()
+            self._cut.clear()
+            self._loaded[step, rank] = (a, b) if found is None else found.data
+            self._cut[step, rank] = found
+        return self._loaded[step, rank]
+
+    def filter(self, step: int, rank: int) -> PlaceFilter:
+        """Return what of one place is not compared."""
+        unlike = any(own != shown for shown, own in self.sides[1].phases.items())
+        data = self.load(step, rank)
+        return PlaceFilter(self.chosen, data, unlike, self.mapping, self.cut_of(step, rank))
+
+    def plan(self, step: int, rank: int) -> StepPlan:
+        """Pair everything both runs recorded in one place; the last plan is kept."""
+        if (step, rank) not in self._planned:
+            by_name = self.msprobe_mapping is not None
+            plan = plan_step(step, rank, *self.load(step, rank), self.mapping, by_name=by_name)
+            batches = self.cut_of(step, rank)
+            if batches is not None:
+                plan = replace(plan, notes=(*plan.notes, batches.note))
+            self._planned.clear()
+            self._planned[step, rank] = plan
+        return self._planned[step, rank]
+
+    def cut_of(self, step: int, rank: int) -> MicroBatches | KeyPieces | None:
+        """Return how one place was cut to batches of one size; None where it was not."""
+        self.load(step, rank)
+        return self._cut[step, rank]
+
+    def stopped_by(self, step: int, rank: int) -> bool:
+        """Tell whether one of the runs had stopped in this step, or before it."""
+        for side in self.sides:
+            stop = side.run.stop_of(side.ranks.get(rank, rank))
+            if stop is not None and side.steps.get(step, step) >= stop.step:
+                return True
+        return False
+
+    def count(self, step: int, rank: int) -> Wholesale | None:
+        """Count what agrees in one place; None where it has to be paired as a whole."""
+        if self.noise or self.mapping or self.msprobe_mapping or self.chosen.by_name:
+            return None
+        return count_wholesale(self.sides, self.tolerances, step, rank)
+
+
+@dataclass(frozen=True)
+class PairWork:
+    """One pair that is still to be compared: the `index`-th of its place.
+
+    Attributes:
+        answers: what is known of its elements already, because it was cut into spans.
+        given_up: why no more of its spans are compared.
+    """
+
+    step: int
+    rank: int
+    index: int
+    a: Record
+    b: Record
+    repetitions: tuple[Record | None, ...] = ()
+    answers: Answers = ()
+    given_up: str = ""
+
+    @cached_property
+    def bytes(self) -> int:
+        """How many bytes of tensors are read, at most."""
+        records = (self.a, self.b, *self.repetitions)
+        return sum(_stored_bytes(record) for record in records if record is not None)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The judgement of one pair that was handed back as work of its own, by its place."""
+
+    step: int
+    rank: int
+    index: int
+    status: Status
+    metrics: Metrics | None
+    note: str
+    tolerance: str
+    gap: str = ""
+
+    @classmethod
+    def of(
+        cls, work: PairWork, status: Status, metrics: Metrics | None, note: str, tolerance: str
+    ) -> Judged:
+        """Return the judgement of `work`."""
+        return cls(work.step, work.rank, work.index, status, metrics, note, tolerance)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A large pair, and what has to be known of its elements before it can be judged."""
+
+    work: PairWork
+    cut: Cut
+
+
+@dataclass
+class JudgedPlace:
+    """What the comparison of one place found.
+
+    Attributes:
+        findings: one for each pair in causal order; None for a pair that was not recorded by
+            choice on one side, or cannot be compared. Of a place that is not `whole`, pairs that
+            were counted, or folded, have none.
+        positions: for each of them, how many phases had been opened by then, and how many other
+            events of entries came before it.
+        gaps: what was not recorded by choice.
+        notes: how the names of the cells were brought together.
+        problems: what could not be read of A, of B and of the repetitions.
+        waiting: pairs that are still to be compared; their findings say `unreadable` until then.
+        counted: what was counted without a pair of its own.
+        whole: whether every pair has a finding, or None.
+        folded: whether findings of cells that agree are left out of the result.
+        tally: what all of it adds up to, once it is finished.
+        records: how many pairs there are.
+        not_reached: how many pairs one run lacks because it had stopped by then.
+        first_not_reached: the first of them, by its place in the plan.
+    """
+
+    step: int
+    rank: int
+    findings: list[Finding | None] | PackedFindings
+    positions: list[tuple[int, int]]
+    gaps: tuple[CoverageGap, ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[tuple[str, ...], ...] = ()
+    waiting: tuple[PairWork, ...] = ()
+    counted: Counted = field(default_factory=Counted)
+    whole: bool = True
+    folded: bool = False
+    tally: Tally = field(default_factory=Tally)
+    records: int = 0
+    not_reached: int = 0
+    first_not_reached: int = -1
+
+    def __post_init__(self) -> None:
+        self.count_records()
+
+    def count_records(self) -> None:
+        """Note how many pairs there are, before any is let go of."""
+        self.records = len(self.findings) + sum(self.counted.identical.values())
+
+    def note_not_reached(self, index: int) -> None:
+        """Note a pair that one run lacks because it had stopped."""
+        if not self.not_reached:
+            self.first_not_reached = index
+        self.not_reached += 1
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a record of the place does not agree."""
+        return self.tally.first is not None or any(
+            finding is not None and not finding.status.agrees for finding in self.findings
+        )
+
+    def settle(self, judged: Judged) -> None:
+        """Fill in what a waiting pair turned out to be."""
+        assert isinstance(self.findings, list)
+        finding = self.findings[judged.index]
+        assert finding is not None
+        if judged.gap:
+            self.findings[judged.index] = None
+            counts = {(gap.reason, gap.only_in): gap.records for gap in self.gaps}
+            counts[judged.gap, "both"] = counts.get((judged.gap, "both"), 0) + 1
+            self.gaps = tuple(CoverageGap(*what, n) for what, n in counts.items())
+            return
+        self.findings[judged.index] = replace(
+            finding,
+            status=judged.status,
+            metrics=judged.metrics,
+            note=judged.note,
+            tolerance=judged.tolerance,
+        )
+
+    def finish(self) -> None:
+        """Note which records deserve a look though they agree; to be called when none waits."""
+        assert isinstance(self.findings, list)
+        known = [(i, finding) for i, finding in enumerate(self.findings) if finding is not None]
+        reasons = suspicions([finding for _, finding in known])
+        for (index, finding), reason in zip(known, reasons):
+            if reason:
+                self.findings[index] = replace(finding, suspicion=reason)
+        self.tally = tally_of(self.step, self.rank, self.findings, self.positions, self.counted)
+
+    @property
+    def order(self) -> tuple[float, ...] | None:
+        """By what first divergences are sorted in time; None if everything agrees."""
+        if self.tally.first is None:
+            return None
+        return self.step, *self.tally.first.order, self.rank
+
+    def pack(self) -> None:
+        """Hold the findings in little room; nothing is settled any more."""
+        self.findings = PackedFindings(self.findings) if self.findings else []
+        self.positions = []
+
+    def fold(self) -> None:
+        """Let go of the findings of cells that agree; the tally has them."""
+        kept = [
+            (finding, position)
+            for finding, position in zip(self.findings, self.positions)
+            if finding is not None and not is_folded(finding)
+        ]
+        self.findings = [finding for finding, _ in kept]
+        self.positions = [position for _, position in kept]
+        self.whole = False
+
+
+def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> JudgedPlace:
+    """Compare one place; pairs with many bytes wait.
+
+    Args:
+        wholesale: count what agrees without a finding, where that can be done.
+    """
+    before = [len(view.run.problems) for view in (*job.sides, *job.noise)]
+    counted = job.count(step, rank) if wholesale and not job.stopped_by(step, rank) else None
+    if counted is None:
+        plan, positions, left_out = job.plan(step, rank), None, job.filter(step, rank)
+    else:
+        plan, positions = counted.plan, counted.positions
+        left_out = PlaceFilter(job.chosen, counted.data, False)
+    repetitions = _Repetitions(job, step, rank) if job.noise else None
+    findings: list[Finding | None] = []
+    gaps: Counter[tuple[str, str]] = Counter()
+    works: list[PairWork] = []
+    place = JudgedPlace(step, rank, findings, positions or _positions(plan.pairs), notes=plan.notes)
+    if counted is not None:
+        place.counted, place.whole = counted.counted, False
+    parted: EventKey | None = None  # where nothing more is compared with first_only
+    for index, pair in enumerate(plan.pairs):
+        if parted not in (None, pair.event):
+            findings.append(None)
+            continue
+        gap = _gap(pair, repetitions, left_out)
+        if gap is not None:
+            gaps[gap] += 1
+            findings.append(None)
+            if pair.stopped and gap[0] == pair.gap:
+                place.note_not_reached(index)
+            continue
+        if pair.a is not None and pair.b is not None:
+            records = repetitions.of(pair) if repetitions is not None else ()
+            works.append(PairWork(step, rank, index, pair.a, pair.b, records))
+        findings.append(_finding(plan, pair, *_one_sided(pair)))
+        if job.chosen.first_only:
+            if works:
+                place.settle(judge_pair(job, works.pop()))
+            finding = findings[index]
+            if finding is not None and not finding.status.agrees:
+                parted = pair.event
+    gaps.update({(gap.reason, gap.only_in): gap.records for gap in place.gaps})
+    place.gaps = tuple(CoverageGap(reason, side, n) for (reason, side), n in gaps.items())
+    heavy = sum(work.bytes for work in works) > job.span_bytes
+    waiting = []
+    for work in works:
+        if heavy and work.bytes:
+            waiting.append(work)
+        else:
+            place.settle(judge_pair(job, work))
+    place.waiting = tuple(waiting)
+    place.count_records()
+    if counted is not None and job.chosen.first_only and (waiting or place.diverged):
+        return judge_place(job, step, rank)  # it ends in the middle
+    views = (*job.sides, *job.noise)
+    place.problems = tuple(tuple(map(str, v.run.problems[n:])) for v, n in zip(views, before))
+    return place
+
+
+def judge_whole(job: Job, step: int, rank: int) -> JudgedPlace:
+    """Compare one place here and now, every pair of it."""
+    place = judge_place(job, step, rank)
+    for work in place.waiting:
+        place.settle(judge_pair(job, work))
+    place.waiting = ()
+    place.finish()
+    return place
+
+
+def judge_or_ask(job: Job, work: PairWork) -> Judged | Asked:
+    """Compare one pair of records, unless it is large: then say what is to be known first."""
+    try:
+        return judge_pair(job, work, Elements(job.span_bytes, work.answers))
+    except Unanswered as unanswered:
+        if work.given_up:
+            return Judged.of(work, Status.UNREADABLE, None, work.given_up, "")
+        return Asked(work, unanswered.cut)
+
+
+def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged:
+    """Compare one pair of records; what goes wrong with it costs nothing but its own finding.
+
+    Raises:
+        Unanswered: it is large, and what `elements` does not know yet.
+    """
+    tolerance, words = job.tolerances.of(work.a.name, work.b.name)
+    try:
+        decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
+        status, metrics, note = judge(work.a, work.b, tolerance, decode, elements)
+    except Unanswered:
+        raise
+    except Exception as error:
+        reason = f"it could not be compared: {type(error).__name__}: {error}"
+        return Judged.of(work, Status.UNREADABLE, None, reason, words)
+    if status is Status.DIFFERENT and work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
+        judged = Judged.of(work, status, metrics, note, words)
+        return replace(judged, gap=_AT_OPTIMIZER)
+    if status is Status.DIFFERENT and (gap := gap_if_unlike(work.a, work.b)):
+        return replace(Judged.of(work, status, metrics, note, words), gap=gap)
+    if job.noise and status in EXPLAINABLE:
+        (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note), elements)
+        words = "; ".join(filter(None, [words, by_noise]))
+    return Judged.of(work, status, metrics, note, words)
+
+
+def _by_noise(work: PairWork, judged: Judgement, elements: Elements) -> tuple[Judgement, str]:
+    status, metrics, note = judged
+    try:
+        noise = within_noise(work.a, work.b, work.repetitions, elements)
+    except (ArrayFileError, OSError, TypeError, ValueError, ArithmeticError) as error:
+        return (status, metrics, _joined(note, f"its noise is not known: {error}")), ""
+    if noise is None:
+        return (status, metrics, _joined(note, "no repetition of A recorded it")), ""
+    if noise.natural:
+        status = Status.WITHIN_TOLERANCE
+    count = sum(record is not None for record in work.repetitions)
+    words = f"noise ({counted(count, 'repetition')})"
+    return (status, metrics, _joined(note, noise.note)), words
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _stored_bytes(record: Record) -> int:
+    if record.location is None:
+        return 0
+    claimed = math.prod(record.leaf.shape or (1,)) * _ITEM_BYTES.get(record.leaf.dtype or "", 4)
+    return min(claimed, bounds.TENSOR)
+
+
+_ITEM_BYTES = {
+    **dict.fromkeys(("Bool", "Int8", "UInt8"), 1),
+    **dict.fromkeys(("Int16", "UInt16", "Float16"), 2),
+    **dict.fromkeys(("Int64", "UInt64", "Float64", "Complex64"), 8),
+    "Complex128": 16,
+}
+
+
+class _Repetitions:
+    """What the repetitions of A recorded in the same place.
+
+    They are whole. Of what A has in pieces, they recorded nothing: a piece has the name of another
+    one's call, and another shape than the whole, which is no noise.
+    """
+
+    def __init__(self, job: Job, step: int, rank: int) -> None:
+        self._cut = job.cut_of(step, rank)
+        a, b = job.load(step, rank)
+        loaded = [view.load(step, rank) for view in job.noise]
+        self._of_a = [_index(plan_step(step, rank, a, data)) for data in loaded]
+        by_name = job.msprobe_mapping is not None
+        plans = [plan_step(step, rank, d, b, job.mapping, by_name=by_name) for d in loaded]
+        self._of_b = [_index(plan, 1) for plan in plans]
+
+    def of(self, pair: Pair) -> tuple[Record | None, ...]:
+        if self._is_cut(pair):
+            return (None,) * len(self._of_a)
+        place = _place_of(pair, pair.a)
+        return tuple(index.get(place) for index in self._of_a)
+
+    def explain(self, pair: Pair) -> bool:
+        """Tell whether a record that one run has alone comes and goes among the repetitions."""
+        if self._is_cut(pair):
+            return False
+        if pair.b is None:
+            place = _place_of(pair, pair.a)
+            return any(index.get(place, pair.a) is None for index in self._of_a)
+        place = _place_of(pair, pair.b)
+        return any(index.get(place) is not None for index in self._of_b)
+
+    def _is_cut(self, pair: Pair) -> bool:
+        return self._cut is not None and self._cut.is_cut(0, pair)
+
+
+_Index = dict[tuple["str | None", str, str], "Record | None"]
+
+
+def _index(plan: StepPlan, side: int = 0) -> _Index:
+    """Return what stands against each record of one side of a plan, None for nothing."""
+    sides = ((pair, (pair.a, pair.b)) for pair in plan.pairs if pair.gap is None)
+    return {
+        _place_of(pair, both[side]): both[1 - side]
+        for pair, both in sides
+        if both[side] is not None
+    }
+
+
+def _place_of(pair: Pair, record: Record | None) -> tuple[str | None, str, str]:
+    assert record is not None
+    micro_step = str(pair.event.micro_step) if pair.event.kind == DATA else ""
+    return pair.event.phase, record.name, micro_step
+
+
+def _gap(
+    pair: Pair, repetitions: _Repetitions | None, left_out: PlaceFilter
+) -> tuple[str, str] | None:
+    """Return why a pair is not compared, and which run has it, or None if it is."""
+    side = "both" if pair.a and pair.b else "A" if pair.a else "B"
+    if pair.gap is not None and not pair.stopped:
+        return pair.gap, side
+    if (why := left_out.why(pair)) is not None:
+        return why, side
+    if pair.gap is not None:
+        return pair.gap, side
+    if why := gap_of((pair.a, pair.b)):
+        return why, side
+    if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
+        return _WHOLE, side
+    if _is_unknown(pair):
+        return f"values of type {pair.record.leaf.type} cannot be compared", side
+    alone = side != "both" and pair.unreadable is None and pair.record.leaf.error is None
+    if alone and repetitions is not None and repetitions.explain(pair):
+        return _GAP_OF_NOISE, side
+    return None
+
+
+def _is_unknown(pair: Pair) -> bool:
+    """Tell whether both sides are objects of one type, of which nothing else is known."""
+    if pair.a is None or pair.b is None or not (pair.a.leaf.opaque and pair.b.leaf.opaque):
+        return False
+    if pair.record.io == "data":  # what a trainer hands over is never left out in silence
+        return False
+    return pair.a.leaf.type == pair.b.leaf.type
+
+
+def _one_sided(pair: Pair) -> tuple[Status, str]:
+    """Return the status of a pair of which one run has nothing."""
+    if pair.a is not None and pair.b is not None:
+        return Status.UNREADABLE, "it was not compared"  # until it has been
+    if pair.unreadable is not None:
+        return Status.UNREADABLE, pair.unreadable
+    if (reason := why_unreadable(pair.record)) is not None:
+        return Status.UNREADABLE, reason
+    return (Status.ONLY_IN_A if pair.b is None else Status.ONLY_IN_B), ""
+
+
+def _finding(plan: StepPlan, pair: Pair, status: Status, note: str) -> Finding:
+    is_data = pair.record.io == "data"
+    return Finding(
+        record=pair.record.name,
+        status=status,
+        step=plan.step,
+        rank=plan.rank,
+        phase=pair.event.phase,
+        io=pair.record.io,
+        path=pair.record.path,
+        a=side_of(pair.a),
+        b=side_of(pair.b),
+        entry=pair.entry.name if pair.entry else None,
+        key=pair.event.name if is_data else None,
+        micro_step=pair.event.micro_step if is_data else None,
+        note=note,
+        stack=pair.entry.stack if pair.entry else (),
+        argument=pair.record.argument or (pair.b.argument if pair.b else ""),
+    )
+
+
+def _positions(pairs: Sequence[Pair]) -> list[tuple[int, int]]:
+    seen: set[object] = set()
+    openings: set[tuple[str | None, int]] = set()
+    positions = []
+    for pair in pairs:
+        if pair.event.kind != DATA:
+            openings.add((pair.event.phase, pair.entry.opening if pair.entry else 0))
+        positions.append((len(openings), len(seen) - (pair.event in seen)))
+        if pair.event.kind != DATA:
+            seen.add(pair.event)
+    return positions

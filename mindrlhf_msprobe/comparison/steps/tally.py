@@ -1,0 +1,163 @@
+"""What the findings of one place add up to: all that is kept of those that agree."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.non_finite import on_both_sides
+from mindrlhf_msprobe.findings import Agreement, Finding, NonFinite, Status
+from mindrlhf_msprobe.phases import (
+    UPDATE_PHASES,
+    key_data_home,
+    key_order,
+    phase_order,
+    usual_place,
+)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Records of a place that were counted without a pair of their own, all identical.
+
+    Attributes:
+        identical: phase → how many.
+        phases: (how many findings come before it, phase), for the first one of each phase.
+        rules: the tolerance in words → how many records were counted under it.
+    """
+
+    identical: Mapping[str, int] = field(default_factory=dict)
+    phases: Sequence[tuple[int, str]] = ()
+    rules: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class First:
+    """The first finding of a place that does not agree.
+
+    Attributes:
+        order: by what it is sorted among those of other ranks in the same step.
+    """
+
+    finding: Finding
+    order: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the findings of a place add up to.
+
+    Attributes:
+        counts: status → how many records ended in it.
+        phases: whose cells were compared, in causal order.
+        rules: the tolerance in words → (how many records were judged by it, how many of them
+            agree only because of it).
+        suspicious: how many records agree and deserve a look.
+        agreements: what `is_folded` of each phase.
+        first: the first finding that does not agree; None if all do.
+        non_finite: the records that agree and hold NaN or infinity on both sides.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    phases: tuple[str, ...] = ()
+    rules: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    suspicious: int = 0
+    agreements: tuple[Agreement, ...] = ()
+    first: First | None = None
+    non_finite: NonFinite = field(default_factory=NonFinite)
+
+    @property
+    def compared(self) -> int:
+        """How many records were compared."""
+        return sum(self.counts.values())
+
+
+def is_folded(finding: Finding) -> bool:
+    """Tell whether a finding goes into the row of its phase in a table that is folded."""
+    return finding.key is None and finding.status.agrees
+
+
+def tally_of(
+    step: int,
+    rank: int,
+    findings: Sequence[Finding | None],
+    positions: Sequence[tuple[int, int]],
+    counted: Counted,
+) -> Tally:
+    """Add up the findings of one place, each with its position, and what was counted."""
+    counts: Counter[str] = Counter()
+    judged: Counter[str] = Counter(counted.rules)
+    passed: Counter[str] = Counter()
+    phases: dict[str, None] = {}
+    known = list(reversed(counted.phases))
+    suspicious = 0
+    first = None
+    for index, finding in enumerate(findings):
+        while known and known[-1][0] <= index:
+            phases.setdefault(known.pop()[1])
+        if finding is None:
+            continue
+        counts[finding.status.value] += 1
+        if finding.entry and finding.phase:
+            phases.setdefault(finding.phase)
+        if finding.tolerance:
+            judged[finding.tolerance] += 1
+            passed[finding.tolerance] += finding.status is Status.WITHIN_TOLERANCE
+        suspicious += bool(finding.suspicion)
+        if first is None and not finding.status.agrees:
+            first = First(finding, (*positions[index], *_within(finding, findings[:index])))
+    for _, phase in reversed(known):
+        phases.setdefault(phase)
+    counts[Status.IDENTICAL.value] += sum(counted.identical.values())
+    return Tally(
+        {status: number for status, number in counts.items() if number},
+        tuple(phases),
+        {words: (number, passed[words]) for words, number in judged.items()},
+        suspicious,
+        _agreements(step, rank, findings, counted, tuple(phases)),
+        first,
+        on_both_sides(finding for finding in findings if finding is not None),
+    )
+
+
+def _within(finding: Finding, before: Sequence[Finding | None]) -> tuple[float, ...]:
+    """Return by what key data are sorted that stand beside the same events of entries."""
+    if finding.key is None:
+        return math.inf, 0, 0
+    within = (usual_place(finding.key), key_order(finding.key), finding.micro_step or 0)
+    if not _is_of_an_update(finding):
+        return within
+    # These stand update by update, whichever key it is.
+    saves = {(f.key, f.micro_step) for f in before if f is not None and _is_of_an_update(f)}
+    return float(phase_order(UPDATE_PHASES[0])), len(saves), *within
+
+
+def _is_of_an_update(finding: Finding) -> bool:
+    home = None if finding.key is None else key_data_home(finding.key)
+    return home is not None and home.phase in UPDATE_PHASES
+
+
+def _agreements(
+    step: int,
+    rank: int,
+    findings: Sequence[Finding | None],
+    counted: Counted,
+    phases: tuple[str, ...],
+) -> tuple[Agreement, ...]:
+    folded: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding is not None and is_folded(finding):
+            folded.setdefault(finding.phase or "", []).append(finding)
+    found = []
+    for phase in dict.fromkeys([*phases, *folded]):
+        mine = folded.get(phase, [])
+        close = sum(f.status is Status.WITHIN_TOLERANCE for f in mine)
+        suspicious = [f for f in mine if f.suspicion]
+        identical = len(mine) - close + counted.identical.get(phase, 0)
+        if identical or close:
+            example = f"{suspicious[0].record}: {suspicious[0].suspicion}" if suspicious else ""
+            found.append(Agreement(step, rank, phase, identical, close, len(suspicious), example))
+    return tuple(found)

@@ -1,0 +1,389 @@
+"""Places of two runs that are put together alike: what agrees in them is counted by the line.
+
+Of most lines of two journals nothing differs but where they were recorded. Such a line, with a
+fingerprint for every tensor and with finite numbers only, is identical whatever the comparison
+allows, so no record, pair or finding is made of it. All other lines, and key data, are paired and
+judged as ever. A place that is not put together alike on both sides, or in which anything is
+unusual, is not for this way: the planner pairs it as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from functools import lru_cache
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
+from mindrlhf_msprobe.comparison.pairing.alignment import Alignment
+from mindrlhf_msprobe.comparison.pairing.coverage import without_recorded
+from mindrlhf_msprobe.comparison.pairing.planner import BEGIN_IO, Pair, Planner, StepData, StepPlan
+from mindrlhf_msprobe.comparison.pairing.timeline import (
+    BEGIN,
+    DATA,
+    EventKey,
+    made_before_updates,
+    merge,
+    order_of,
+)
+from mindrlhf_msprobe.comparison.pairing.view import View
+from mindrlhf_msprobe.comparison.steps.tally import Counted
+from mindrlhf_msprobe.storage.reading.journal import read_line
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import (
+    JOURNAL_FIELDS,
+    Entry,
+    entry_parts,
+    entry_records,
+    has_plain_call,
+)
+
+_STATISTICS = ("Max", "Min", "Mean", "Norm")
+_LARGE = 1e300  # larger ones are left to those who know what may overflow
+_SCALARS = frozenset({"int", "float", "bool", "NoneType"})
+
+
+@dataclass(frozen=True)
+class Wholesale:
+    """A place of which the lines that agree were counted.
+
+    Attributes:
+        plan: all other pairs, in causal order; its `parents` are left out.
+        positions: for each of these pairs what `JudgedPlace.positions` holds.
+        data: what both runs recorded there, without the records of entries.
+    """
+
+    plan: StepPlan
+    data: tuple[StepData, StepData]
+    positions: list[tuple[int, int]]
+    counted: Counted
+
+
+def count_wholesale(
+    sides: tuple[View, View], tolerances: Tolerances, step: int, rank: int
+) -> Wholesale | None:
+    """Count what agrees in one place; None where it has to be paired as a whole."""
+    places = [_own_place(view, step, rank) for view in sides]
+    if any(view.phases or view.key_data_only or view.run.foreign for view in sides):
+        return None
+    runs = sides[0].run, sides[1].run
+    phases = [run.phases_at(*place) for run, place in zip(runs, places)]
+    if phases[0] != phases[1]:
+        return None
+    lines = _Lines(step, rank)
+    for phase in phases[0]:
+        if not lines.add(phase, runs, places):
+            return None
+    if not lines.in_one_order():
+        return None
+    data = [view.load(step, rank, layers=False) for view in sides]
+    if any(side.unreadable or side.unreadable_keys for side in data):
+        return None
+    return _counted(lines, data, tolerances, step, rank)
+
+
+def _own_place(view: View, step: int, rank: int) -> tuple[int, int]:
+    return view.steps.get(step, step), view.ranks.get(rank, rank)
+
+
+@dataclass
+class _Lines:
+    """The lines of both journals of one place.
+
+    Attributes:
+        shells: the entries of each side, without records.
+        counted: for the n-th entry, how many of its records are known when it begins and when it
+            ends; None for an entry that is judged by its records.
+        special: (phase, name) → the entries of both sides that are judged by their records.
+        content: the JSON of the n-th entry that was counted.
+    """
+
+    step: int
+    rank: int
+    shells: tuple[list[Entry], list[Entry]] = field(default_factory=lambda: ([], []))
+    counted: list[tuple[int, int] | None] = field(default_factory=list)
+    special: dict[tuple[str, str], tuple[Entry, Entry]] = field(default_factory=dict)
+    content: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, phase: str, runs: tuple[Run, Run], places: list[tuple[int, int]]) -> bool:
+        """Take in one phase; False where it has to be paired."""
+        journals = [run.journal_lines(phase, *place) for run, place in zip(runs, places)]
+        a, b = journals
+        if a is None or b is None or len(a) != len(b):
+            return False
+        stacks: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+        names: set[str] = set()
+        special = []
+        try:
+            for raw_a, raw_b in zip(a, b):
+                line = read_line(raw_a)
+                other, same = (line, True) if raw_a == raw_b else _other_line(line, raw_a, raw_b)
+                name = line["entry"]
+                if name in names or not has_plain_call(name):
+                    return False
+                names.add(name)
+                if other is not line and not _stands_alike(line, other):
+                    return False
+                for known, side in zip(stacks, (line, other)):
+                    if "frames" in side:
+                        known[side["stack"]] = side["frames"]
+                counted = _ordinary(line) if same else None
+                self._add_shells(phase, line, other)
+                self.counted.append(counted)
+                self.content.append(line)
+                if counted is None:
+                    special.append((line, read_line(raw_b) if same else other))
+        except (ValueError, RecursionError):
+            return False
+        return self._add_special(phase, special, stacks, runs, places)
+
+    def _add_shells(self, phase: str, line: dict[str, Any], other: dict[str, Any]) -> None:
+        for shells, side in zip(self.shells, (line, other)):
+            shells.append(
+                Entry(
+                    name=side["entry"],
+                    phase=phase,
+                    step=self.step,
+                    rank=self.rank,
+                    seq=side["seq"],
+                    end=side.get("end"),
+                    opening=side.get("opening") or 0,
+                    token=side.get("token"),
+                )
+            )
+
+    def _add_special(
+        self,
+        phase: str,
+        lines: list[tuple[dict[str, Any], dict[str, Any]]],
+        stacks: tuple[dict[int, Any], dict[int, Any]],
+        runs: tuple[Run, Run],
+        places: list[tuple[int, int]],
+    ) -> bool:
+        """Make entries of lines that differ; False where one of them is not for this way.
+
+        Parameters that one side alone recorded again are held against earlier ones, and files of
+        elements are shared among workers: both is the planner's.
+        """
+        sides = []
+        for i, (run, place) in enumerate(zip(runs, places)):
+            whole = [_with_frames(pair[i], stacks[i]) for pair in lines]
+            made = run.entries_of(whole, phase, *place)
+            if made is None:
+                return False
+            sides.append(made)
+        for a, b in zip(*sides):
+            if any(r.leaf.error is not None or r.leaf.data_name for e in (a, b) for r in e.records):
+                return False
+            if _parameters(a) != _parameters(b):
+                return False
+            self.special[phase, a.name] = a, b
+        return True
+
+    def in_one_order(self) -> bool:
+        """Tell whether the entries of both sides began in one order."""
+        orders = []
+        for shells in self.shells:
+            starts = [entry.seq for entry in shells]
+            if len(set(starts)) < len(starts):
+                return False
+            orders.append(sorted(range(len(starts)), key=starts.__getitem__))
+        return orders[0] == orders[1]
+
+
+def _with_frames(line: dict[str, Any], stacks: Mapping[int, Any]) -> dict[str, Any]:
+    if "frames" in line or "stack" not in line:
+        return line
+    return {**line, "frames": stacks.get(line["stack"], [])}
+
+
+def _parameters(entry: Entry) -> set[str]:
+    return {record.path for record in entry.records if record.io == "parameters"}
+
+
+def _stands_alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Tell whether two lines are of one entry, at the same place among the others."""
+    same = all(a.get(name) == b.get(name) for name in ("entry", "parent", "token"))
+    same = same and (a.get("opening") or 0) == (b.get("opening") or 0)
+    return same and (a.get("end") is None) == (b.get("end") is None)
+
+
+def _other_line(line: Mapping[str, Any], raw: bytes, other: bytes) -> tuple[dict[str, Any], bool]:
+    """Read the line of the other run, and tell whether its values are the same bytes.
+
+    They follow what tells where the entry stands; where they are the same, that alone is read.
+
+    Args:
+        line: what `raw`, the line of the one run, holds.
+
+    Raises:
+        ValueError, RecursionError: it is damaged.
+    """
+    first = next((name for name in line if name not in JOURNAL_FIELDS), None)
+    if first is not None:
+        # Inside a text a quotation mark has a backslash before it, so this is the member's name.
+        name = b', "%s": ' % first.encode("utf-8", errors="surrogatepass")
+        starts = raw.find(name), other.find(name)
+        if min(starts) > 0 and raw[starts[0] :] == other[starts[1] :]:
+            return read_line(other[: starts[1]] + b"}"), True
+    return read_line(other), False
+
+
+def _ordinary(line: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return how many records of an entry are known at its begin and at its end.
+
+    None unless each of them is identical to one of the same JSON, and deserves no look: a tensor
+    has a fingerprint and finite statistics, any other value is at hand and finite.
+    """
+    begin = end = 0
+    for io, _, content in entry_parts(line["entry"], line):
+        number = _count(content)
+        if number < 0:
+            return None
+        if io in BEGIN_IO:
+            begin += number
+        else:
+            end += number
+    return (begin + end, 0) if line.get("end") is None else (begin, end)
+
+
+def _count(content: Any) -> int:
+    """Return how many values a JSON structure describes, all of them ordinary; else -1."""
+    if type(content) is list:
+        parts: Iterable[Any] = content
+    elif type(content) is not dict:
+        return -1
+    elif type(content.get("type")) is str:
+        return 1 if _is_ordinary(content) else -1
+    elif "shape" in content:  # may be a value without a type
+        return -1
+    else:
+        parts = content.values()
+    total = 0
+    for part in parts:
+        number = _count(part)
+        if number < 0:
+            return -1
+        total += number
+    return total
+
+
+def _is_ordinary(leaf: Mapping[str, Any]) -> bool:
+    if "error" in leaf or "opaque" in leaf or "data_name" in leaf:
+        return False
+    shape = leaf.get("shape")
+    if shape is None:
+        value = leaf.get("value")
+        kind = leaf["type"]
+        if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
+            return kind == "str" and type(value) is str
+        return kind in _SCALARS and _is_plain(value)
+    if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
+        return False
+    if type(shape) is not list or leaf["type"] == "str" or "text" in leaf:
+        return False
+    for size in shape:
+        if type(size) is not int or size < 0:
+            return False
+    if leaf.get("nan_count") or leaf.get("inf_count"):
+        return False
+    for name in _STATISTICS:
+        value = leaf.get(name, leaf)
+        if not (type(value) is float and -_LARGE < value < _LARGE) and not _is_plain(value):
+            return False
+    return True
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is None, a truth value, or a finite number of no unusual size."""
+    return value is None or (type(value) in (float, int, bool) and -_LARGE < value < _LARGE)
+
+
+def _counted(
+    lines: _Lines, data: list[StepData], tolerances: Tolerances, step: int, rank: int
+) -> Wholesale:
+    """Put the pairs that are left into causal order, and count the others."""
+    planner = _planner(lines, data, step, rank)
+    numbers = {(e.phase, e.name): n for n, e in enumerate(lines.shells[0])}
+    pairs: list[Pair] = []
+    positions: list[tuple[int, int]] = []
+    identical: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    openings: set[tuple[str | None, int]] = set()
+    seen = 0
+    for event in _order(lines, data):
+        if event.kind == DATA:
+            found = list(planner.pairs_of(event))
+            pairs += found
+            positions += [(len(openings), seen)] * len(found)
+            continue
+        assert event.phase is not None
+        at = event.phase, event.name
+        number = numbers[at]
+        known = lines.counted[number]
+        if known is None:
+            found = list(planner.pairs_of(event))
+            if not found:
+                continue
+        else:
+            found = []
+            records = known[event.kind != BEGIN]
+            if not records:
+                continue
+            identical[event.phase] += records
+            first.setdefault(event.phase, len(pairs))
+        openings.add((event.phase, lines.shells[0][number].opening))
+        pairs += found
+        positions += [(len(openings), seen)] * len(found)
+        seen += 1
+    counted = Counted(
+        dict(identical),
+        tuple((n, phase) for phase, n in first.items()),
+        _rules(lines, tolerances, identical.total()),
+    )
+    whole = [replace(side, entries=shells) for side, shells in zip(data, lines.shells)]
+    return Wholesale(StepPlan(step, rank, tuple(pairs)), (whole[0], whole[1]), positions, counted)
+
+
+def _planner(lines: _Lines, data: list[StepData], step: int, rank: int) -> Planner:
+    """Return what pairs the entries that are left, and key data."""
+    ids = {at: at[1] for at in lines.special}
+    sides = [
+        replace(
+            side,
+            entries=[entries[i] for entries in lines.special.values()],
+            coverage=without_recorded(side.coverage, lines.shells[i]),
+        )
+        for i, side in enumerate(data)
+    ]
+    return Planner(step, rank, sides[0], sides[1], Alignment(ids, dict(ids)))
+
+
+def _order(lines: _Lines, data: list[StepData]) -> list[EventKey]:
+    earlier = made_before_updates(*(side.key_data for side in data))
+    a = order_of(lines.shells[0], data[0].key_data, earlier=earlier)
+    keys = [{(d.key, d.micro_step) for d in side.key_data} for side in data]
+    return (
+        a
+        if keys[1] <= keys[0]
+        else merge(a, order_of(lines.shells[1], data[1].key_data, earlier=earlier))
+    )
+
+
+def _rules(lines: _Lines, tolerances: Tolerances, total: int) -> dict[str, int]:
+    if not tolerances.rules:
+        words = tolerances.of("")[1]
+        return {words: total} if words and total else {}
+    used: Counter[str] = Counter()
+    for entry, counted, line in zip(lines.shells[0], lines.counted, lines.content):
+        if counted is not None:
+            used.update(_words(tolerances, n) for n, *_ in entry_records(entry.name, line))
+    del used[""]
+    return dict(used)
+
+
+@lru_cache(maxsize=1 << 16)
+def _words(tolerances: Tolerances, name: str) -> str:
+    return tolerances.of(name, name)[1]

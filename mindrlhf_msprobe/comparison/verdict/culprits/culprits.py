@@ -1,0 +1,46 @@
+"""What beyond the record and its cell is to blame for the first divergence."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.comparison.verdict.culprits.gradients import before_optimizer
+from mindrlhf_msprobe.comparison.verdict.culprits.loss import loss_or_schedule
+from mindrlhf_msprobe.comparison.verdict.culprits.optimizer import optimizer
+from mindrlhf_msprobe.comparison.verdict.culprits.sampling import sampling
+from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
+    Differing,
+    changed_between,
+    not_moved,
+    synchronisation,
+)
+from mindrlhf_msprobe.comparison.verdict.history import History
+from mindrlhf_msprobe.comparison.verdict.occasion import earlier_update
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Occasion
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+#: What leaves it open where the weights part.
+_UNDECIDED = (
+    None,
+    CulpritCode.UPDATE_NOT_RECORDED,
+    CulpritCode.OPTIMIZER_OR_SYNCHRONISATION,
+)
+
+
+def culprit_of(
+    step: JudgedStep,
+    index: int,
+    runs: tuple[Run, Run],
+    history: History,
+    occasion: Occasion,
+) -> Culprit | None:
+    """Return what else is to blame that the `index`-th pair of a place differs; None if unknown."""
+    differing = Differing.of(step, index, history)
+    if differing is None:
+        found = sampling(step, index, runs) or before_optimizer(step, index)
+        return found or loss_or_schedule(step, index) or earlier_update(step, index, occasion)
+    found = synchronisation(differing, history) or changed_between(differing, history)
+    if found is None:
+        found = optimizer(differing, history, runs)
+        if (found and found.code) in _UNDECIDED:
+            found = not_moved(differing, history) or found
+    return found

@@ -1,0 +1,48 @@
+"""Whether gradients part between the backward pass and the optimizer: clipping, unscaling, …"""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+
+
+def enters_optimizer(pair: Pair) -> bool:
+    """Tell whether both sides of a pair are a gradient as it entered the optimizer."""
+    return (
+        pair.a is not None
+        and pair.b is not None
+        and (pair.a.leaf.at_optimizer and pair.b.leaf.at_optimizer)
+    )
+
+
+def before_optimizer(step: JudgedStep, index: int) -> Culprit | None:
+    """Return that all gradients of an update differ where they enter the optimizer, and none of
+    its backward pass does.
+
+    A cell that computes the gradient of its parameters otherwise changes those alone. The details:
+    `phase`, `gradients` (how many there are) and `backward` (how many records of the backward pass
+    agree bit for bit).
+    """
+    pair, finding = step.judged[index]
+    entry = pair.entry
+    if finding is None or entry is None or entry.direction != PARAMETERS_GRAD:
+        return None
+    if finding.status not in (Status.DIFFERENT, Status.NON_FINITE) or not enters_optimizer(pair):
+        return None
+    gradients, backward = [], []
+    for i, (other, found) in enumerate(step.judged):
+        of = other.entry
+        if found is None or of is None or (of.phase, of.opening) != (entry.phase, entry.opening):
+            continue
+        if of.direction == PARAMETERS_GRAD and of.call == entry.call:
+            gradients.append(found.status)
+        elif of.direction == "backward" and i < index:
+            backward.append(found.status)
+    if len(gradients) < 2 or any(status.agrees for status in gradients):
+        return None
+    if not backward or any(status is not Status.IDENTICAL for status in backward):
+        return None
+    details = {"phase": entry.phase, "gradients": len(gradients), "backward": len(backward)}
+    return Culprit(CulpritCode.BEFORE_OPTIMIZER, details)

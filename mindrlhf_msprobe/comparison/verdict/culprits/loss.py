@@ -1,0 +1,36 @@
+"""Whether key data of an update part in its loss, or in how it is set, and not in a network."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
+
+#: What a loss makes of what it is given and of the policy's log-probabilities alone.
+_OF_LOSS = ("ratio", "kl", "kl_loss", "actor_loss")
+_MADE_OF = ("loss_inputs", "log_prob")
+_SET = ("lr",)
+
+
+def loss_or_schedule(step: JudgedStep, index: int) -> Culprit | None:
+    """Return that a key of an update is not of its network.
+
+    Either the loss made it of what it was given and of log_prob, which agree bit for bit in this
+    micro-step (the details: `agree`, how many records that are), or it is set for the update.
+    """
+    pair, finding = step.judged[index]
+    if finding is None or finding.key is None:
+        return None
+    if finding.status not in (Status.DIFFERENT, Status.NON_FINITE, Status.SHAPE_MISMATCH):
+        return None
+    if finding.key in _SET and pair.event.phase is not None:
+        return Culprit(CulpritCode.SCHEDULE, {"phase": pair.event.phase})
+    if finding.key not in _OF_LOSS or pair.event.phase is None:
+        return None
+    found: dict[str, list[Status]] = {key: [] for key in _MADE_OF}
+    for other, of in step.judged:
+        if of is not None and of.key in found and other.event.micro_step == pair.event.micro_step:
+            found[of.key].append(of.status)
+    statuses = [status for of_key in found.values() for status in of_key]
+    if not all(found.values()) or any(status is not Status.IDENTICAL for status in statuses):
+        return None
+    return Culprit(CulpritCode.LOSS, {"phase": pair.event.phase, "agree": len(statuses)})

@@ -1,0 +1,203 @@
+"""Whether the choice of a token is where two runs part: the logits agree, the tokens do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.comparison.pairing.names import ROOT
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
+from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep, configs, is_filtered
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
+from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry
+
+_PROMPTS = ("prompt", "prompts")
+#: Arguments of whole numbers that are no tokens.
+_NO_TOKENS = ("mask", "position", "length", "slot", "block", "table", "index", "cache", "segment")
+
+
+def sampling(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> Culprit | None:
+    """Return the choice of a token, where the network gave the same and the next pass is given
+    other tokens, or the responses differ after the last pass.
+
+    The details: `phase`, `token` (the pass of whose output the token was chosen), `last` (whether
+    it is the last pass), `prompt` (whether a new prompt may have been given instead).
+    """
+    pair, finding = step.judged[index]
+    if finding is None or finding.status not in (Status.DIFFERENT, Status.SHAPE_MISMATCH):
+        return None
+    if pair.event.kind == DATA:
+        return _of_responses(step, index, pair, runs)
+    if pair.event.kind == BEGIN and pair.entry is not None and finding.io == "input":
+        return _of_next_pass(step, index, pair, runs)
+    return None
+
+
+def _of_next_pass(
+    step: JudgedStep, index: int, pair: Pair, runs: tuple[Run, Run]
+) -> Culprit | None:
+    entry, leaf = pair.entry, pair.record.leaf
+    assert entry is not None
+    if not entry.token or entry.direction != "forward" or not _outermost(step, pair, runs):
+        return None
+    if not (leaf.dtype or "").startswith(("Int", "UInt")):
+        return None
+    if any(word in pair.record.path.lower() for word in _NO_TOKENS):
+        return None
+    if pair.record.path not in ("0", "input_ids") and "ids" not in pair.record.path:
+        return None
+    before = step.judged[:index]
+    same_pass = [
+        p
+        for p, _ in before
+        if p.entry is not None
+        and (p.entry.phase, p.entry.opening, p.entry.token)
+        == (entry.phase, entry.opening, entry.token)
+        and p.event != pair.event
+    ]
+    if same_pass:
+        return None  # a cell further on in the same pass: a head, say
+    outputs = _outputs(step, before, entry, entry.token - 1, runs)
+    code = _code(outputs)
+    prompt = _new_prompt(step, index)
+    if code is None or prompt is None:
+        return None
+    token = entry.token - 1
+    return Culprit(code, {"phase": entry.phase, "token": token, "last": False, "prompt": prompt})
+
+
+def _of_responses(
+    step: JudgedStep, index: int, pair: Pair, runs: tuple[Run, Run]
+) -> Culprit | None:
+    home = key_data_home(pair.event.name)
+    if pair.event.name not in INPUT_KEYS or pair.event.name in _PROMPTS or home is None:
+        return None
+    before = step.judged[:index]
+    entries = [p.entry for p, _ in before if p.entry is not None and p.entry.phase == home.phase]
+    if not entries or not all_tokens(step, home.phase, runs, pair):
+        return None
+    opening = max(entry.opening for entry in entries)
+    of_it = [entry for entry in entries if entry.opening == opening]
+    last = max(entry.token or 0 for entry in of_it)
+    code = _code(_outputs(step, before, of_it[-1], last, runs))
+    if code is None:
+        return None
+    return Culprit(code, {"phase": home.phase, "token": last, "last": True, "prompt": False})
+
+
+def all_tokens(
+    step: JudgedStep, phase: str | None, runs: tuple[Run, Run], of: Pair | None = None
+) -> bool:
+    """Tell whether all passes of a phase that matter were recorded, in both runs.
+
+    Either both token ranges are wider than what was generated, or the responses `of` have no more
+    tokens than there are recorded passes: each pass makes one.
+    """
+    entries = [p.entry for p, _ in step.judged if p.entry and p.entry.phase == phase]
+    last = max((entry.token or 0 for entry in entries), default=0)
+    ranges = [(c.token_range_start, c.token_range_end) for c in configs(runs) if c is not None]
+    if len(ranges) < len(configs(runs)) or any(start for start, _ in ranges):
+        return False
+    if all(last < end for _, end in ranges):
+        return True
+    return of is not None and phase is not None and 0 < _tokens_of(step, phase, of) <= last + 1
+
+
+def _tokens_of(step: JudgedStep, phase: str, responses: Pair) -> int:
+    """Return how many tokens responses have a row; 0 where that is not certain.
+
+    They are a table of whole numbers with a row for each row of the network's outputs.
+    """
+    leaves = [record.leaf for record in (responses.a, responses.b) if record is not None]
+    shapes = [leaf.shape or () for leaf in leaves]
+    whole = all((leaf.dtype or "").startswith(("Int", "UInt")) for leaf in leaves)
+    if not whole or any(len(shape) != 2 for shape in shapes):
+        return 0
+    rows = {
+        (pair.record.leaf.shape or (0,))[0]
+        for pair, _ in step.judged
+        if pair.entry is not None
+        and (pair.entry.phase, pair.entry.direction) == (phase, "forward")
+        and pair.event.kind == END
+        and pair.record.io == "output"
+        and step.plan.parents.get((phase, pair.event.name)) is None
+    }
+    return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
+
+
+def counts_tokens(phase: str | None) -> bool:
+    """Tell whether each pass through the network is a token in a phase."""
+    table = phase_table({})
+    return phase in table and table[phase].counts_tokens
+
+
+def _outermost(step: JudgedStep, pair: Pair, runs: tuple[Run, Run]) -> bool:
+    """Tell whether a pair's entry is known to be of a network itself, not of a cell inside it."""
+    entry = pair.entry
+    if entry is None or step.plan.parents.get((entry.phase, pair.event.name)) is not None:
+        return False
+    return entry.cell == ROOT or not is_filtered(runs)
+
+
+def _outputs(
+    step: JudgedStep,
+    judged: Sequence[tuple[Pair, Finding | None]],
+    like: Entry,
+    token: int,
+    runs: tuple[Run, Run],
+) -> list[Finding]:
+    """Return what was found of the outputs of the networks in one pass; [] if not all is known."""
+    found = []
+    for pair, finding in judged:
+        entry = pair.entry
+        if entry is None or entry.direction != "forward" or pair.event.kind != END:
+            continue
+        if (entry.phase, entry.opening, entry.token) != (like.phase, like.opening, token):
+            continue
+        if not _outermost(step, pair, runs):
+            continue
+        if finding is not None:
+            found.append(finding)
+        elif not pair.record.leaf.opaque:
+            return []
+    return found
+
+
+def _code(outputs: Sequence[Finding]) -> CulpritCode | None:
+    """Return what outputs that agree say of the token chosen from them; None if too little."""
+    if not any((f.a.dtype or "").startswith(("Float", "BFloat")) and f.a.shape for f in outputs):
+        return None  # no logits among them
+    if not all(finding.status.agrees for finding in outputs):
+        return None
+    exact = all(finding.status is Status.IDENTICAL for finding in outputs)
+    return CulpritCode.SAMPLING if exact else CulpritCode.SAMPLING_OR_LOGITS
+
+
+def _new_prompt(step: JudgedStep, index: int) -> bool | None:
+    """Tell whether the pass may be given a new prompt instead; None if it certainly is."""
+    pair = step.judged[index][0]
+    entry = pair.entry
+    assert entry is not None
+    shape = pair.record.leaf.shape or ()
+    last = [
+        p.record.leaf.shape or ()
+        for p, _ in step.judged[:index]
+        if p.entry is not None
+        and p.event.kind == BEGIN
+        and p.entry.cell == entry.cell
+        and (p.entry.phase, p.entry.opening, p.entry.token)
+        == (entry.phase, entry.opening, (entry.token or 0) - 1)
+        and (p.record.io, p.record.path) == (pair.record.io, pair.record.path)
+    ]
+    if not last or not shape or not last[0]:
+        return None
+    if shape[-1] == 1 or shape[-1] == last[0][-1] + 1:
+        return False
+    if shape[-1] != last[0][-1]:
+        return None
+    prompts = [f.status for _, f in step.judged if f is not None and f.key in _PROMPTS]
+    if not all(status.agrees for status in prompts):
+        return None
+    return not prompts

@@ -1,0 +1,550 @@
+"""Where the weights of a network come from, run by run: whether they were synchronised at all.
+
+A network that is not trained itself, the one that generates say, is held against what is known of
+the same run: the weights that the trained network has now, those it had in earlier steps, and the
+initial ones. No run need be right for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.comparison.verdict.history import History, Opened, Parameter, matched, same
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
+from mindrlhf_msprobe.phases import UPDATE_PHASES
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record, cell_name
+
+_RUNS = "AB"
+
+
+@dataclass(frozen=True)
+class Differing:
+    """A parameter that is the first difference of two runs.
+
+    Attributes:
+        step: the place, its pairs judged.
+        names: the parameter in each run.
+    """
+
+    step: JudgedStep
+    pair: Pair
+    role: str
+    phase: str
+    opening: int
+    names: tuple[Parameter, Parameter]
+
+    @classmethod
+    def of(cls, step: JudgedStep, index: int, history: History) -> Differing | None:
+        """Return the `index`-th pair, None if it is no parameter that differs in both runs."""
+        pair, finding = step.judged[index]
+        if finding is None or pair.entry is None or finding.io != "parameters":
+            return None
+        if finding.status not in (Status.DIFFERENT, Status.NON_FINITE) or not history.comparable:
+            return None
+        if pair.a is None or pair.b is None:
+            return None
+        role = history.role_of(pair.entry.phase)
+        if role is None:
+            return None
+        names = _parameter(pair.a), _parameter(pair.b)
+        return cls(step, pair, role, pair.entry.phase, pair.entry.opening, names)
+
+    def opened(self, history: History, side: int) -> Opened | None:
+        """Return the opening of the phase in which it differs, in one run."""
+        found = history.opened(side, self.step.plan.step, [self.phase])
+        return next((opened for opened in found if opened.number == self.opening), None)
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many parameters of this opening differ, and how many were compared."""
+        agree: dict[tuple[str, str], bool] = {}
+        for pair, finding in self.step.judged:
+            if pair.entry is None or pair.record.io != "parameters":
+                continue
+            if (pair.entry.phase, pair.entry.opening) != (self.phase, self.opening):
+                continue
+            known = finding.status.agrees if finding is not None else _alike(pair)
+            if known is not None:
+                agree.setdefault((pair.entry.cell, pair.record.path), known)
+        return sum(not known for known in agree.values()), len(agree)
+
+
+def _alike(pair: Pair) -> bool | None:
+    """Tell whether a pair that was not compared, standing after the first difference, agrees."""
+    if (
+        pair.a is None
+        or pair.b is None
+        or None in (pair.a.leaf.fingerprint, pair.b.leaf.fingerprint)
+    ):
+        return None
+    return same(pair.a.leaf, pair.b.leaf)
+
+
+def _parameter(record: Record) -> Parameter:
+    return cell_name(record.name.removesuffix(f".parameters.{record.path}")), record.path
+
+
+def is_trained_here(differing: Differing, opened: Opened) -> bool:
+    """Tell whether the phase in which a parameter differs is one that trains its network."""
+    return differing.phase in UPDATE_PHASES or opened.trains
+
+
+def trained_now(
+    differing: Differing, history: History, side: int, phases: Sequence[str]
+) -> Opened | None:
+    """Return the first update after the place, which begins with the weights of that time.
+
+    None where an update that was not recorded may lie between.
+    """
+    here = differing.opened(history, side)
+    if here is None:
+        return None
+    step = differing.step.plan.step
+    updates = _updates(history.opened(side, step, phases))
+    after = [opened for opened in updates if opened.begin > here.begin]
+    if after:
+        return after[0]
+    if not updates:
+        return None
+    return next(iter(_updates(history.opened(side, step + 1, phases))), None)
+
+
+def _updates(opened: Sequence[Opened]) -> list[Opened]:
+    return [one for one in opened if one.phase in UPDATE_PHASES or one.trains]
+
+
+def agreement_of(step: JudgedStep, opened: Opened, name: Parameter) -> Status | None:
+    """Return the status of a parameter of A as an opening of a phase began, None if not known."""
+    status = None
+    for pair, finding in step.judged:
+        if pair.entry is None or pair.record.io != "parameters" or pair.a is None:
+            continue
+        until = pair.entry.phase == opened.phase and pair.entry.opening <= opened.number
+        if until and _parameter(pair.a) == name:
+            alike = _alike(pair)
+            if finding is not None:
+                status = finding.status
+            elif alike is not None:
+                status = Status.IDENTICAL if alike else Status.DIFFERENT
+    return status
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a run's weights come from.
+
+    Attributes:
+        kind: current, stale, or other.
+        of: how many parameters tell.
+        parameters: how many of them have it so.
+        state: of stale weights, when the trained network had them: `step`, where a step has several
+            updates `micro_step`, or `initial`.
+        exact: by fingerprints, not by statistics.
+    """
+
+    kind: str
+    parameters: int = 0
+    of: int = 0
+    state: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = True
+
+
+def synchronisation(differing: Differing, history: History) -> Culprit | None:
+    """Return what brought other weights into a network that is not trained itself, if that is it.
+
+    The details: of `not_synchronised` and `follows_trained`, `run`, `phase`, `trained` (the phase
+    that trains), the state the weights are of (`step`, `micro_step` or `initial`), `parameters` and
+    `of`, `other` (what the other run has: `current`, a state, or None), `exact`; of
+    `synchronisation`, `run` (or None), `phase`, `trained`, `parameters` and `of`.
+    """
+    here = differing.opened(history, 0)
+    if here is None or is_trained_here(differing, here):
+        return None
+    phases = history.training_phases(differing.role)
+    frozen = not phases
+    if frozen:
+        phases = history.training_phases("actor")
+    nows = [trained_now(differing, history, side, phases) for side in (0, 1)]
+    origins = [_origin(differing, history, side, phases, nows[side]) for side in (0, 1)]
+    if frozen:
+        return _follows(differing, history, origins, nows)
+    return _stale(differing, origins, nows) or _otherwise(differing, history, origins, nows)
+
+
+def _stale(
+    differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
+) -> Culprit | None:
+    kinds = [origin.kind for origin in origins]
+    if "other" in kinds:
+        return None  # what the other run has instead is not known to be right
+    stale = [side for side in (0, 1) if kinds[side] == "stale"]
+    if len(stale) == 2:
+        if origins[0].state == origins[1].state:
+            return None
+        stale.sort(key=lambda side: origins[side].state.get("step", -1))
+    if not stale:
+        return None
+    side = stale[0]
+    return _told(CulpritCode.NOT_SYNCHRONISED, differing, side, origins, nows)
+
+
+def _follows(
+    differing: Differing,
+    history: History,
+    origins: Sequence[_Origin],
+    nows: Sequence[Opened | None],
+) -> Culprit | None:
+    """Return that in one run a frozen network was changed to the weights of the trained one."""
+    kinds = [origin.kind for origin in origins]
+    if kinds.count("current") != 1:
+        return None
+    side = kinds.index("current")
+    here = differing.opened(history, side)
+    if here is None:
+        return None
+    first = differing.names[side]
+    own = [weights for _, weights in _own(differing, history, side)]
+    for then in (*own, history.initial_weights(side, differing.role)):
+        name = matched(here.weights, then).get(first)
+        if name is not None and same(here.weights[first], then[name]) is False:
+            return _told(CulpritCode.FOLLOWS_TRAINED, differing, side, origins, nows)
+    return None  # it may have begun with them
+
+
+def _told(
+    code: CulpritCode,
+    differing: Differing,
+    side: int,
+    origins: Sequence[_Origin],
+    nows: Sequence[Opened | None],
+) -> Culprit:
+    origin, other, now = origins[side], origins[1 - side], nows[side]
+    theirs: Any = {"current": "current", "stale": dict(other.state)}.get(other.kind)
+    return Culprit(
+        code,
+        {
+            "run": _RUNS[side],
+            "phase": differing.phase,
+            "trained": now.phase if now else None,
+            **origin.state,
+            "parameters": origin.parameters,
+            "of": origin.of,
+            "other": theirs,
+            "exact": origin.exact and other.exact,
+        },
+    )
+
+
+def _otherwise(
+    differing: Differing,
+    history: History,
+    origins: Sequence[_Origin],
+    nows: Sequence[Opened | None],
+) -> Culprit | None:
+    """Return that the weights differ here while those of the trained network agree."""
+    name = _in_trained(differing, history, nows[0], 0)
+    step = _step_of(differing, history, nows[0])
+    if name is None or step is None or nows[0] is None:
+        return None
+    if agreement_of(step, nows[0], name) is not Status.IDENTICAL:
+        return None
+    still = not_moved(differing, history)
+    if still is not None:  # in another dtype, say, in which its origin cannot be told
+        return Culprit(still.code, {**still.details, "trained_agrees": True})
+    current = [side for side in (0, 1) if origins[side].kind == "current"]
+    parameters, of = differing.counts()
+    details = {
+        "run": _RUNS[1 - current[0]] if len(current) == 1 else None,
+        "phase": differing.phase,
+        "trained": nows[0].phase,
+        "parameters": parameters,
+        "of": of,
+    }
+    return Culprit(CulpritCode.SYNCHRONISATION, details)
+
+
+def _in_trained(
+    differing: Differing, history: History, now: Opened | None, side: int
+) -> Parameter | None:
+    """Return what the parameter is called in the trained network of the same run."""
+    here = differing.opened(history, side)
+    if here is None or now is None:
+        return None
+    return matched(here.weights, now.weights).get(differing.names[side])
+
+
+def _step_of(differing: Differing, history: History, opened: Opened | None) -> JudgedStep | None:
+    if opened is None:
+        return None
+    if opened.step == differing.step.plan.step:
+        return differing.step
+    return history.judged(opened.step)
+
+
+def trained_agreement(
+    differing: Differing, history: History, phases: Sequence[str]
+) -> Status | None:
+    """Return the status of the same parameter in the trained network, at that time."""
+    now = trained_now(differing, history, 0, phases)
+    name = _in_trained(differing, history, now, 0)
+    step = _step_of(differing, history, now)
+    if name is None or step is None or now is None:
+        return None
+    return agreement_of(step, now, name)
+
+
+def _origin(
+    differing: Differing,
+    history: History,
+    side: int,
+    phases: Sequence[str],
+    now: Opened | None,
+) -> _Origin:
+    here = differing.opened(history, side)
+    if here is None or now is None:
+        return _Origin("other")
+    pairs = matched(here.weights, now.weights)
+    first = differing.names[side]
+    if first not in pairs:
+        return _Origin("other")
+    fresh = same(here.weights[first], now.weights[pairs[first]])
+    exact = here.weights[first].fingerprint is not None
+    if fresh is None:
+        return _Origin("other")
+    if fresh:
+        told = [same(here.weights[p], now.weights[q]) for p, q in pairs.items()]
+        known = [answer for answer in told if answer is not None]
+        return _Origin("current", sum(known), len(known), exact=exact)
+    best = _Origin("other")
+    for states in _earlier(differing, history, side, phases, here):
+        for state, weights in states:
+            origin = _held_against(here, now, weights, state, first, exact)
+            if origin is not None and origin.parameters > best.parameters:
+                best = origin
+        if best.parameters:
+            break
+    return best
+
+
+def _held_against(
+    here: Opened,
+    now: Opened,
+    then: Mapping[Parameter, Leaf],
+    state: Mapping[str, Any],
+    first: Parameter,
+    exact: bool,
+) -> _Origin | None:
+    """Return how many of the parameters that were updated since are still those of an earlier time.
+
+    None if the first one that differs is not among them.
+    """
+    to_now, to_then = matched(here.weights, now.weights), matched(here.weights, then)
+    stale = of = 0
+    for parameter, leaf in here.weights.items():
+        if parameter not in to_now or parameter not in to_then:
+            continue
+        old, new = then[to_then[parameter]], now.weights[to_now[parameter]]
+        still = same(leaf, old)
+        if still is None or same(old, new) is not False or same(leaf, new) is None:
+            if parameter == first:
+                return None
+            continue
+        of += 1
+        stale += still
+        if parameter == first and not still:
+            return None
+    return _Origin("stale", stale, of, state, exact) if stale else None
+
+
+#: A state of weights, by its details, and the weights themselves.
+_State = tuple[Mapping[str, Any], Mapping[Parameter, Leaf]]
+
+
+def _earlier(
+    differing: Differing, history: History, side: int, phases: Sequence[str], here: Opened
+) -> Iterator[list[_State]]:
+    """Yield what weights there were: the trained network's, those of this network, initial ones.
+
+    Each the latest first.
+    """
+    step = differing.step.plan.step
+    trained: list[_State] = []
+    for other in (step, *history.before(step)):
+        for opened in reversed(_updates(history.opened(side, other, phases))):
+            if other == step and opened.begin >= here.begin:
+                continue
+            state = {"step": other}
+            if opened.number:
+                state["micro_step"] = opened.number
+            trained.append((state, opened.weights))
+    yield trained
+    yield _own(differing, history, side)
+    initial = [history.initial_weights(one, differing.role) for one in (side, 1 - side)]
+    # The first network that a role enters may be this one, loaded otherwise: no earlier state then.
+    alike = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
+    yield [({"initial": True}, alike)]
+
+
+def _own(differing: Differing, history: History, side: int) -> list[_State]:
+    """Return what weights the network itself had in steps before, the latest first."""
+    return [
+        ({"step": other}, opened.weights)
+        for other in history.before(differing.step.plan.step)
+        for opened in history.opened(side, other, [differing.phase])[:1]
+    ]
+
+
+def update_before(
+    differing: Differing, history: History, here: Opened, phases: Sequence[str]
+) -> Opened | None:
+    """Return the last update of the network before the place; None if it was not recorded."""
+    step = differing.step.plan.step
+    for other in (step, step - 1):
+        updates = [
+            opened
+            for opened in _updates(history.opened(0, other, phases))
+            if other < step or opened.begin < here.begin
+        ]
+        if updates:
+            return updates[-1]
+    return None
+
+
+def changed_between(differing: Differing, history: History) -> Culprit | None:
+    """Return that a parameter was changed where nothing is updated, between two phases of a run.
+
+    A phase before, without an update between, held it as updated: the same in both runs, and in one
+    run the same as now. The details: `run` (in which it was changed), `phase`, `since` (the phase
+    before), `parameters` and `of`.
+    """
+    heres = [differing.opened(history, side) for side in (0, 1)]
+    here = heres[0]
+    phases = history.training_phases(differing.role)
+    if here is None or heres[1] is None or not phases:
+        return None
+    update = update_before(differing, history, here, phases)
+    if update is None and not history.is_first(differing.step.plan.step):
+        return None
+    if update is not None and update.step == differing.step.plan.step:
+        return None  # the phases after it are no others than this one
+    before = [
+        opened
+        for opened in history.opened(0, here.step, history.phases_of(differing.role))
+        if opened.begin < here.begin and opened.phase != here.phase
+    ]
+    for last in reversed(before):
+        changed = _changed_since(differing, history, heres, last, update)
+        if changed is not None:
+            parameters, of = differing.counts()
+            details = {
+                "run": changed,
+                "phase": here.phase,
+                "since": last.phase,
+                "parameters": parameters,
+                "of": of,
+            }
+            return Culprit(CulpritCode.CHANGED_BETWEEN, details)
+    return None
+
+
+def _changed_since(
+    differing: Differing,
+    history: History,
+    heres: Sequence[Opened | None],
+    last: Opened,
+    update: Opened | None,
+) -> str | None:
+    """Return the run in which a parameter changed since an opening before; None if not known."""
+    answers = []
+    for side in (0, 1):
+        here = heres[side]
+        held = [
+            opened
+            for opened in history.opened(side, last.step, [last.phase])
+            if opened.number == last.number
+        ]
+        if here is None or not held:
+            return None
+        name = matched(here.weights, held[0].weights).get(differing.names[side])
+        if name is None:
+            return None
+        if side == 0:
+            if agreement_of(differing.step, last, name) is not Status.IDENTICAL:
+                return None
+            if update is not None:
+                began = matched(held[0].weights, update.weights).get(name)
+                if began is None:
+                    return None
+                if same(held[0].weights[name], update.weights[began]) is not False:
+                    return None  # it may be another network, which knows of no update
+        answers.append(same(here.weights[differing.names[side]], held[0].weights[name]))
+    return "AB"[answers.index(False)] if sorted(answers, key=str) == [False, True] else None
+
+
+def not_moved(differing: Differing, history: History) -> Culprit | None:
+    """Return that a network did not change in one run since an earlier step, and did in the other.
+
+    The details: `run` (that in which nothing changed), `phase`, `trained` (the phase that would
+    train it, or None), `step` (since which), `parameters` (how many changed in the other run),
+    `of`, `exact`, `trained_agrees` (whether the trained network's weights are known to agree).
+    """
+    earlier = history.before(differing.step.plan.step)
+    if not earlier:
+        return None
+    changes = [_changed(differing, history, side, earlier[0]) for side in (0, 1)]
+    for side in (0, 1):
+        still, moved = changes[side], changes[1 - side]
+        if still is None or moved is None or still.names:
+            continue
+        if differing.names[1 - side] not in moved.names:
+            continue
+        since = earlier[0]
+        for before in earlier[1:]:
+            change = _changed(differing, history, side, before)
+            if change is None or change.names:
+                break
+            since = before
+        details = {
+            "run": _RUNS[side],
+            "phase": differing.phase,
+            "trained": next(iter(history.training_phases(differing.role)), None),
+            "step": since,
+            "parameters": len(moved.names),
+            "of": moved.of,
+            "exact": still.exact and moved.exact,
+            "trained_agrees": False,
+        }
+        return Culprit(CulpritCode.NOT_MOVED, details)
+    return None
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """The parameters of a network that changed since an earlier step, and how many there are."""
+
+    names: frozenset[Parameter]
+    of: int
+    exact: bool
+
+
+def _changed(differing: Differing, history: History, side: int, step: int) -> _Changes | None:
+    """Return which parameters differ from those of an earlier step; None if that is not known."""
+    here = differing.opened(history, side)
+    before = history.opened(side, step, [differing.phase])[:1]
+    if here is None or not before:
+        return None
+    answers = {
+        name: same(leaf, before[0].weights[name])
+        for name, leaf in here.weights.items()
+        if name in before[0].weights
+    }
+    if answers.get(differing.names[side]) is None or None in answers.values():
+        return None
+    changed = frozenset(name for name, answer in answers.items() if not answer)
+    exact = here.weights[differing.names[side]].fingerprint is not None
+    return _Changes(changed, len(answers), exact)

@@ -1,0 +1,556 @@
+"""Why two runs first part there: the cause, the origin, and the sentence that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindrlhf_msprobe.comparison.judging.non_finite import sides
+from mindrlhf_msprobe.comparison.pairing.names import ROOT
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END
+from mindrlhf_msprobe.comparison.preflight.generation import OwnStep
+from mindrlhf_msprobe.comparison.preflight.preflight import remark, without_consequences
+from mindrlhf_msprobe.comparison.verdict.axes import with_axes
+from mindrlhf_msprobe.comparison.verdict.compared_place import (
+    ONE_SIDED,
+    JudgedStep,
+    configs,
+    is_filtered,
+)
+from mindrlhf_msprobe.comparison.verdict.culprits.check_first import check_first
+from mindrlhf_msprobe.comparison.verdict.culprits.culprits import culprit_of
+from mindrlhf_msprobe.comparison.verdict.culprits.gradients import (
+    before_optimizer,
+    enters_optimizer,
+)
+from mindrlhf_msprobe.comparison.verdict.culprits.sampling import all_tokens, counts_tokens
+from mindrlhf_msprobe.comparison.verdict.culprits.words import words_of, words_of_occasion
+from mindrlhf_msprobe.comparison.verdict.history import History
+from mindrlhf_msprobe.comparison.verdict.inside import inside
+from mindrlhf_msprobe.comparison.verdict.next_recording.bisection import bisected
+from mindrlhf_msprobe.comparison.verdict.next_recording.next_step import next_step
+from mindrlhf_msprobe.comparison.verdict.next_recording.size import estimated_size, size_of
+from mindrlhf_msprobe.comparison.verdict.next_recording.update import (
+    DECIDED,
+    next_update,
+    with_phases,
+)
+from mindrlhf_msprobe.comparison.verdict.occasion import occasion_of
+from mindrlhf_msprobe.findings import (
+    Cause,
+    Culprit,
+    Divergence,
+    Finding,
+    Preflight,
+    Status,
+    counted,
+)
+from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+_NAMED_CAUSES = {
+    Status.UNREADABLE: Cause.UNREADABLE,
+    Status.ONLY_IN_A: Cause.MISSING,
+    Status.ONLY_IN_B: Cause.MISSING,
+    Status.DTYPE_MISMATCH: Cause.DTYPE,
+    Status.SHAPE_MISMATCH: Cause.SHAPE,
+    Status.NON_FINITE: Cause.NON_FINITE,
+}
+_PROMPTS = ("prompt", "prompts")  # nothing of the step has run before them
+_WHAT_HAPPENED = {
+    Status.UNREADABLE: "cannot be read",
+    Status.ONLY_IN_A: "was recorded in A only",
+    Status.ONLY_IN_B: "was recorded in B only",
+    Status.DTYPE_MISMATCH: "has another dtype",
+    Status.SHAPE_MISMATCH: "has another shape",
+    Status.NON_FINITE: "is NaN or infinite on one side only",
+    Status.DIFFERENT: "differs",
+}
+
+
+def explain(
+    step: JudgedStep,
+    index: int,
+    runs: tuple[Run, Run],
+    preflight: Preflight,
+    history: History,
+    *,
+    agreed_steps: int,
+) -> Divergence:
+    """Return the first divergence, the `index`-th pair of its place, with its cause and origin.
+
+    Args:
+        history: the places of its rank.
+        agreed_steps: how many earlier steps agree.
+    """
+    pair, finding = step.judged[index]
+    assert finding is not None
+    if finding.status is Status.UNREADABLE:
+        cause, origin, why = _explain_unreadable(pair)
+    elif step.left_out and finding.status not in ONE_SIDED and finding.key not in _PROMPTS:
+        cause, origin, why = _explain_chosen(step, pair, finding)
+    elif pair.event.kind == DATA:
+        cause, origin, why = _explain_data(step, index, runs)
+    elif pair.event.kind == END:
+        cause, origin, why = _explain_output(step, index, runs)
+    else:
+        cause, origin, why = _explain_begin(step, index, runs)
+    phase = phase_table({}).get(finding.phase or "")
+    cause = _NAMED_CAUSES.get(finding.status, cause)
+    a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in history.sides)
+    checks = check_first(preflight, step, index, cause, origin, (a, b))
+    preflight = without_consequences(preflight, finding.step)
+    hint = remark(preflight, phase.role if phase else None, told=bool(checks))
+    occasion = occasion_of(step, index)
+    by_name = step.left_out and not step.left_out.all_else
+    culprit = None if by_name else culprit_of(step, index, runs, history, occasion)
+    if culprit is not None:
+        why = words_of(culprit, finding, why)
+    why = " ".join(filter(None, [why, words_of_occasion(occasion, finding)]))
+    before = [f for _, f in step.judged[:index] if f is not None]
+    # What was left out of the comparison is on disk: comparing it comes first.
+    proposed = None if step.left_out else _next(step, index, origin, runs, culprit)
+    sizes = _Sizes(step, finding, runs)
+    whole = sizes(proposed)
+    if proposed is not None:
+        proposed = bisected(proposed, step, index, runs, sizes)
+    smaller = sizes(proposed)
+    metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
+    return Divergence(
+        step=finding.step,
+        rank=finding.rank,
+        phase=finding.phase,
+        record=finding.record,
+        entry=origin,
+        cause=cause,
+        max_abs_err=metrics.max_abs_err if metrics else None,
+        max_rel_err=metrics.max_rel_err if metrics else None,
+        explanation=" ".join(filter(None, [_sentence(finding, why), hint])),
+        agreed_before=len(before),
+        agreed_phases=_agreed_phases(step, index),
+        agreed_steps=agreed_steps,
+        last_agreeing=before[-1].record if before else None,
+        next_step=proposed,
+        next_step_bytes=smaller,
+        next_step_estimated=sizes.estimated,
+        next_step_whole=whole if smaller != whole else None,
+        key=finding.key,
+        occasion=occasion,
+        culprit=culprit,
+        non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
+        check_first=checks,
+        inside=with_axes(inside(step, index), step, index, runs),
+        argument=finding.argument,
+        source=_source(step, pair, origin),
+    )
+
+
+class _Sizes:
+    """What settings take, from what was recorded, else from the cells of the networks.
+
+    Attributes:
+        estimated: whether the last answer is from the cells.
+    """
+
+    def __init__(self, step: JudgedStep, finding: Finding, runs: tuple[Run, Run]) -> None:
+        self._step, self._finding, self._runs = step, finding, runs
+        self.estimated = False
+
+    def __call__(self, settings: Mapping[str, Any] | None) -> int | None:
+        """Return how many bytes one step of one rank takes, None where that is not known."""
+        wanted = None if settings is None else dict(settings)
+        exact = size_of(wanted, self._finding, self._runs)
+        self.estimated = exact is None
+        if exact is not None:
+            return exact
+        about = estimated_size(wanted, self._finding, self._step, self._runs[0])
+        self.estimated = about is not None
+        return about
+
+
+def _next(
+    step: JudgedStep,
+    index: int,
+    origin: str | None,
+    runs: tuple[Run, Run],
+    culprit: Culprit | None,
+) -> dict[str, Any] | None:
+    """Return what to record next, as far as the culprit is not found."""
+    finding = step.judged[index][1]
+    assert finding is not None
+    if culprit is not None and culprit.code in DECIDED:
+        return None
+    config = runs[0].config(finding.rank)
+    update = culprit and next_update(culprit, finding, config)
+    return update or with_phases(culprit, next_step(step, index, origin, runs), config)
+
+
+def _source(step: JudgedStep, pair: Pair, origin: str | None) -> str:
+    """Return where the origin was called, the line included; "" for key data, or if not known.
+
+    A backward entry has no call of its own in the user's code: that of its forward entry counts.
+    """
+    name = origin or (pair.entry.name if pair.entry else None)
+    if name is None:
+        return ""
+    stacks = {
+        p.entry.name: p.entry.stack
+        for p, _ in step.judged
+        if p.entry is not None and p.event.phase == pair.event.phase
+    }
+    forward = ".forward.".join(name.rsplit(".backward.", 1))
+    stack = stacks.get(name) or stacks.get(forward) or ()
+    if not stack:
+        return ""
+    place, _, line = stack[0].partition("\n")
+    return ": ".join(filter(None, [place.rstrip(", "), line.strip()]))
+
+
+def _explain_chosen(
+    step: JudgedStep, pair: Pair, finding: Finding
+) -> tuple[Cause, str | None, str]:
+    """Explain the first difference among the records that the caller wanted compared.
+
+    What was left out before it is not known to agree.
+    """
+    unseen = step.left_out
+    if unseen.all_else:
+        what = "All cells and the other keys were left out of the comparison (--keys)"
+    else:
+        where = "inside this cell" if pair.event.kind == END else "before it in this step"
+        what = (
+            f"The comparison left out {counted(unseen.records, 'record')} {where} (--include, "
+            f"--exclude)"
+        )
+    doubt = f"{what}, and one of those may be to blame: compare without leaving them out."
+    if pair.entry is None:
+        return Cause.DATA, None, doubt
+    name = pair.entry.name
+    if unseen.given:
+        return (
+            Cause.INPUT,
+            name,
+            (
+                f"What the cell was given differs as well, which the comparison left out: "
+                f"{', '.join(unseen.given)}. The origin lies before it."
+            ),
+        )
+    if finding.io == "parameters":
+        return Cause.PARAMETER, name, doubt
+    if pair.event.kind != END:
+        return Cause.INPUT, name, f"What it was given differs. {doubt}"
+    return Cause.COMPUTATION, name, f"What the cell was given agrees. {doubt}"
+
+
+def unreadable_place(finding: Finding) -> Divergence:
+    """Return the first divergence of a place that could not be compared as a whole."""
+    return Divergence(
+        step=finding.step,
+        rank=finding.rank,
+        phase=None,
+        record=finding.record,
+        entry=None,
+        cause=Cause.UNREADABLE,
+        max_abs_err=None,
+        max_rel_err=None,
+        explanation=_sentence(finding, "Nothing of this step and rank can be compared."),
+        key=finding.key,
+    )
+
+
+def not_reached(
+    pair: Pair,
+    at: tuple[int, int],
+    runs: tuple[Run, Run],
+    records: int,
+    agreed_before: int,
+    agreed_steps: int,
+) -> Divergence:
+    """Return the divergence of two runs of which one had stopped, and that agree until then.
+
+    Args:
+        pair: the first that one run lacks, and `at` its step and rank.
+        records: how many records the run lacks for that.
+        agreed_before, agreed_steps: how many records of the step, and earlier steps, agree.
+    """
+    missing, other = ("B", "A") if pair.b is None else ("A", "B")
+    step, rank = at
+    stop = runs[missing == "B"].stop_of(rank)
+    phase = pair.event.phase if pair.entry is not None else None
+    if stop is not None and stop.step == step and stop.phase is not None:
+        phase = stop.phase
+    return Divergence(
+        step=step,
+        rank=rank,
+        phase=phase,
+        record=pair.record.name,
+        entry=None,
+        cause=Cause.STOPPED,
+        max_abs_err=None,
+        max_rel_err=None,
+        explanation=(
+            f"Everything that both recorded agrees. {missing} had stopped; {other} went on with "
+            f"this record, and has {counted(records, 'record')} that {missing} did not reach."
+        ),
+        agreed_before=agreed_before,
+        agreed_steps=agreed_steps,
+    )
+
+
+def _agreed_phases(step: JudgedStep, index: int) -> int:
+    """Return how many phases ran before that of the divergence, and agree so far."""
+    before = {p.event.phase for p, f in step.judged[:index] if f is not None and p.entry}
+    return len(before - {step.judged[index][0].event.phase})
+
+
+def _explain_unreadable(pair: Pair) -> tuple[Cause, str | None, str]:
+    prints = [record.leaf.fingerprint for record in (pair.a, pair.b) if record is not None]
+    why = "Nothing is known of its elements, so nothing is to blame yet but the file"
+    if len(prints) == 2 and None not in prints:
+        same = prints[0] == prints[1]
+        why += f"; the fingerprints that were recorded {'agree' if same else 'differ'}"
+    return Cause.UNREADABLE, pair.entry.name if pair.entry else None, f"{why}."
+
+
+def _sentence(finding: Finding, why: str) -> str:
+    note = f" ({finding.note})" if finding.note else ""
+    argument = f" ({finding.argument})" if finding.argument else ""
+    return f"{finding.record}{argument} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
+
+
+def _explain_output(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[Cause, str, str]:
+    pair, finding = step.judged[index]
+    assert finding is not None
+    assert pair.entry is not None
+    name = pair.entry.name
+    if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
+        return Cause.MISSING, name, "What it was given agrees; it ended in one run only."
+    if finding.status in ONE_SIDED and pair.a is not None and pair.b is not None:
+        why = "Everything before it agrees; a gradient is there in one run, and None in the other."
+        return Cause.MISSING, name, why
+    if finding.status in ONE_SIDED:
+        why = "What it was given agrees; what it returned is put together otherwise."
+        return Cause.MISSING, name, why
+    direction = pair.entry.direction
+    if direction == "parameters_grad":
+        why = "Everything before it agrees: the gradient of this cell's parameters was computed"
+        why += " otherwise."
+        if before_optimizer(step, index):
+            return Cause.DATA, name, why  # the culprit says more
+        if enters_optimizer(pair):
+            why += (
+                " It stands as it entered the optimizer: clipping, unscaling, accumulation and "
+                "reduction across ranks come before that, and may be to blame as well."
+            )
+        return Cause.COMPUTATION, name, f"{why}{_doubt_about_agreement(step, pair)}"
+    parameters = any(record.io == "parameters" for record in pair.entry.records)
+    given = "Its inputs and its parameters agree" if parameters else "Its inputs agree"
+    if direction == "backward":
+        given = "The gradient that arrived at it and everything before it agree"
+    inside = (pair.entry.phase, name) in {
+        (phase, parent) for (phase, _), parent in step.plan.parents.items()
+    }
+    children = ", and so does everything recorded inside it" if inside else ""
+    doubt = (
+        _doubt(runs, step, finding, name)
+        + _doubt_about_parameters(runs)
+        + _doubt_about_agreement(step, pair)
+    )
+    doubt += _doubt_about_opaque(step, pair)
+    return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else.{doubt}"
+
+
+def _explain_begin(
+    step: JudgedStep, index: int, runs: tuple[Run, Run]
+) -> tuple[Cause, str | None, str]:
+    pair, finding = step.judged[index]
+    assert finding is not None
+    if pair.entry is None:
+        return Cause.UNREADABLE, None, "Nothing of this phase can be compared."
+    name, phase = pair.entry.name, pair.entry.phase
+    if finding.io == "parameters" and finding.status in ONE_SIDED:
+        return (
+            Cause.MISSING,
+            name,
+            "Everything before it agrees, but the cell has this parameter in one run only, or it "
+            "was recorded in one run only.",
+        )
+    if finding.io == "parameters":
+        return (
+            Cause.PARAMETER,
+            name,
+            "Everything before it agrees, but the cell already holds another parameter: look at "
+            "loading, at weight synchronisation or at the previous update.",
+        )
+    parent = step.plan.parents.get((phase, pair.event.name))
+    if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
+        return Cause.MISSING, name, _absence(step, pair, finding, parent, runs)
+    what = "gradient" if pair.entry.direction == "backward" else "input"
+    if parent is not None:
+        return (
+            Cause.COMPUTATION,
+            parent,
+            f"{parent} was given the same and handed this cell another {what}: the code of the "
+            f"container itself, outside its cells, is the origin, or a parameter that it uses "
+            f"without calling its cell.{_doubt(runs, step, finding, parent)}"
+            f"{_doubt_about_agreement(step, pair)}",
+        )
+    earlier = [
+        p for p, f in step.judged[:index] if f is not None and p.entry and p.entry.phase == phase
+    ]
+    if earlier and what == "gradient":
+        why = (
+            f"All {len(earlier)} records of {phase} before it agree; the gradient that arrives "
+            f"differs: look at what follows this cell, e.g. the loss."
+        )
+    elif earlier:
+        why = (
+            f"All {len(earlier)} records of {phase} before it agree; what entered this cell was "
+            f"made outside the recorded cells."
+        )
+    elif is_filtered(runs) and not _known(step, finding, name):
+        why = f"It is the first recorded cell of {phase}."
+    elif is_filtered(runs) and what == "gradient":
+        why = "The gradient that arrives differs: look at what follows this cell, e.g. the loss."
+    elif is_filtered(runs) and pair.entry.cell != ROOT:
+        why = "What entered this cell was made outside the recorded cells."
+    elif pair.entry.token and is_filtered(runs):
+        why = (
+            f"What entered the pass of token {pair.entry.token} differs; the earlier comparison "
+            f"says what came before it."
+        )
+    elif pair.entry.token:
+        why = (
+            f"Token {pair.entry.token} is the first one recorded: an earlier one may have differed."
+        )
+    else:
+        why = f"What entered {phase} differs already: look at what the trainer handed to it."
+    return Cause.INPUT, name, why + _doubt(runs, step, finding, name)
+
+
+def _missing_as_a_whole(step: JudgedStep, index: int) -> bool:
+    pair = step.judged[index][0]
+    same = [p for p, _ in step.judged if p.event == pair.event]
+    return all(p.a is None for p in same) or all(p.b is None for p in same)
+
+
+def _absence(
+    step: JudgedStep, pair: Pair, finding: Finding, parent: str | None, runs: tuple[Run, Run]
+) -> str:
+    """Say how much is missing beside the first missing entry."""
+    in_a = finding.status is Status.ONLY_IN_A
+    missing = "B" if in_a else "A"
+    same_phase = [
+        p
+        for p, f in step.judged
+        if f is not None or (p.a is not None and p.b is not None)
+        if p.entry is not None and p.entry.phase == pair.event.phase
+    ]
+    if all((p.b if in_a else p.a) is None for p, _ in step.judged):
+        what = f"{missing} recorded nothing of step {finding.step} here."
+    elif pair.entry is None:
+        same = [p for p, _ in step.judged if p.event == pair.event]
+        both = any((p.b if in_a else p.a) is not None for p in same)
+        what = "The trainer saved it in one run only."
+        if both:
+            what = f"Both saved {pair.event.name}, with other elements in it."
+    elif all((p.b if in_a else p.a) is None for p in same_phase):
+        what = f"{missing} recorded nothing of {finding.phase} in this step."
+    else:
+        what = f"The cell ran{f' inside {parent}' if parent else ''} in one run only."
+    return what
+
+
+def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[Cause, None, str]:
+    pair, finding = step.judged[index]
+    assert finding is not None
+    key, home = pair.event.name, pair.event.phase
+    if finding.status in ONE_SIDED:
+        return Cause.MISSING, None, _absence(step, pair, finding, None, runs)
+    cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
+    given = key_data_home(key)
+    before_it = given is not None and given.before_phase
+    if key in INPUT_KEYS and (before_it or home not in cells):
+        made = "" if before_it else f", and the cells of {home} were not recorded"
+        return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
+    if home in cells and counts_tokens(home) and not all_tokens(step, home, runs, pair):
+        why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."
+    elif home in cells:
+        why = f"Every recorded cell of {home} agrees{_how(step, index, home)}"
+    elif home is not None:
+        switch = phase_table({})[home].switch
+        why = (
+            f"The cells of {home}, which it comes from, were not recorded in both runs, nor were "
+            f"the weights they ran with: {switch}: true fingerprints these, too."
+        )
+    elif cells:
+        why = f"Every recorded cell before it agrees{_how(step, index)}"
+    else:
+        why = "No cell before it was recorded in both runs; all key data before it agree."
+    return Cause.DATA, None, why + (_doubt(runs) if cells else "")
+
+
+def _how(step: JudgedStep, index: int, phase: str | None = None) -> str:
+    """Say what it means that the cells before a key agree: all of them, or those of a phase."""
+    statuses = [
+        finding.status
+        for pair, finding in step.judged[:index]
+        if finding is not None and pair.entry and phase in (None, pair.entry.phase)
+    ]
+    close = sum(status is Status.WITHIN_TOLERANCE for status in statuses)
+    if not close:
+        return ": the trainer's own arithmetic made it differ."
+    return (
+        f", but {close} of their {len(statuses)} records only within the tolerance or by "
+        f"statistics: it may come of these small differences, or of the trainer's own arithmetic."
+    )
+
+
+def _doubt(
+    runs: tuple[Run, Run],
+    step: JudgedStep | None = None,
+    finding: Finding | None = None,
+    origin: str | None = None,
+) -> str:
+    """Say that a cell which was left out may be to blame instead, unless that is known."""
+    if not is_filtered(runs):
+        return ""
+    if step is not None and finding is not None and _known(step, finding, origin):
+        return ""
+    return " But cells were left out by include/exclude, and one of those may be to blame."
+
+
+def _known(step: JudgedStep, finding: Finding, origin: str | None) -> bool:
+    """Tell whether an earlier comparison looked at all cells, and blamed this one."""
+    return step.earlier is not None and step.earlier.knows(finding, origin)
+
+
+def _doubt_about_agreement(step: JudgedStep, pair: Pair) -> str:
+    """Say that what came before agrees by statistics or within a tolerance only."""
+    for other, finding in step.judged:
+        if finding is None or other.event.phase != pair.event.phase:
+            continue
+        if finding.status is Status.WITHIN_TOLERANCE:
+            return (
+                " But some records agree within a tolerance or by statistics only, not bit for bit."
+            )
+    return ""
+
+
+def _doubt_about_opaque(step: JudgedStep, pair: Pair) -> str:
+    """Say that the cell was given something that cannot be compared."""
+    for other, finding in step.judged:
+        same = other.event.name == pair.event.name and other.event.phase == pair.event.phase
+        if same and finding is None and other.a is not None and other.b is not None:
+            return (
+                f" But {other.record.name} is a value of type {other.record.leaf.type}, which "
+                f"cannot be compared, and may be to blame."
+            )
+    return ""
+
+
+def _doubt_about_parameters(runs: tuple[Run, Run]) -> str:
+    if all(config is None or config.parameters for config in configs(runs)):
+        return ""
+    return " But its parameters were not recorded (parameters: false), and may be to blame."

@@ -1,0 +1,203 @@
+"""What both runs recorded around a place: the steps before and after it, and their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
+from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
+from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
+from mindrlhf_msprobe.comparison.pairing.view import View
+from mindrlhf_msprobe.comparison.steps.step_of_rank import JudgedPlace
+from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, phase_table
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+
+#: A parameter of one run: the cell that holds it, and its name there.
+Parameter = tuple[str, str]
+_MOST_STEPS = 8  # of those before a place, that are read for their weights; and the first one
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One opening of a phase in one run.
+
+    Attributes:
+        number: how often the phase had been opened in its step before.
+        begin: when its first entry began, in its process's time.
+        weights: each parameter as its cell first held it in this opening.
+        trains: whether gradients of parameters were recorded in it.
+    """
+
+    step: int
+    phase: str
+    number: int
+    begin: int
+    weights: Mapping[Parameter, Leaf]
+    trains: bool
+
+
+@dataclass(frozen=True)
+class History:
+    """The places of one rank, of which one holds the first divergence.
+
+    Attributes:
+        sides: the two runs.
+        rank: the comparison's number of it.
+        places: everything that was compared.
+        plan, judge: pairs, and compares, a place once more.
+    """
+
+    sides: tuple[View, View]
+    rank: int
+    places: Sequence[JudgedPlace]
+    plan: Callable[[int, int], StepPlan]
+    judge: Callable[[int, int], JudgedPlace]
+    _opened: dict[tuple[int, int, str], list[Opened]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _judged: dict[int, JudgedStep | None] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether each phase stands against the same one, recorded with its place in time."""
+        if any(own != shown for view in self.sides for shown, own in view.phases.items()):
+            return False
+        return not any(view.run.foreign for view in self.sides)
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps of which anything was compared, in their order."""
+        return sorted({place.step for place in self.places if place.rank == self.rank})
+
+    def judged(self, step: int) -> JudgedStep | None:
+        """Return the pairs of another step with their findings; None if there are none."""
+        if step not in self._judged:
+            self._judged[step] = self._judge(step)
+        return self._judged[step]
+
+    def _judge(self, step: int) -> JudgedStep | None:
+        for place in self.places:
+            if (place.step, place.rank) == (step, self.rank):
+                findings = (place if place.whole else self.judge(step, self.rank)).findings
+                plan = self.plan(step, self.rank)
+                if len(plan.pairs) != len(findings):
+                    return None
+                return JudgedStep(plan, tuple(zip(plan.pairs, findings)))
+        return None
+
+    def before(self, step: int) -> list[int]:
+        """Return steps before one, the latest first: the last few, and the first of all."""
+        earlier = [other for other in reversed(self.steps) if other < step]
+        return [*earlier[:_MOST_STEPS], *earlier[_MOST_STEPS:][-1:]]
+
+    def opened(self, side: int, step: int, phases: Collection[str]) -> list[Opened]:
+        """Return every opening of some phases in a step of one run, in the order of time."""
+        found: list[Opened] = []
+        for phase in phases:
+            key = side, step, phase
+            if key not in self._opened:
+                entries = self.sides[side].entries(phase, step, self.rank)
+                self._opened[key] = _openings(entries, step, phase)
+            found += self._opened[key]
+        return sorted(found, key=lambda opened: opened.begin)
+
+    def role_of(self, phase: str) -> str | None:
+        """Return the role whose network runs in a phase, None if nothing is known of it."""
+        for view in self.sides:
+            config = view.config(self.rank)
+            known = (config.phase_table() if config else phase_table({})).get(phase)
+            if known is not None:
+                return known.role
+        return None
+
+    def phases_of(self, role: str) -> list[str]:
+        """Return the phases in which a role's network runs."""
+        return [phase.name for phase in self._table() if phase.role == role]
+
+    def training_phases(self, role: str) -> list[str]:
+        """Return the phases that may train a role's network."""
+        return [
+            phase.name
+            for phase in self._table()
+            if phase.role == role and (phase.name in UPDATE_PHASES or phase.switch is None)
+        ]
+
+    def _table(self) -> list[Phase]:
+        found: dict[str, Phase] = {}
+        for view in self.sides:
+            config = view.config(self.rank)
+            found.update(config.phase_table() if config else phase_table({}))
+        return list(found.values())
+
+    def is_first(self, step: int) -> bool:
+        """Tell whether both runs began with a step."""
+        configs = [view.config(self.rank) for view in self.sides]
+        return all(config is not None and step <= config.initial_step for config in configs)
+
+    def initial_weights(self, side: int, role: str) -> Mapping[Parameter, Leaf]:
+        """Return the fingerprints of a role's network when it was first entered."""
+        view = self.sides[side]
+        found = {}
+        for name, fingerprint in view.initial_weights(role, self.rank).items():
+            cell, _, own = name.rpartition(".")
+            found[cell or ROOT, own] = Leaf("Parameter", fingerprint=fingerprint)
+        return found
+
+
+def _openings(entries: Sequence[Entry], step: int, phase: str) -> list[Opened]:
+    numbers = sorted({entry.opening for entry in entries})
+    known: dict[Parameter, Leaf] = {}  # as last recorded: again only where they changed
+    found = []
+    for number in numbers:
+        ours = [entry for entry in entries if entry.opening == number]
+        first: dict[Parameter, Leaf] = {}
+        for entry in ours:
+            for record in entry.records:
+                if record.io == "parameters":
+                    first.setdefault((entry.cell, record.path), record.leaf)
+        trains = any(entry.direction == PARAMETERS_GRAD for entry in ours)
+        begin = min(entry.seq for entry in ours)
+        found.append(Opened(step, phase, number, begin, {**known, **first}, trains))
+        for entry in ours:
+            for record in entry.records:
+                if record.io == "parameters":
+                    known[entry.cell, record.path] = record.leaf
+    return found
+
+
+def matched(a: Mapping[Parameter, Leaf], b: Mapping[Parameter, Leaf]) -> dict[Parameter, Parameter]:
+    """Return which parameter of one network is which of another one, a prefix taken off."""
+    names = match_names({cell for cell, _ in a}, {cell for cell, _ in b})
+    if names.unlike:
+        return {}
+    there = {(names.of_b(cell), own): (cell, own) for cell, own in b}
+    found = {}
+    for cell, own in a:
+        name = names.of_a(cell)
+        if name is not None and (name, own) in there:
+            found[cell, own] = there[name, own]
+    return found
+
+
+def same(a: Leaf, b: Leaf) -> bool | None:
+    """Tell whether two parameters of one run are the same; None where that cannot be told.
+
+    By their fingerprints; where none were recorded, by all four statistics.
+    """
+    if a.is_tensor and b.is_tensor and (a.dtype, a.shape) != (b.dtype, b.shape):
+        return None
+    if a.fingerprint is not None and b.fingerprint is not None:
+        if a.fingerprint.partition(":")[0] != b.fingerprint.partition(":")[0]:
+            return None
+        return a.fingerprint == b.fingerprint
+    if a.fingerprint is not None or b.fingerprint is not None:
+        return None
+    statistics = [(leaf.max, leaf.min, leaf.mean, leaf.norm) for leaf in (a, b)]
+    if not all(map(is_finite, (*statistics[0], *statistics[1]))):
+        return None  # beside NaN and infinity statistics say nothing of the other elements
+    return statistics[0] == statistics[1]

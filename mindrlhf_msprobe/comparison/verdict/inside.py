@@ -1,0 +1,560 @@
+"""What differs inside one record: which of its elements, and by what.
+
+Nothing is said that does not hold for every element that differs, exactly or within the rounding of
+the dtype; and from statistics alone, nothing that does not hold for all four of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
+from mindrlhf_msprobe.comparison.pairing.timeline import DATA
+from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.findings import Change, Finding, Inside, Some, Status
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
+
+#: Half the distance of 1 from the next number of each dtype.
+ROUNDING = {"Float64": 2.0**-53, "Float32": 2.0**-24, "Float16": 2.0**-11, "BFloat16": 2.0**-8}
+_ROUNDINGS = {"Float64": 4, "Float32": 4}  # of each element that may lie between A and B; else 2
+_CLEAR = 8  # how many times its own uncertainty a factor or an offset must be away from none
+_NORM_ERROR = 2.5e-6  # relative, of two norms that were summed in float32 over short blocks
+
+_MOST_ELEMENTS = 1 << 26  # of a tensor that is looked into
+_MOST_SORTED = 1 << 24
+_CHUNK = 1 << 18  # elements looked at together
+_FEW = 1 << 12  # of them, which refute most of what may have been done to all
+_MOST_PLACES = 4096  # along an axis, of which the order is looked at
+_MOST_SPANS = 32
+_MOST_ULPS = 16
+_SHIFTS = (1, -1, 2, -2)
+
+
+def inside(step: JudgedStep, index: int) -> Inside | None:
+    """Return what differs inside the first divergence; None where nothing certain can be said."""
+    pair, finding = step.judged[index]
+    if finding is None or finding.status not in (Status.DIFFERENT, Status.NON_FINITE):
+        return None
+    if pair.a is None or pair.b is None:
+        return None
+    found = differs(pair.a, pair.b)
+    if pair.event.kind == DATA and (elements := _elements(step, index)) is not None:
+        part = Inside("records") if found is None else found
+        found = Inside(part.basis, (elements, *part.where), part.change, part.elements, part.size)
+    return None if found is None else _with_prompts(found, step, finding)
+
+
+def differs(a: Record, b: Record) -> Inside | None:
+    """Return what differs inside two records of one dtype and shape.
+
+    Raises:
+        nothing: a file that cannot be read tells nothing.
+    """
+    if a.leaf.shape is None or a.leaf.shape != b.leaf.shape or a.leaf.dtype != b.leaf.dtype:
+        return None
+    if a.leaf.type == "str" or b.leaf.type == "str":
+        return None
+    if a.location is None or b.location is None:
+        return of_statistics(a.leaf, b.leaf)
+    try:
+        return of_elements(a.array(), b.array(), a.leaf.dtype or "")
+    except (ArrayFileError, OSError, TypeError, ValueError):
+        return None
+
+
+# Elements
+
+
+@dataclass
+class _Range:
+    """The ratios, or the distances, that all elements allow within their rounding.
+
+    Attributes:
+        low, high: what each element allows, cut with what the others do.
+        smallest, largest: what the elements themselves show.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    smallest: float = math.inf
+    largest: float = -math.inf
+    possible: bool = True
+
+    def add(self, values: np.ndarray, errors: np.ndarray) -> None:
+        """Add what some elements show, each exact to its error."""
+        if not (self.possible and values.size):
+            return
+        self.low = max(self.low, float((values - errors).max()))
+        self.high = min(self.high, float((values + errors).min()))
+        self.smallest = min(self.smallest, float(values.min()))
+        self.largest = max(self.largest, float(values.max()))
+        self.possible = self.low <= self.high
+
+    @property
+    def middle(self) -> float:
+        """The value that is nearest to what all elements show."""
+        if self.smallest == self.largest:
+            return self.smallest
+        return (self.smallest + self.largest) / 2
+
+
+@dataclass
+class _Seen:
+    """What the blocks of two arrays showed so far."""
+
+    dtype: str
+    axes: list[np.ndarray]
+    different: int = 0
+    finite: bool = True
+    ratios: _Range = field(default_factory=_Range)
+    distances: _Range = field(default_factory=_Range)
+    largest_error: float = 0.0
+    magnitudes: tuple[float, float] = (math.inf, -math.inf)
+    all_nonzero_differ: bool = True
+    all_differ: bool = True
+    ulps: int | None = 0
+    rounded: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    @property
+    def may_be_one_change(self) -> bool:
+        """Whether the values of further elements can still tell anything."""
+        close = self.ulps is not None and self.ulps <= _MOST_ULPS
+        known = self.ratios.possible or self.distances.possible or any(self.rounded.values())
+        return close or (self.finite and known)
+
+
+def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
+    """Return what differs between two arrays of one shape; None if nothing does, or too much.
+
+    Args:
+        dtype: as it was recorded; bfloat16 comes as float32.
+
+    Raises:
+        TypeError, ValueError: they cannot be compared.
+    """
+    if not a.size or a.size > _MOST_ELEMENTS or a.shape != b.shape or a.dtype != b.dtype:
+        return None
+    if a.dtype.kind not in "biuf":
+        return None
+    sizes = [n for n in a.shape if n != 1] or [1]
+    numbers = [i for i, n in enumerate(a.shape) if n != 1] or [0]
+    x, y = a.reshape(sizes), b.reshape(sizes)
+    seen = _Seen(dtype, [np.zeros(n, bool) for n in sizes])
+    if dtype == "Float32":
+        seen.rounded = {(kind, side): True for kind in ("BFloat16", "Float16") for side in "AB"}
+    for place in _chunks(sizes):
+        with np.errstate(all="ignore"):
+            _add(seen, place, x[place], y[place])
+        give_back(a)
+        give_back(b)
+    if not seen.different:
+        return None
+    where = tuple(
+        Some("axis", number, len(sizes_of), *_spans(sizes_of))
+        for number, sizes_of in zip(numbers, seen.axes)
+        if len(sizes_of) > 1 and not sizes_of.all()
+    )
+    change = _change(seen) or _moved(x, y, numbers, seen)
+    if change is None and seen.ulps is not None and 0 < seen.ulps <= _MOST_ULPS:
+        change = Change("rounding", {"ulps": seen.ulps})
+    if change is None and not where:
+        return None
+    return Inside("elements", where, change, seen.different, a.size)
+
+
+def _chunks(sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Cut a shape into places of no more than _CHUNK elements, in row-major order."""
+    inside = math.prod(sizes[1:])
+    if inside <= _CHUNK:
+        rows = max(1, _CHUNK // max(1, inside))
+        for start in range(0, sizes[0], rows):
+            yield slice(start, min(sizes[0], start + rows)), *map(slice, sizes[1:])
+        return
+    for row in range(sizes[0]):
+        for rest in _chunks(sizes[1:]):
+            yield slice(row, row + 1), *rest
+
+
+def _add(seen: _Seen, place: tuple[slice, ...], a: np.ndarray, b: np.ndarray) -> None:
+    """Add the elements that stand in a place of the whole."""
+    unlike = a != b
+    if a.dtype.kind == "f":
+        unlike &= ~(np.isnan(a) & np.isnan(b))
+    count = int(np.count_nonzero(unlike))
+    if count < a.size:
+        seen.all_differ = False
+        equal = ~unlike
+        seen.all_nonzero_differ &= not bool((equal & (a != 0)).any())
+    few = np.flatnonzero(unlike)[:_FEW] if count > 2 * _FEW else np.empty(0, int)
+    if few.size:
+        _check_rounded(seen, np.take(a, few), np.take(b, few))
+    _check_rounded(seen, a, b)
+    if not count:
+        return
+    seen.different += count
+    for axis, (found, along) in enumerate(zip(seen.axes, place)):
+        others = tuple(i for i in range(unlike.ndim) if i != axis)
+        found[along] |= unlike.any(axis=others)
+    if a.dtype.kind == "b":
+        seen.finite = False
+        return
+    if few.size and seen.may_be_one_change:
+        _add_values(seen, np.take(a, few), np.take(b, few))
+    if seen.may_be_one_change:
+        _add_values(seen, a[unlike], b[unlike])
+
+
+def _check_rounded(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
+    """Note which roundings of one side to the other these elements refute."""
+    for name, (kind, side) in ((key, key) for key, holds in seen.rounded.items() if holds):
+        wide, narrow = (a, b) if side == "B" else (b, a)
+        seen.rounded[name] = bool(np.array_equal(_cast(wide, kind), narrow))
+
+
+def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
+    """Add the elements that differ, as one-dimensional arrays."""
+    _add_ulps(seen, a, b)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        seen.finite = False
+    if not seen.finite:
+        return
+    rounding = ROUNDING.get(seen.dtype, 0.0)
+    bound = rounding * _ROUNDINGS.get(seen.dtype, 2)
+    wide = np.longdouble if seen.dtype == "Float64" or a.dtype.itemsize == 8 else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    size_x, size_y = np.abs(x), np.abs(y)
+    low, high = seen.magnitudes
+    seen.magnitudes = min(low, float(size_x.min())), max(high, float(size_x.max()))
+    errors = bound * np.maximum(size_x, size_y)
+    seen.largest_error = max(seen.largest_error, float(errors.max()))
+    seen.distances.add(y - x, errors)
+    normal = _smallest_normal(seen.dtype)
+    tiny = (size_x < normal) & (size_y < normal)  # rounded to whole steps: they tell no ratio
+    if bool(((x == 0) | (y == 0)).any()):
+        seen.ratios.possible = False
+        return
+    ratios = (y / x)[~tiny]
+    seen.ratios.add(ratios, bound * np.abs(ratios))
+
+
+def _smallest_normal(dtype: str) -> float:
+    small = {"Float16": 2.0**-14, "Float32": 2.0**-126, "BFloat16": 2.0**-126}
+    return small.get(dtype, 2.0**-1022 if dtype == "Float64" else 0.0)
+
+
+def _add_ulps(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
+    """Count how many numbers of the dtype lie between two elements, at most."""
+    if seen.ulps is None:
+        return
+    integer = {2: np.int16, 4: np.int32, 8: np.int64}.get(a.dtype.itemsize)
+    finite = a.dtype.kind == "f" and np.isfinite(a).all() and np.isfinite(b).all()
+    if integer is None or not finite or bool(((a < 0) != (b < 0)).any()):
+        seen.ulps = None
+        return
+    steps = [np.abs(x).view(integer).astype(np.int64) for x in (a, b)]
+    largest = int(np.abs(steps[0] - steps[1]).max())
+    if seen.dtype == "BFloat16":
+        largest = -(-largest >> 16)
+    seen.ulps = max(seen.ulps, largest)
+
+
+def _cast(values: np.ndarray, kind: str) -> np.ndarray:
+    """Round float32 to a narrower dtype and back."""
+    if kind == "Float16":
+        return values.astype(np.float16).astype(np.float32)
+    bits = np.ascontiguousarray(values).view(np.uint32).astype(np.uint64)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return nearest.astype(np.uint32).view(np.float32).reshape(values.shape)
+
+
+def _change(seen: _Seen) -> Change | None:
+    """Return the one thing that was done to all elements that differ, if it is certain."""
+    if seen.different < 2 or not seen.finite:
+        return None
+    for (kind, side), holds in seen.rounded.items():
+        if holds:
+            return Change("rounded", {"dtype": kind, "side": side, "every": True})
+    if seen.magnitudes[0] == seen.magnitudes[1]:  # a factor and an offset would be the same
+        return None
+    found = [change for change in (_factor(seen), _offset(seen)) if change is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _factor(seen: _Seen) -> Change | None:
+    bound = ROUNDING.get(seen.dtype, 0.0) * _ROUNDINGS.get(seen.dtype, 2)
+    ratios = seen.ratios
+    if not ratios.possible or math.isinf(ratios.low):
+        return None
+    factor = ratios.middle
+    if not math.isfinite(factor) or abs(factor - 1) <= _CLEAR * bound:
+        return None
+    if not bound and ratios.smallest != ratios.largest:
+        return None
+    known = {"factor": factor, "every": seen.all_nonzero_differ, "within": bound}
+    return Change("factor", known | ({} if not bound else named(factor, bound)))
+
+
+def _offset(seen: _Seen) -> Change | None:
+    distances = seen.distances
+    if not distances.possible or math.isinf(distances.low):
+        return None
+    if abs(distances.middle) <= _CLEAR / 2 * seen.largest_error:
+        return None
+    known = {"offset": distances.middle, "every": seen.all_differ, "within": seen.largest_error}
+    return Change("offset", known)
+
+
+def named(factor: float, bound: float) -> dict[str, Any]:
+    """Return what a factor is, if it is one of the simple ones and no other is as near.
+
+    `fraction` [p, q] is p/q, `root` [p, q] is √(p/q), and `ddof` n means that a standard deviation
+    of n values divides by n on one side and by n − 1 on the other.
+    """
+    if factor <= 0:
+        return {}
+    square = factor * factor
+    larger = max(square, 1 / square)
+    n = round(larger / max(larger - 1, 1e-9))
+    near = n >= 2 and abs(larger - n / (n - 1)) <= 3 * bound * larger
+    if near and 1 / (2 * n * n) > _CLEAR * bound:  # the next n would give another factor
+        return {"root": [n, n - 1] if factor > 1 else [n - 1, n], "ddof": n}
+    simple = [(p, q) for p in range(1, 17) for q in range(1, 17) if math.gcd(p, q) == 1]
+    fractions = [[p, q] for p, q in simple if abs(factor - p / q) <= bound * factor]
+    roots = [[p, q] for p, q in simple if abs(square - p / q) <= 2 * bound * square]
+    if fractions:
+        return {"fraction": fractions[0]} if len(fractions) == 1 else {}
+    return {"root": roots[0]} if len(roots) == 1 else {}
+
+
+def _moved(a: np.ndarray, b: np.ndarray, numbers: Sequence[int], seen: _Seen) -> Change | None:
+    """Return how the same elements stand in other places, if they do."""
+    if a.dtype.kind == "b" or a.size > _MOST_SORTED:
+        return None
+    if (shift := _shifted(a, b, numbers)) is not None:
+        return shift
+    if not _may_be_moved(a, b) or not np.array_equal(_in_order(a), _in_order(b)):
+        return None
+    for axis, number in enumerate(numbers):
+        if 1 < a.shape[axis] <= _MOST_PLACES and (order := _order(a, b, axis)) is not None:
+            moved = [(i, j) for i, j in enumerate(order) if i != j]
+            known: dict[str, Any] = {"axis": number, "size": a.shape[axis], "moved": len(moved)}
+            shifts = {(i - j) % len(order) for i, j in enumerate(order)}
+            if len(shifts) == 1:
+                known["turned"] = min(shifts)
+            return Change("order", known | {"from": [list(pair) for pair in moved[:_MOST_SPANS]]})
+    if a.ndim > 1 and np.array_equal(np.sort(a, axis=-1), np.sort(b, axis=-1)):
+        return Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
+    return Change("moved", {})
+
+
+def _may_be_moved(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell whether there is no NaN, and the sum of all bits is the same on both sides.
+
+    It is where the same elements stand in other places, and of other ones hardly ever.
+    """
+    apart = 0
+    for _, x, y in blocks(a, b):
+        if a.dtype.kind == "f":
+            if np.isnan(x).any() or np.isnan(y).any():
+                return False
+            x, y = x + x.dtype.type(0), y + y.dtype.type(0)  # -0.0 is 0.0
+        if a.itemsize > 8:  # a longdouble, of which not all bits are of the number
+            continue
+        bits = np.dtype(f"u{a.itemsize}")
+        apart += int(x.view(bits).sum(dtype=np.uint64)) - int(y.view(bits).sum(dtype=np.uint64))
+    return apart % (1 << 64) == 0
+
+
+def _in_order(array: np.ndarray) -> np.ndarray:
+    found = np.sort(array, axis=None)
+    give_back(array)
+    return found
+
+
+def _order(a: np.ndarray, b: np.ndarray, axis: int) -> list[int] | None:
+    """Return from which place of A each place of B along an axis comes, if that is certain."""
+    rows = [np.ascontiguousarray(np.moveaxis(x, axis, 0)) for x in (a, b)]
+    places = {row.tobytes(): i for i, row in enumerate(rows[0])}
+    if len(places) < len(rows[0]):
+        return None
+    order = [places.get(row.tobytes()) for row in rows[1]]
+    known = [i for i in order if i is not None]
+    return known if len({*known}) == len(rows[0]) else None
+
+
+def _shifted(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Change | None:
+    """Return how far B's elements stand behind A's along an axis, what fell off being lost."""
+    for axis, number in enumerate(numbers):
+        n = a.shape[axis]
+        x, y = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
+        for shift in _SHIFTS:
+            if n < 2 * abs(shift) + 2:
+                continue
+            old, new = (x[:-shift], y[shift:]) if shift > 0 else (x[-shift:], y[:shift])
+            if _same(new, old) and not _constant(old):
+                return Change("shifted", {"axis": number, "size": n, "by": shift})
+    return None
+
+
+def _same(new: np.ndarray, old: np.ndarray) -> bool:
+    """Tell whether two arrays are equal, some rows at a time."""
+    rows = max(1, _CHUNK * len(old) // max(1, old.size))
+    places = (slice(start, start + rows) for start in range(0, len(old), rows))
+    return all(bool((new[place] == old[place]).all()) for place in places)
+
+
+def _constant(rows: np.ndarray) -> bool:
+    """Tell whether all places along the first axis hold the same, so that a shift shows nothing."""
+    return bool((rows == rows[:1]).all())
+
+
+def _spans(flags: np.ndarray) -> tuple[tuple[tuple[int, int], ...], int]:
+    """Return the spans of true flags, the first of them at least, and how many flags are true."""
+    edges: list[int] = []
+    before = False
+    for start in range(0, flags.size, _CHUNK):
+        part = flags[start : start + _CHUNK]
+        changes = np.flatnonzero(part != np.concatenate(([before], part[:-1])))
+        edges += (changes[: 2 * _MOST_SPANS] + start).tolist()
+        before = bool(part[-1])
+        if len(edges) >= 2 * _MOST_SPANS:
+            break
+    ends = [*edges, flags.size][: 2 * _MOST_SPANS]
+    spans = [(i, j - 1) for i, j in zip(ends[::2], ends[1::2])]
+    return tuple(spans), int(np.count_nonzero(flags))
+
+
+# Statistics
+
+
+def of_statistics(a: Leaf, b: Leaf) -> Inside | None:
+    """Return what holds for the statistics of two tensors of one dtype and shape."""
+    values = [[leaf.max, leaf.min, leaf.mean, leaf.norm] for leaf in (a, b)]
+    known = all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < math.inf
+        for side in values
+        for v in side
+    )
+    size = math.prod(a.shape or ())
+    if not known or size < 2 or any(leaf.nan_count or leaf.inf_count for leaf in (a, b)):
+        return None
+    x, y = ([float(v) for v in side] for side in values)
+    rounding = ROUNDING.get(a.dtype or "", 0.0) * _ROUNDINGS.get(a.dtype or "", 2)
+    typical = max(x[3], y[3]) / math.sqrt(size)  # root of the mean square
+    change = None
+    prints = a.fingerprint, b.fingerprint
+    unlike = None not in prints and prints[0] != prints[1]
+    if x[:2] == y[:2] and unlike:
+        summed = size * 2.0**-52 * typical
+        if abs(x[2] - y[2]) <= summed and abs(x[3] - y[3]) <= _NORM_ERROR * x[3]:
+            change = Change("same_statistics", {})
+    elif x[0] != x[1]:
+        bounds = rounding, rounding + _NORM_ERROR
+        found = [_factor_of(x, y, typical, *bounds), _offset_of(x, y, size, typical, *bounds)]
+        certain = [c for c in found if c is not None]
+        change = certain[0] if len(certain) == 1 else None
+    return None if change is None else Inside("statistics", (), change, None, size)
+
+
+def _factor_of(
+    x: Sequence[float], y: Sequence[float], typical: float, exact: float, summed: float
+) -> Change | None:
+    if not (x[3] and y[3]):
+        return None
+    larger = 0 if abs(x[0]) >= abs(x[1]) else 1
+    for ends in ((y[0], y[1]), (y[1], y[0])):
+        if not x[larger] or not ends[larger]:
+            continue
+        factor = ends[larger] / x[larger]
+        if (factor > 0) != (ends[0] == y[0]) or abs(factor - 1) <= _CLEAR * summed:
+            continue
+        near = all(abs(ends[i] - factor * x[i]) <= 2 * exact * abs(ends[i]) for i in (0, 1))
+        near &= abs(y[2] - factor * x[2]) <= summed * typical
+        near &= abs(y[3] - abs(factor) * x[3]) <= summed * y[3]
+        if near:
+            known = {"factor": factor, "every": True, "within": summed}
+            return Change("factor", known | named(factor, max(exact, 2.0**-50)))
+    return None
+
+
+def _offset_of(
+    x: Sequence[float],
+    y: Sequence[float],
+    size: int,
+    typical: float,
+    exact: float,
+    summed: float,
+) -> Change | None:
+    offset = y[2] - x[2]
+    error = max(2 * exact * max(map(abs, (*x[:2], *y[:2]))), summed * typical)
+    if abs(offset) <= _CLEAR / 2 * error:
+        return None
+    near = all(abs(y[i] - x[i] - offset) <= error for i in (0, 1))
+    square = x[3] ** 2 + 2 * offset * size * x[2] + size * offset**2
+    near &= abs(y[3] ** 2 - square) <= 4 * summed * max(x[3] ** 2, y[3] ** 2, size * offset**2)
+    if not near:
+        return None
+    return Change("offset", {"offset": offset, "every": True, "within": error})
+
+
+# Key data
+
+
+def _elements(step: JudgedStep, index: int) -> Some | None:
+    """Return which elements of a key that holds a list differ, if not all of them do."""
+    event = step.judged[index][0].event
+    same = [f for p, f in step.judged if p.event == event and f is not None]
+    flags = np.array([not f.status.agrees for f in same])
+    if len(same) < 2 or flags.all():
+        return None
+    return Some("element", 0, len(same), *_spans(flags))
+
+
+def _with_prompts(found: Inside, step: JudgedStep, finding: Finding) -> Inside:
+    """Add the prompts that all samples which differ belong to, if some others have another."""
+    rows = next((some for some in found.where if some.what == "element" or some.axis == 0), None)
+    if rows is None or len(rows.spans) == _MOST_SPANS:
+        return found
+    micro_step = finding.micro_step or 0
+    records = [
+        pair.a
+        for pair, _ in step.judged
+        if pair.event.kind == DATA
+        and pair.event.name in ("prompts", "prompt")
+        and pair.event.micro_step == micro_step
+        and pair.a is not None
+    ]
+    texts = _texts(records)
+    if len(texts) != rows.size:
+        return found
+    numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    if len(numbers) in (1, len(texts)):
+        return found
+    different = [i for first, last in rows.spans for i in range(first, last + 1)]
+    prompts = sorted({numbers[texts[i]] for i in different})
+    if len(prompts) == len(numbers):
+        return found
+    return Inside(
+        found.basis, found.where, found.change, found.elements, found.size, tuple(prompts)
+    )
+
+
+def _texts(records: Sequence[Record]) -> list[Any]:
+    """Return one value a sample that tells prompts apart: texts, or rows of token ids."""
+    if len(records) == 1 and records[0].leaf.type != "str":
+        try:
+            array = records[0].array()
+        except (ArrayFileError, OSError, ValueError):
+            return []
+        return [row.tobytes() for row in np.ascontiguousarray(array)] if array.ndim == 2 else []
+    if all(record.leaf.type == "str" for record in records):
+        return [record.leaf.value for record in records]
+    return [record.leaf.fingerprint or i for i, record in enumerate(records)]

@@ -1,0 +1,1 @@
+"""What to record next, and how much room that takes."""

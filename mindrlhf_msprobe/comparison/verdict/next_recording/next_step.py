@@ -1,0 +1,170 @@
+"""What to record next to look closer at the first divergence: the least that can decide."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from mindrlhf_msprobe.comparison.pairing.names import ROOT
+from mindrlhf_msprobe.comparison.pairing.networks import all_inside_recorded
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, END
+from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep, is_filtered
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.phases import UNNAMED_PHASE, phase_table
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry, cell_name
+
+
+def next_step(
+    step: JudgedStep, index: int, origin: str | None, runs: tuple[Run, Run]
+) -> dict[str, Any] | None:
+    """Return the settings that record the place of the divergence more closely.
+
+    First the statistics of all cells of one phase and step, which take little; then the elements
+    of the one cell that is to blame, of one call and one rank, and of its inputs alone where those
+    differ. A section msprobe_config, or where PrecisionDebugger recorded what its config.json says.
+
+    None where recording more would tell no more: something is missing, the elements are at hand,
+    or the cells before key data were recorded already.
+    """
+    pair, finding = step.judged[index]
+    assert finding is not None
+    config = runs[0].config(finding.rank)
+    table = config.phase_table() if config else phase_table({})
+    phase = table.get(finding.phase or "")
+    if phase is None or finding.status in (*ONE_SIDED, Status.UNREADABLE):
+        return None
+    if finding.key in ("prompt", "prompts"):  # nothing of the step has run yet
+        return None
+    if phase.name == UNNAMED_PHASE:
+        return _for_debugger(pair, finding, origin, config)
+    section: dict[str, Any] = {"msprobe": True}
+    if config and config.phases:
+        section["phases"] = dict(config.phases)
+    if config and config.initial_step:
+        section["initial_step"] = config.initial_step
+    if phase.switch is not None:
+        section[phase.switch] = True
+    section.update(step_start=finding.step, step_end=finding.step)
+    if phase.counts_tokens:
+        section["token_range_end"] = _last_token(pair, finding)
+    recorded = {p.entry.phase for p, f in step.judged if f is not None and p.entry}
+    if pair.entry is None:
+        return None if phase.name in recorded and not phase.counts_tokens else section
+    first_token = 0 if config is None else config.token_range_start
+    at_input = pair.event.kind == BEGIN and finding.io == "input"
+    if at_input and 0 < first_token == pair.entry.token:
+        return section  # an earlier token may have differed
+    elements = config is not None and config.task == "tensor"
+    if step.earlier is not None and step.earlier.knows(finding, origin):
+        return None if elements else section | _elements(step, pair, finding, origin, runs)
+    # What a cell was given agrees, and all cells inside it were recorded: it is this one.
+    certain = pair.event.kind == END and all_inside_recorded(
+        runs, finding.rank, phase.name, cell_name(origin or pair.entry.name)
+    )
+    if is_filtered(runs) and not certain:
+        # The culprit may be a cell that was left out: not where a cell was given the same, nor
+        # where no cell is around it that could come before.
+        blamed = pair.event.kind == END or origin not in (None, pair.entry.name)
+        return None if elements and (blamed or pair.entry.cell == ROOT) else section
+    if elements:
+        return None
+    return section | _elements(step, pair, finding, origin, runs)
+
+
+def _elements(
+    step: JudgedStep, pair: Pair, finding: Finding, origin: str | None, runs: tuple[Run, Run]
+) -> dict[str, Any]:
+    """Return what is added to a section to record the elements of the cell that is to blame."""
+    assert pair.entry is not None
+    entries = [p.entry for p, _ in step.judged if p.entry and p.entry.phase == pair.entry.phase]
+    cells = [cell_name(origin) if origin else pair.entry.cell]
+    only_inputs = pair.event.kind == BEGIN and finding.io == "input"
+    if only_inputs and pair.entry.cell not in cells:  # handed on by the container's own code
+        cells.append(pair.entry.cell)
+    wanted: dict[str, Any] = {"task": "tensor"}
+    if phase_table({}).get(pair.entry.phase) and pair.entry.token:
+        wanted["token_range_start"] = pair.entry.token
+    if len(runs[0].ranks) > 1 and set(runs[0].ranks) == set(runs[1].ranks):
+        wanted["ranks"] = [finding.rank]
+    wanted["include"] = _patterns(step, pair.entry.phase, cells, entries)
+    # A switch may turn on several phases, which all hold the cell.
+    table = phase_table({})
+    switch = table[pair.entry.phase].switch if pair.entry.phase in table else None
+    alike = {name for name, phase in table.items() if switch and phase.switch == switch}
+    alike.add(pair.entry.phase)
+    switched = (p.entry for p, _ in step.judged if p.entry and p.entry.phase in alike)
+    of_cells = [entry for entry in switched if entry.cell in cells]
+    backward = any(entry.direction != "forward" for entry in of_cells)
+    if pair.entry.direction == "forward" and backward:
+        wanted["directions"] = ["forward"]
+    elif only_inputs and pair.entry.direction == "backward":
+        wanted["directions"] = ["backward"]
+    if calls := _calls(pair, origin, of_cells):
+        wanted["entries"] = calls
+    if only_inputs:
+        wanted["parts"] = ["input"]
+    return wanted
+
+
+def _patterns(
+    step: JudgedStep, phase: str, cells: Sequence[str], entries: Sequence[Entry]
+) -> list[str]:
+    """Return patterns for cells of A, and for what B calls them where that is otherwise."""
+    found: dict[str, None] = {}
+    for cell in cells:
+        container = any(e.cell.startswith(f"{cell}.") for e in entries)
+        found[_pattern(cell, container)] = None
+        for pair, _ in step.judged:
+            entry = pair.entry
+            if entry is None or pair.b is None or (entry.phase, entry.cell) != (phase, cell):
+                continue
+            name = pair.b.name.rpartition(f".{pair.b.io}.")[0]
+            if (other := cell_name(name)) != name:  # it is the name of an entry
+                found[_pattern(other, container)] = None
+    return list(found)
+
+
+def _pattern(cell: str, container: bool) -> str:
+    """Return a pattern for a cell; not for what lies inside it, where that is known to agree."""
+    alone = container or cell == ROOT
+    return f"^{re.escape(cell)}$" if alone else f"^{re.escape(cell)}(\\.|$)"
+
+
+def _calls(pair: Pair, origin: str | None, entries: Sequence[Entry]) -> list[str]:
+    """Return what only the names of the calls to be recorded have; [] where there are no others."""
+    assert pair.entry is not None
+    if pair.entry.direction not in ("forward", "backward") or pair.entry.token is not None:
+        return []
+    if max((entry.call for entry in entries), default=0) == 0:
+        return []
+    names = {pair.entry.name, origin or pair.entry.name}
+    names |= {r.name.rpartition(f".{r.io}.")[0] for r in (pair.a, pair.b) if r is not None}
+    calls = sorted({int(call) for name in names if (call := name.rpartition(".")[2]).isdigit()})
+    directions = ["forward"] if pair.entry.direction == "forward" else ["forward", "backward"]
+    return [f".{direction}.{call}" for direction in directions for call in calls]
+
+
+def _for_debugger(
+    pair: Pair, finding: Finding, origin: str | None, config: ProbeConfig | None
+) -> dict[str, Any] | None:
+    if pair.entry is None or config is None or config.task == "tensor":
+        return None
+    cell = cell_name(origin) if origin else pair.entry.cell
+    wanted = [f"Cell.{cell}."] if cell != "root" and not config.entries else []
+    return {"task": "tensor", "level": "L0", "step": [finding.step], "tensor": {"list": wanted}}
+
+
+def _last_token(pair: Pair, finding: Finding) -> int:
+    """Return the last token whose layers may hold the origin.
+
+    For texts and tokens, the length along the last axis, because the place of the first
+    difference says where in the batch it lies, not which pass made it.
+    """
+    if pair.entry is not None:
+        return pair.entry.token or 0
+    lengths = [side.shape[-1] for side in (finding.a, finding.b) if side.shape]
+    return max(lengths, default=0)

@@ -1,0 +1,142 @@
+"""Which time it is within a step: the n-th opening of a phase, the micro-step of key data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.pairing.timeline import DATA
+from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
+from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
+
+_JUDGED_PAIRS = tuple[tuple[Pair, "Finding | None"], ...]
+
+
+def occasion_of(step: JudgedStep, index: int) -> Occasion:
+    """Return which time it is that the `index`-th pair's phase was opened, or its key saved."""
+    pair, _ = step.judged[index]
+    if pair.event.kind == DATA:
+        return _of_key_data(step, index)
+    return Occasion() if pair.entry is None else _of_entry(step, index)
+
+
+def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit | None:
+    """Return the update before a micro-step, where key data first differ there and may come of it.
+
+    The key agrees in the micro-step before, and an update lies between. Not where something else
+    that the same micro-step computed with the updated network is known to agree. The details:
+    `phase`, `micro_step` (the one it followed) and `number`, from 1 on, of the update; `record`,
+    the phases whose cells would tell; `batch_agrees`, only where it is known, bit for bit.
+    """
+    pair, finding = step.judged[index]
+    if pair.event.kind != DATA or finding is None or not occasion.number:
+        return None
+    if finding.status in (*ONE_SIDED, Status.UNREADABLE):
+        return None
+    home = key_data_home(pair.event.name)
+    if home is None or home.phase is None:
+        return None
+    # An update moves the network of its own role; what another role computed does not come of it.
+    role = phase_table({})[home.phase].role
+    own = [phase for phase in UPDATE_PHASES if phase_table({})[phase].role == role]
+    updates = [phase for phase in occasion.since if phase in own]
+    if not updates:
+        return None
+    before = _before(step, index)
+    agreed = [p.event.micro_step for p, f in before if f is not None and _same_key(p, pair)]
+    if occasion.number - 1 not in agreed:
+        return None
+    if any(p.entry is not None and p.event.phase == home.phase for p, _ in before):
+        return None  # its cells were recorded, and say more
+    micro_step = occasion.number
+    for other, found in before:
+        its_home = key_data_home(other.event.name) if other.event.kind == DATA else None
+        if found is None or its_home is None or its_home.phase != home.phase:
+            continue
+        if its_home.before_phase:  # it was given to the network
+            continue
+        if other.event.micro_step == micro_step and not _same_key(other, pair):
+            return None  # the updated network gave the same
+    phase = updates[0]
+    record = tuple(dict.fromkeys((phase, home.phase)))
+    details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step, "record": record}
+    given = [f.status for p, f in before if f is not None and _is_given(p, micro_step)]
+    if given and all(status is Status.IDENTICAL for status in given):
+        details["batch_agrees"] = True
+    return Culprit(CulpritCode.EARLIER_UPDATE, details)
+
+
+def _is_given(pair: Pair, micro_step: int) -> bool:
+    """Tell whether a pair is of what the loss is given in a micro-step."""
+    event = pair.event
+    return event.kind == DATA and event.name == LOSS_INPUTS and event.micro_step == micro_step
+
+
+def _of_key_data(step: JudgedStep, index: int) -> Occasion:
+    pair = step.judged[index][0]
+    saves = {p.event.micro_step for p, _ in step.judged if _same_key(p, pair)}
+    number = pair.event.micro_step
+    last = [
+        i
+        for i, (p, _) in enumerate(step.judged[:index])
+        if _same_key(p, pair) and p.event.micro_step == number - 1
+    ]
+    since: tuple[str, ...] = ()
+    if last:
+        home = key_data_home(pair.event.name)
+        since = _phases(p for p, _ in step.judged[last[-1] + 1 : index])
+        # What a micro-step of an update gave is followed by its gradients and its optimizer step.
+        if home is not None and home.phase in UPDATE_PHASES and home.phase not in since:
+            since = (home.phase, *since)
+    return Occasion(number, max(len(saves), number + 1), since)
+
+
+def _same_key(a: Pair, b: Pair) -> bool:
+    return a.event.kind == b.event.kind == DATA and a.event.name == b.event.name
+
+
+def _before(step: JudgedStep, index: int) -> _JUDGED_PAIRS:
+    return step.judged[:index]
+
+
+def _of_entry(step: JudgedStep, index: int) -> Occasion:
+    entry = step.judged[index][0].entry
+    assert entry is not None
+    same = [
+        (i, p)
+        for i, (p, _) in enumerate(step.judged)
+        if p.entry is not None and p.event.phase == entry.phase
+    ]
+    openings = sorted({p.entry.opening for _, p in same if p.entry is not None})
+    number = entry.opening
+    if number not in openings or not number:
+        return Occasion(number, max(len(openings), number + 1))
+    last = [i for i, p in same if p.entry is not None and p.entry.opening < number]
+    first = next(i for i, p in same if p.entry is not None and p.entry.opening == number)
+    since = _phases(p for p, _ in step.judged[max(last, default=first) + 1 : first])
+    if last and entry.phase in UPDATE_PHASES:
+        since = (entry.phase, *(phase for phase in since if phase != entry.phase))
+    moved = _weights_moved([p for _, p in same], number)
+    return Occasion(number, max(len(openings), number + 1), since, moved)
+
+
+def _weights_moved(pairs: Iterable[Pair], number: int) -> bool | None:
+    """Tell whether a phase's parameters were recorded again: that is done where they changed."""
+    recorded = {
+        p.entry.opening for p in pairs if p.entry is not None and p.record.io == "parameters"
+    }
+    if not any(opening < number for opening in recorded):
+        return None
+    return number in recorded
+
+
+def _phases(pairs: Iterable[Pair]) -> tuple[str, ...]:
+    """Return the phases whose entries or results are among pairs, in their order."""
+    found: dict[str, None] = {}
+    for pair in pairs:
+        if pair.entry is not None:
+            found[pair.entry.phase] = None
+        elif pair.event.kind == DATA and pair.event.phase is not None:
+            found[pair.event.phase] = None
+    return tuple(found)

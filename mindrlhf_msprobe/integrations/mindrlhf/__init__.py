@@ -1,0 +1,84 @@
+"""MindRLHF, without an edit of its source.
+
+    from mindrlhf_msprobe.integrations import mindrlhf
+    mindrlhf.install()
+
+before the trainer is built, or `mindrlhf-msprobe run main.py …` with no line at all, records the
+trainings whose YAML file has a `msprobe_config` section: GRPO of the newest MindRLHF, PPO of the
+older one. Without the section, or with `msprobe: false`, nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import sys
+from functools import cache
+from types import ModuleType
+
+from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.compat.msprobe_names import supply
+from mindrlhf_msprobe.integrations.imports import when_imported
+from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE
+from mindrlhf_msprobe.log import logger
+
+_HOME = "mindrlhf_msprobe.integrations"
+
+#: A class that MindRLHF defines → what is called with the module that defines it.
+_INSTALLERS = {
+    "GRPOConfig": (f"{_HOME}.mindrlhf_grpo", "allow_section"),
+    "GRPOTrainer": (f"{_HOME}.mindrlhf_grpo", "install_grpo"),
+    "PPOTrainer": (f"{_HOME}.mindrlhf_ppo", "install_ppo"),
+}
+_prepared: list[str] = []
+
+
+def install() -> None:
+    """Record the trainings of MindRLHF from now on, if their configuration says so.
+
+    MindRLHF is not imported by this; its trainers are prepared when the script imports them, or
+    now where it has. Called again, it does nothing.
+    """
+    if _install.cache_info().currsize:
+        logger.debug("install() was called before; nothing is installed twice.")
+    _install()
+
+
+@cache
+def _install() -> None:
+    supply()
+    CURRENT.expected = True  # the trainer's configuration decides whether there is a probe
+    when_imported("mindrlhf", _prepare)
+    atexit.register(_say_if_nothing_was_prepared)
+
+
+def _prepare(module: ModuleType) -> None:
+    _supply_save(module)
+    for name, (home, function) in _INSTALLERS.items():
+        defined = vars(module).get(name)
+        if isinstance(defined, type) and defined.__module__ == module.__name__:
+            _prepared.append(name)
+            getattr(importlib.import_module(home), function)(module)
+
+
+def _supply_save(module: ModuleType) -> None:
+    """Give a module msprobe's `save`, which it calls in a construct: without it none compiles.
+
+    Of a module that was imported before msprobe's names were supplied.
+    """
+    names = vars(module)
+    if names.get(CALLS_MSPROBE) is False and "save" not in names:
+        from mindrlhf_msprobe import save
+
+        names["save"], names[CALLS_MSPROBE] = save, True
+
+
+def _say_if_nothing_was_prepared() -> None:
+    if not any(name.endswith("Trainer") for name in _prepared):
+        imported = sys.modules.get("mindrlhf")
+        where = "of MindRLHF" if imported is None else f"in {imported!r}"
+        logger.warning(
+            "nothing was recorded: no trainer %s was imported (known are %s).",
+            where,
+            ", ".join(name for name in _INSTALLERS if name.endswith("Trainer")),
+        )

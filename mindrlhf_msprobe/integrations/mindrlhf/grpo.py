@@ -1,0 +1,542 @@
+"""MindRLHF's GRPO: which of its methods are the phases, and what is recorded of their results."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mindrlhf_msprobe.capture.calls.arguments import MISSING, key_data_items
+from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.common.yaml_file import read_yaml
+from mindrlhf_msprobe.compat.ms_probe import MsProbe
+from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
+from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
+from mindrlhf_msprobe.integrations.mindrlhf.vllm import VllmGeneration
+from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
+from mindrlhf_msprobe.integrations.session import (
+    Session,
+    begin,
+    ignored_by,
+    in_ray_actor,
+    model_configs,
+    sections,
+)
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.probe import Probe
+
+_TRAINER = "MindRLHF's GRPO trainer"
+_GENERATE = "actor_generate_sequences"
+_OLD = "actor_compute_log_prob"
+_REFERENCE = "reference_compute_log_prob"
+_UPDATE = "actor_update"
+_REWARD = "reward_compute"  # declared by msprobe_config.phases
+_NO_REWARD_NETWORK = (
+    "MindRLHF's GRPO computes rewards by functions, no network runs; key data hold what each of "
+    "them gave, as rewards.<function>"
+)
+
+#: What is recorded of the loss, by what MindRLHF calls it in the construct of its GRPOModel.
+_OF_LOSS = {
+    "construct": (
+        ("per_token_logps", "log_prob"),
+        ("ratio", "ratio"),
+        ("compute_approx_kl()", "kl"),
+        ("kl_loss", "kl_loss"),
+        ("pg_loss", "actor_loss"),
+        ("actor_loss", "actor_loss"),
+    )
+}
+#: What the train cell returns, in this order.
+_OF_TRAIN_STEP = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
+_OWN = "msprobe_own_keys"  # of MindRLHF's class for the section
+#: What is not there where a setting of rl_config is False: the setting, why, a phase and a key.
+_SWITCHED_OFF = (
+    (
+        *("enable_oldpolicy", "rl_config.enable_oldpolicy is False, so no old policy runs"),
+        *(_OLD, "old_log_prob"),
+    ),
+    ("enable_ref", "rl_config.beta is 0, so no reference runs", _REFERENCE, "ref_log_prob"),
+)
+_EACH_REWARD = "rewards_per_func"  # samples × verifier functions
+
+
+def allow_section(module: ModuleType) -> None:
+    """Let GRPOConfig take a section `msprobe_config` of ours, and check it when the file is read.
+
+    Of a MindRLHF that has a section of this name, its class stays where a file has none.
+    """
+    kind = module.GRPOConfig
+    known = getattr(kind, SECTION, None)
+    if isinstance(known, type):
+        own = _keys_of_its_own(known)
+        setattr(kind, SECTION, type(known.__name__, (known,), {"__new__": _section_of, _OWN: own}))
+    elif known is None:
+        setattr(kind, SECTION, staticmethod(_section))
+    else:  # done before
+        return
+    Patches(_TRAINER).wrap(kind, "__init__", _check_section, otherwise="", raises=(ConfigError,))
+
+
+def install_grpo(module: ModuleType) -> None:
+    """Record the trainings of the GRPOTrainer that a module defines."""
+    _Integration(module).install()
+
+
+def _section(**values: Any) -> ProbeConfig:
+    return load_config({SECTION: values}, ignore=ignored_by(_TRAINER))
+
+
+def _section_of(kind: Any, /, **values: Any) -> ProbeConfig:
+    """Return the section; what only MindRLHF's own class knows are attributes of it."""
+    own = getattr(kind, _OWN)
+    settings = _section(**{name: values[name] for name in values if name not in own})
+    for name, default in own.items():
+        object.__setattr__(settings, name, values.get(name, default))
+    return settings
+
+
+def _keys_of_its_own(known: type) -> dict[str, Any]:
+    """Return the keys of MindRLHF's section that are none of ours, with their defaults."""
+    if not dataclasses.is_dataclass(known):
+        return {}
+    ours = {field.name for field in dataclasses.fields(ProbeConfig)}
+    others = [field for field in dataclasses.fields(known) if field.name not in ours]
+    return {field.name: getattr(known, field.name, None) for field in others}
+
+
+def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
+    """Say what is wrong with a section; MindRLHF itself would unpack it as it is.
+
+    Unknown keys stop no training: `_section` says them and leaves them out.
+
+    Raises:
+        ConfigError: a value is wrong, or a key is no text, which MindRLHF cannot unpack.
+    """
+    try:
+        content = read_yaml(Path(file_path))
+    except (ConfigError, TypeError):  # MindRLHF's to say
+        content = {}
+    if SECTION in content:
+        section = content[SECTION]
+        if not isinstance(section, Mapping):
+            what = "empty" if section is None else repr(section)
+            raise ConfigError(
+                f"{file_path}: the section {SECTION} is {what}; expected a mapping, "
+                f"with `msprobe: true` or `msprobe: false` as its first line."
+            )
+        if no_texts := [key for key in section if not isinstance(key, str)]:
+            raise ConfigError(
+                f"{file_path}: keys of {SECTION} must be texts, found {no_texts}. YAML reads on, "
+                f"off, yes and no as true and false, and digits as numbers: put quotes around them."
+            )
+        own = getattr(getattr(type(config), SECTION, None), _OWN, {})
+        if foreign := [name for name in section if name in own]:
+            logger.warning(
+                "%s: %s of %s is known to MindRLHF and not to this probe: it is left to MindRLHF.",
+                file_path,
+                ", ".join(foreign),
+                SECTION,
+            )
+            ours = {name: section[name] for name in section if name not in own}
+            load_config({SECTION: ours}, ignore=_said_by_the_section)
+        else:
+            load_config(file_path, ignore=_said_by_the_section)
+    yield
+
+
+def _said_by_the_section(_: str) -> None:
+    """Say nothing of unknown keys yet."""
+
+
+class _Integration:
+    """What the methods of one GRPOTrainer class do beside their own work."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._patches = Patches(_TRAINER)
+        self._session: Session | None = None
+        self._vllm = VllmGeneration(self._patches, lambda: self._session)
+        self._config: Any = None  # the GRPOConfig the session was begun for, or was not
+        self._train_steps: list[Any] = []  # one a pack level
+        self._loss_values: LossValues | None = None
+        self._no_each_reward = ""  # why the rewards of each function are not recorded
+        self._not_returned: set[str] = set()  # what the train cell might return, and does not
+        self._recorded: set[str] = set()  # key data that are recorded by what is wrapped
+        self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._step_open = False
+        self._trainer_ends_steps = False
+        self._told_by_trainer = True  # else the first worker tells of a training that begins
+
+    def install(self) -> None:
+        """Wrap the methods; what is missing is said when a training is recorded."""
+        self._told_by_trainer = self._wrap(
+            "GRPOTrainer._init_grpo_configs",
+            self._around_configs,
+            "a dump_path that cannot be used is noticed only when a network has been built",
+        )
+        for worker, watch, phase in (
+            ("InferWorker", self._watch_infer, _GENERATE),
+            ("RefWorker", self._watch_reference, _REFERENCE),
+            ("OldPolicyWorker", self._watch_old, _OLD),
+            ("TrainWorker", self._watch_train, _UPDATE),
+        ):
+            self._wrap(
+                f"{worker}.__init__",
+                self._around_worker(worker, watch),
+                f"the layers of {phase} are not recorded",
+                [phase],
+            )
+        for method, phase in (
+            ("InferWorker.generate", _GENERATE),
+            ("RefWorker.compute_ref_log_prob", _REFERENCE),
+            ("OldPolicyWorker.compute_old_log_prob", _OLD),
+        ):
+            otherwise = f"the layers of {phase} are not recorded"
+            self._wrap(method, self._around_phase(phase), otherwise, [phase])
+        self._wrap(
+            "TrainWorker.train",
+            self._around_train,
+            "the layers of actor_update are not recorded, and a step ends where the next begins",
+            [_UPDATE],
+        )
+        for method, keys, of_result in (
+            ("generate_sequence", ["prompts", "responses"], _prompts_and_responses),
+            ("compute_advantages", ["advantages"], lambda result: {"advantages": result}),
+            ("compute_ref_log_probs", ["ref_log_prob"], lambda result: {"ref_log_prob": result}),
+            ("_generate_old_logps", ["old_log_prob"], _old_log_prob),
+        ):
+            if self._wrap(
+                f"GRPOExperienceMaker.{method}",
+                self._around_data(of_result),
+                f"{' and '.join(keys)} are not recorded",
+                keys,
+            ):
+                self._recorded.update(keys)
+        if self._wrap(
+            "GRPOExperienceMaker.compute_rewards",
+            self._around_rewards,
+            "rewards are not recorded",
+            ["rewards"],
+        ):
+            self._recorded.add("rewards")
+        self._replace_own_msprobe()
+        self._vllm.install()
+        self._wrap(
+            "GRPOExperienceMaker.make_experience",
+            self._around_experience,
+            "without TrainWorker.train too, all steps are recorded as one",
+        )
+        self._wrap(
+            "GRPOTrainer.run_grpo_train",
+            self._around_run,
+            "configurations are not recorded, and the steps of a resumed training count from 0",
+        )
+
+    def _wrap(
+        self, method: str, around: Callable[..., Part], otherwise: str, lost: Sequence[str] = ()
+    ) -> bool:
+        class_name, name = method.split(".")
+        owner = self._class(class_name)
+        if owner is None:
+            self._patches.note_missing(class_name, otherwise, lost)
+            return False
+        return self._patches.wrap(
+            owner, name, around, otherwise=otherwise, lost=lost, raises=(ConfigError, RunError)
+        )
+
+    def _class(self, name: str) -> type | None:
+        """Return a class of MindRLHF that the trainer's module has imported, wherever it is."""
+        package = self._module.__name__.partition(".")[0]
+        others = [m for key, m in sys.modules.items() if key.startswith(f"{package}.")]
+        for module in (self._module, *others):
+            found = getattr(module, "__dict__", {}).get(name)
+            if isinstance(found, type):
+                return found
+        return None
+
+    def _begin(self, config: Any, apart: str = "") -> None:
+        """Begin to record a training, if its configuration says so."""
+        self._end()
+        self._config = config
+        self._session = begin(config, _TRAINER, apart)
+        if getattr(getattr(config, SECTION, None), "msprobe", False) is True:
+            self._replace_save()  # on a rank that is not recorded, too: its loss calls it there
+        if self._session is not None:
+            self._patches.strict = self._session.probe.config.strict
+            self._patches.report(self._session.note_lost)
+            self._save_each_reward(self._session)
+            if _REWARD in self._session.probe.config.phases:
+                self._session.leave_out(_REWARD, _NO_REWARD_NETWORK)
+            for setting, why, phase, key in _SWITCHED_OFF:
+                if getattr(getattr(config, "rl_config", None), setting, True) is False:
+                    logger.info("%s: %s and %s are not recorded: %s", _TRAINER, phase, key, why)
+                    self._session.note_lost(phase, why)
+                    self._session.note_lost(key, why)
+
+    def _end(self) -> None:
+        session, self._session = self._session, None
+        values, self._loss_values = self._loss_values, None
+        if values is not None:
+            values.remove()
+        self._config, self._train_steps = None, []
+        self._not_returned.clear()
+        self._step_open = False
+        self._vllm.end()
+        for names, before in self._replaced:
+            names.update(before)
+        self._replaced.clear()
+        if session is not None:
+            self._save_each_reward(None)
+            session.probe.close()
+
+    def _around_configs(self, *_: Any, **__: Any) -> Part:
+        self._begin((yield))
+
+    def _around_worker(self, name: str, watch: Callable[[Session, Any], None]) -> Any:
+        def around(worker: Any, *args: Any, **kwargs: Any) -> Part:
+            with self._vllm.building() if name == "InferWorker" else nullcontext():
+                yield
+            if self._config is None and (in_ray_actor() or not self._told_by_trainer):
+                self._begin(kwargs.get("grpo_config", args[0] if args else None), apart=name)
+            if self._session is not None:
+                self._session.configurations |= model_configs(worker)
+                watch(self._session, worker)
+
+        return around
+
+    def _watch_infer(self, session: Session, worker: Any) -> None:
+        mode = getattr(getattr(worker, "use_vllm", None), "name", "ORIGIN")
+        if mode == "ORIGIN":
+            session.watch(_GENERATE, worker, "grpo_model_infer.grpo_model.policy_model")
+        else:  # in its mode for debugging vLLM builds the network, and MindFormers generates
+            self._vllm.watch(session, worker, generates=mode == "VLLM")
+
+    def _watch_reference(self, session: Session, worker: Any) -> None:
+        session.watch(_REFERENCE, worker, "ref_model")
+
+    def _watch_old(self, session: Session, worker: Any) -> None:
+        session.watch(_OLD, worker, "old_policy_model")
+
+    def _watch_train(self, session: Session, worker: Any) -> None:
+        cells = worker.grpo_with_grad
+        self._train_steps = list(cells) if isinstance(cells, (list, tuple)) else [cells]
+        loss = worker.grpo_model_train.grpo_model_train
+        if session.probe.config.key_data_dump:
+            self._loss_values = LossValues(session, loss, _OF_LOSS)
+        session.watch(
+            _UPDATE,
+            worker,
+            "grpo_model_train.grpo_model_train",
+            inner="policy_model",
+            optimizer=next((getattr(cell, "optimizer", None) for cell in self._train_steps), None),
+        )
+        for kind in {type(cell): None for cell in self._train_steps}:
+            self._patches.wrap(
+                kind,
+                "__call__",
+                self._around_train_step,
+                otherwise="what the train cell returns is not recorded",
+                lost=_OF_TRAIN_STEP,
+            )
+        self._patches.report(session.note_lost)
+
+    def _around_phase(self, phase: str) -> Any:
+        def around(*_: Any, **__: Any) -> Part:
+            if self._session is not None:
+                with self._session.phase(phase):
+                    yield
+
+        return around
+
+    def _around_data(self, of_result: Callable[[Any], dict[str, Any]]) -> Any:
+        def around(*_: Any, **__: Any) -> Part:
+            result = yield
+            if self._session is not None:
+                self._session.probe.save_data(of_result(result))
+
+        return around
+
+    def _around_rewards(self, maker: Any, *_: Any, **__: Any) -> Part:
+        session = self._session
+        if session is None:
+            return
+        with CURRENT.hold() as values:
+            result = yield
+        keys = _keys_of_rewards(getattr(maker, "verifier_function", ()))
+        for name, data in values:
+            if name != _EACH_REWARD:
+                CURRENT.save(session.probe, name, data)
+                continue
+            for number, key in enumerate(keys):
+                session.probe.save_data(key, data[:, number])
+        if self._no_each_reward:
+            for key in keys:
+                session.note_lost(key, self._no_each_reward)
+        session.probe.save_data("rewards", result[0])
+
+    def _save_each_reward(self, session: Session | None) -> None:
+        """Let the rewards of each verifier function be saved, while a training is recorded."""
+        maker = self._class("GRPOExperienceMaker")
+        if maker is None:
+            return
+        try:
+            function = self._patches.run_instead(maker, "compute_rewards", None)
+            if session is not None and session.probe.config.key_data_dump:
+                from mindrlhf_msprobe.capture.calls.local_values import copy_that_saves
+
+                copy = copy_that_saves(function, [(_EACH_REWARD, _EACH_REWARD)])
+                self._patches.run_instead(maker, "compute_rewards", copy)
+            self._no_each_reward = ""
+        except LookupError as error:
+            self._no_each_reward = str(error)
+            logger.info("%s: the rewards of each function are not recorded: %s", _TRAINER, error)
+
+    def _around_experience(self, *_: Any, **__: Any) -> Part:
+        if self._session is not None:
+            if self._step_open:  # nothing told where the step before ended
+                if self._trainer_ends_steps:
+                    CURRENT.tell_once(
+                        f"{_TRAINER}: MsProbe.step() is not called; a step ends where the next "
+                        f"experience begins."
+                    )
+                self._end_step()
+            self._step_open = True
+            yield
+
+    def _around_train(self, *_: Any, **__: Any) -> Part:
+        if self._session is not None:
+            with self._session.phase(_UPDATE):
+                yield
+            if not self._trainer_ends_steps:
+                self._end_step()
+
+    def _end_step(self) -> None:
+        self._step_open = False
+        if self._session is not None:
+            self._session.probe.step()
+
+    def _around_train_step(self, cell: Any, *args: Any, **kwargs: Any) -> Part:
+        session = self._session
+        if session is None or not any(cell is known for known in self._train_steps):
+            return
+        values = self._loss_values
+        with nullcontext() if values is None else values.of_one_update(cell, args, kwargs):
+            result = yield
+        own = () if values is None else values.keys
+        returned = returned_by_name(_OF_TRAIN_STEP, result)
+        session.probe.save_data({key: returned[key] for key in returned if key not in own})
+        for key in set(_OF_TRAIN_STEP).difference(returned, self._not_returned):
+            self._not_returned.add(key)
+            session.note_lost(key, f"{type(cell).__name__} returns no {key}")
+
+    # MindRLHF's own MsProbe, where it has one.
+
+    def _replace_own_msprobe(self) -> None:
+        """Let what MindRLHF's own MsProbe is called with be recorded by this probe."""
+        own = self._class("MsProbe")
+        self._trainer_ends_steps = own is not None and hasattr(own, "step")
+        for name, instead in (
+            ("config_init", self._own_config_init),
+            ("save_configs", self._own_save_configs),
+            ("save_data", self._own_save_data),
+            ("save_string_list", self._own_save_data),
+            ("step", self._own_step),
+        ):
+            self._patches.replace(own, name, instead)
+
+    def _replace_save(self) -> None:
+        """Let an installed msprobe's `save` in MindRLHF's modules be ours while this records."""
+        from mindrlhf_msprobe import save
+
+        package = self._module.__name__.partition(".")[0]
+        for name, module in list(sys.modules.items()):
+            names = getattr(module, "__dict__", {})
+            if name.startswith(f"{package}.") and names.get(CALLS_MSPROBE) is True:
+                self._replaced.append((names, {"save": names.get("save")}))
+                names["save"] = save
+
+    def _own_config_init(self, config: Any) -> None:
+        if self._config is None:  # not the trainer that calls it
+            MsProbe.config_init(config)
+
+    def _own_save_configs(self, data: Any) -> None:
+        if self._config is None:
+            MsProbe.save_configs(data)
+        elif self._session is not None and isinstance(data, Mapping):
+            known = [getattr(self._config, name, None) for name in sections(self._config)]
+            attributes = [getattr(section, "__dict__", None) for section in known]
+            news = {
+                name: value
+                for name, value in data.items()
+                if not any(value is each for each in (*known, *attributes))
+            }
+            self._session.configurations |= news
+
+    def _own_save_data(self, name: Any = MISSING, data: Any = MISSING) -> None:
+        given = [value for value in (name, data) if value is not MISSING]
+        if self._config is None:
+            MsProbe.save_data(*given)
+        elif self._session is not None:
+            for key, value in key_data_items(None if name is MISSING else name, data, {}):
+                if key not in self._recorded:
+                    CURRENT.save(self._session.probe, key, value)
+
+    def _own_step(self) -> None:
+        if self._config is None:
+            MsProbe.step()
+        else:
+            self._end_step()
+
+    def _around_run(self, trainer: Any, *_: Any, **__: Any) -> Part:
+        if self._session is None:
+            return
+        self._start_where_it_resumes(self._session.probe, trainer)
+        arguments = getattr(getattr(trainer, "args", None), "__dict__", {})
+        self._session.probe.save_configs(
+            {
+                **sections(self._config),
+                **self._session.configurations,
+                "args": {key: arguments[key] for key in arguments if key != "tensor_writer"},
+            }
+        )
+        try:
+            with self._session.probe:
+                yield
+                if self._step_open:
+                    self._end_step()
+        finally:
+            self._end()
+
+    def _start_where_it_resumes(self, probe: Probe, trainer: Any) -> None:
+        try:
+            done = trainer.n_epoch * trainer.step_num + trainer.i_step
+        except AttributeError as missing:
+            logger.warning("%s: the steps are counted from 0 if it resumes: %s", _TRAINER, missing)
+        else:
+            if done:
+                probe.start_at(done)
+
+
+def _keys_of_rewards(functions: Sequence[Any]) -> list[str]:
+    """Return the key of what each verifier function gives; a number tells two of a name apart."""
+    names = [getattr(function, "__name__", "") for function in functions]
+    return [
+        f"rewards.{name}.{number}" if names.count(name) > 1 else f"rewards.{name}"
+        for number, name in enumerate(names)
+    ]
+
+
+def _prompts_and_responses(result: Any) -> dict[str, Any]:
+    responses, _, prompts, _ = result
+    return {"prompts": prompts, "responses": responses}
+
+
+def _old_log_prob(result: Any) -> dict[str, Any]:
+    """The method returns the entropy, too; earlier versions of it do not."""
+    return {"old_log_prob": result[-1] if isinstance(result, tuple) else result}

@@ -1,0 +1,132 @@
+"""What a trainer's loss computes on the way and keeps in local variables, as key data."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.integrations.session import Session, runs_in_python
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.phases import LOSS_INPUTS
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.calls.local_values import SavedLocals
+
+
+#: MindSpore's cells that run a network on parts of a batch, one after the other.
+_CUT_BATCHES = {"PipelineCell", "MicroBatchInterleaved", "GradAccumulationCell"}
+
+
+class LossValues:
+    """The values of a loss cell that are saved while it trains: what it is given and computes.
+
+    Args:
+        session: whose key data they are; what is not found is noted there.
+        loss: the cell; nothing of it has been compiled.
+        variables: method of the cell → its variables; for a key the first one that is there counts.
+
+    Attributes:
+        keys: what is saved of what it computes, by the loss itself too.
+    """
+
+    def __init__(
+        self, session: Session, loss: Any, variables: Mapping[str, Sequence[tuple[str, str]]]
+    ) -> None:
+        from mindrlhf_msprobe.capture.calls.local_values import SavedLocals  # imports MindSpore
+
+        self._session = session
+        self._arguments = list(inspect.signature(type(loss).construct).parameters)[1:]
+        self._cuts: dict[Any, bool] = {}  # of each train cell
+        self._saved: list[SavedLocals] = []
+        compiled = not runs_in_python(loss)
+        reasons: dict[str, str] = {}
+        keys: set[str] = set()
+        for method, wanted in variables.items():
+            try:
+                saved = SavedLocals(loss, method, wanted, compiled=compiled)
+            except LookupError as error:
+                for _, key in wanted:
+                    reasons.setdefault(key, str(error))
+                continue
+            self._saved.append(saved)
+            keys |= saved.keys | saved.saved_already
+            where = f"{type(loss).__name__}.{method}"
+            for name, key in wanted:
+                reasons.setdefault(key, f"{where} has no variable {name}")
+        self.keys = frozenset(keys)
+        for reason, lost in _by_reason(reasons, keys).items():
+            logger.warning("%s are not recorded as key data: %s", " and ".join(lost), reason)
+            for key in lost:
+                session.note_lost(key, reason)
+
+    @contextmanager
+    def of_one_update(
+        self, train_cell: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[None]:
+        """Save what the loss is given and what it computes in one call of a train cell, once.
+
+        It runs the loss for its value, and may run it once more for the gradients: what the last
+        run gave counts. One that cuts the batch runs the loss for each part: all of it counts.
+
+        Args:
+            args, kwargs: what the train cell is called with, which it hands on to the loss.
+        """
+        given = {**dict(zip(self._arguments, args)), **kwargs}
+        self._session.probe.save_data(LOSS_INPUTS, given)
+        held: list[tuple[str, Any]] = []
+        try:
+            with CURRENT.hold() as held:
+                yield
+        finally:
+            always = next((key for saved in self._saved for key in sorted(saved.keys)), None)
+            for name, data in held if self._cuts_batch(train_cell) else _of_last_run(held, always):
+                CURRENT.save(self._session.probe, name, data)
+
+    def _cuts_batch(self, train_cell: Any) -> bool:
+        """Tell whether a train cell holds one that runs the loss on parts of the batch."""
+        if train_cell not in self._cuts:
+            cells = [cell for _, cell in train_cell.cells_and_names()]
+            kinds = {kind.__name__ for cell in cells for kind in type(cell).mro()}
+            self._cuts[train_cell] = bool(kinds & _CUT_BATCHES)
+        return self._cuts[train_cell]
+
+    def remove(self) -> None:
+        """Give the loss its own methods back."""
+        for saved in self._saved:
+            saved.remove()
+        self._cuts.clear()
+
+
+def _of_last_run(held: list[tuple[str, Any]], always: str | None) -> list[tuple[str, Any]]:
+    """Return what the last run saved, if every run saves `always` once."""
+    runs = max(1, sum(name == always for name, _ in held))
+    times = Counter(name for name, _ in held)
+    seen: Counter[str] = Counter()
+    last = []
+    for name, data in held:
+        seen[name] += 1
+        if times[name] % runs or seen[name] > times[name] - times[name] // runs:
+            last.append((name, data))
+    return last
+
+
+def _by_reason(reasons: Mapping[str, str], found: Iterable[str]) -> dict[str, list[str]]:
+    lost: dict[str, list[str]] = {}
+    for key, reason in reasons.items():
+        if key not in found:
+            lost.setdefault(reason, []).append(key)
+    return lost
+
+
+def returned_by_name(names: Sequence[str], result: Any) -> dict[str, Any]:
+    """Return what a train cell returned by name; where there are not as many, the first alone.
+
+    What is None is left out.
+    """
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    known = names if len(values) == len(names) else names[:1]
+    return {name: value for name, value in zip(known, values) if value is not None}

@@ -1,0 +1,278 @@
+"""MindRLHF's PPO, of its older versions: which calls are the phases, and what is recorded of them.
+
+Its configuration has no place for a section of ours; `msprobe_config` stands at the top of the
+actor's YAML file (`sft_model_path`), where MindRLHF reads past it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.yaml_file import read_yaml
+from mindrlhf_msprobe.config import SECTION, load_config
+from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
+from mindrlhf_msprobe.integrations.patches import Part, Patches
+from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.phases import LOSS_INPUTS
+
+_TRAINER = "MindRLHF's PPO trainer"
+_GENERATE = "actor_generate_sequences"
+_LOG_PROB = "actor_compute_log_prob"
+_VALUES = "critic_compute_values"
+_REFERENCE = "reference_compute_log_prob"
+_UPDATES = ("actor_update", "critic_update")
+_REWARD = "reward_compute"  # recorded where msprobe_config.phases declares it
+
+#: What is recorded of the loss, by what MindRLHF calls it in methods of its PPO_model.
+_OF_LOSS = {
+    "construct": (
+        ("logprobs", "log_prob"),
+        ("approx_kl", "kl_loss"),
+        ("pg_loss", "actor_loss"),
+        ("vf_loss", "value_loss"),
+    ),
+    "get_vfloss_and_pgloss": (("ratio", "ratio"),),
+}
+#: What the train cell returns, in this order.
+_OF_TRAIN_STEP = ("loss", "lr", "overflow", "loss_scale")
+_OF_UPDATE = (*_OF_TRAIN_STEP, *(key for of in _OF_LOSS.values() for _, key in of), LOSS_INPUTS)
+
+#: The arguments of PPOTrainer, in their order.
+_CONFIGS = (
+    *("ppo_config", "sft_model_config", "ref_model_config"),
+    *("critic_model_config", "rm_model_config"),
+)
+
+#: What is recorded of a call's result: key → value.
+_OfResult = Callable[[Any], Mapping[str, Any]]
+
+
+def install_ppo(module: ModuleType) -> None:
+    """Record the trainings of the PPOTrainer that a module defines."""
+    _Integration(module.PPOTrainer).install()
+
+
+class _Integration:
+    """What the methods of one PPOTrainer class do beside their own work.
+
+    A step is the making of experience and the training with it; where a script does one of them
+    alone, that.
+    """
+
+    def __init__(self, trainer: type) -> None:
+        self._class = trainer
+        self._patches = Patches(_TRAINER)
+        self._session: Session | None = None
+        self._calls: dict[int, tuple[str, _OfResult]] = {}  # of networks, by their id
+        self._networks: list[Any] = []  # keeps those ids
+        self._train_step: Any = None
+        self._loss_values: LossValues | None = None
+        self._making_experience = self._step_open = False
+
+    def install(self) -> None:
+        """Wrap the methods; what is missing is said when a training is recorded."""
+        experience = (
+            *(_LOG_PROB, _REFERENCE, _VALUES),
+            *("old_log_prob", "ref_log_prob", "values", "scores"),
+            *("rewards", "advantages", "returns"),
+        )
+        for name, around, otherwise, lost in (
+            ("__init__", self._around_init, "nothing is recorded", ()),
+            (
+                "generate",
+                self._around_generate,
+                f"the layers of {_GENERATE}, prompts and responses are not recorded",
+                (_GENERATE, "prompts", "responses"),
+            ),
+            (
+                "make_experience",
+                self._around_experience,
+                "the layers and key data of the experience are not recorded",
+                experience,
+            ),
+            ("train", self._around_train, "the update is not recorded", (*_UPDATES, *_OF_UPDATE)),
+        ):
+            self._patches.wrap(
+                self._class,
+                name,
+                around,
+                otherwise=otherwise,
+                lost=lost,
+                raises=(ConfigError, RunError),
+            )
+
+    def _around_init(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
+        configs = {**dict(zip(_CONFIGS, args)), **kwargs}
+        self._begin(configs.get("ppo_config"))
+        session = self._session
+        if session is None:
+            return
+        try:
+            yield
+        except BaseException as error:
+            session.probe.__exit__(type(error), error, error.__traceback__)
+            self._end()
+            raise
+        self._watch(session, trainer)
+        session.probe.save_configs({name: _plain(config) for name, config in configs.items()})
+
+    def _begin(self, config: Any) -> None:
+        """Begin to record a training, if its configuration says so."""
+        if self._session is not None:
+            self._finish()
+            self._session.probe.close()
+        self._end()
+        self._session = begin(SimpleNamespace(**{SECTION: _section(config)}), _TRAINER)
+        if self._session is not None:
+            self._patches.strict = self._session.probe.config.strict
+            self._patches.report(self._session.note_lost)
+            atexit.register(self._finish)  # before the probe's own end
+
+    def _end(self) -> None:
+        atexit.unregister(self._finish)
+        if self._loss_values is not None:
+            self._loss_values.remove()
+        self._session = self._train_step = self._loss_values = None
+        self._calls, self._networks = {}, []
+        self._making_experience = self._step_open = False
+
+    def _finish(self) -> None:
+        """End the step of an experience that no training followed."""
+        if self._session is not None and self._step_open:
+            self._step_open = False
+            if getattr(sys, "last_value", None) is None:
+                self._session.probe.step()
+
+    def _watch(self, session: Session, trainer: Any) -> None:
+        for phase in (_GENERATE, _LOG_PROB, _UPDATES[0]):
+            session.watch(phase, trainer, "ppo_model.policy_model")
+        session.watch(_REFERENCE, trainer, "ref_model")
+        for phase in (_VALUES, _UPDATES[1]):
+            if getattr(trainer, "is_shared_backbone", False):
+                session.leave_out(
+                    phase,
+                    "is_shared_backbone: there is no critic; values come from a head of the actor, "
+                    "whose layers are in actor_compute_log_prob and actor_update",
+                )
+            else:
+                session.watch(phase, trainer, "ppo_model.critic_model")
+        if _REWARD in session.probe.config.phases:
+            session.watch(_REWARD, trainer, "reward_fn")
+        model = getattr(trainer, "ppo_model", None)
+        if model is not None and session.probe.config.key_data_dump:
+            self._loss_values = LossValues(session, model, _OF_LOSS)
+        for network, phase, of_result in (
+            (getattr(model, "policy_model", None), _LOG_PROB, _log_prob_and_values),
+            (getattr(model, "critic_model", None), _VALUES, lambda values: {"values": values}),
+            (getattr(trainer, "ref_model", None), _REFERENCE, _ref_log_prob),
+            (getattr(trainer, "reward_fn", None), _REWARD, lambda scores: {"scores": scores}),
+        ):
+            if network is not None:
+                self._networks.append(network)
+                self._calls[id(network)] = phase, of_result
+                self._patches.wrap(type(network), "__call__", self._around_call, otherwise="")
+
+    def _around_generate(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
+        if self._session is None:
+            return
+        with self._session.phase(_GENERATE):
+            _, responses, *_ = yield
+        prompts = args[0] if args else kwargs.get("input_ids")
+        self._session.probe.save_data({"prompts": prompts, "responses": responses})
+
+    def _around_call(self, network: Any, *_: Any, **__: Any) -> Part:
+        found = self._calls.get(id(network))
+        if self._session is None or found is None or not self._making_experience:
+            return
+        phase, of_result = found
+        with self._session.phase(phase):
+            result = yield
+        self._session.probe.save_data(of_result(result))
+
+    def _around_experience(self, trainer: Any, *_: Any, **__: Any) -> Part:
+        if self._session is None:
+            return
+        self._finish()  # the step before was not trained with
+        self._step_open = self._making_experience = True
+        try:
+            yield
+        finally:
+            self._making_experience = False
+        for name in ("rewards", "advantages", "returns"):
+            rows: Any = [getattr(element, name) for element in trainer.store]
+            with suppress(ValueError):  # rows of different lengths stay a list
+                rows = np.stack(rows)
+            self._session.probe.save_data(name, rows)
+
+    def _around_train(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
+        if self._session is None:
+            return
+        train_step = args[0] if args else kwargs.get("ppo_with_grad")
+        if train_step is not self._train_step:
+            self._watch_train_step(self._session, trainer, train_step)
+        self._step_open = False  # a training that raises leaves the step unfinished
+        yield
+        self._session.probe.step()
+
+    def _watch_train_step(self, session: Session, trainer: Any, train_step: Any) -> None:
+        self._train_step = train_step
+        optimizer = getattr(train_step, "optimizer", None)
+        session.watch_optimizer(_UPDATES, optimizer)
+        missing = "the update is not recorded"
+        self._patches.wrap(type(train_step), "__call__", self._around_update, otherwise=missing)
+
+    def _around_update(self, cell: Any, *args: Any, **kwargs: Any) -> Part:
+        session = self._session
+        if session is None or cell is not self._train_step:
+            return
+        values = self._loss_values
+        once = nullcontext() if values is None else values.of_one_update(cell, args, kwargs)
+        with once, session.phase(*_UPDATES):
+            result = yield
+        session.probe.save_data(returned_by_name(_OF_TRAIN_STEP, result))
+
+
+def _section(config: Any) -> Any:
+    """Return the section, from where it stands; None where it stands nowhere.
+
+    Raises:
+        ConfigError: a value in it is wrong.
+    """
+    own = getattr(config, SECTION, None)
+    if own is not None:
+        return own
+    path = getattr(config, "sft_model_path", None)
+    try:
+        content = read_yaml(Path(path)) if path else {}
+    except ConfigError:  # MindRLHF's to say
+        content = {}
+    if SECTION not in content:
+        logger.info("%s: no section %s in %s: nothing is recorded", _TRAINER, SECTION, path)
+        return None
+    return load_config(path, ignore=ignored_by(_TRAINER))
+
+
+def _plain(config: Any) -> Any:
+    to_dict = getattr(config, "to_dict", None)
+    return to_dict() if callable(to_dict) else config
+
+
+def _log_prob_and_values(result: Any) -> dict[str, Any]:
+    """The policy returns both where critic and actor share their backbone."""
+    if isinstance(result, tuple):
+        return {"old_log_prob": result[0], "values": result[1]}
+    return {"old_log_prob": result}
+
+
+def _ref_log_prob(result: Any) -> dict[str, Any]:
+    return {"ref_log_prob": result[0] if isinstance(result, tuple) else result}

@@ -1,0 +1,244 @@
+"""What a run holds, as text for the console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.printable import printable, shortened
+from mindrlhf_msprobe.common.units import size
+from mindrlhf_msprobe.report.console.wording import spans, stopped_at
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest.ending import Stop
+from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.records import Entry
+
+_MOST_LEFT_OUT = 20  # directories that are named
+_LONGEST_VALUE = 40  # characters of a text that stand in a row
+
+
+def render_holdings(
+    path: Path,
+    state: str,
+    holdings: Sequence[Holding],
+    problems: Sequence[str],
+    cost: Mapping[int, Mapping[str, Any]] | None = None,
+) -> str:
+    """Return the list of a run's phases and keys, and what recording them cost."""
+    rows = [("", "steps", "ranks", "saves/entries", "records", "size")]
+    rows += [
+        (
+            printable(holding.name),
+            spans(holding.steps),
+            spans(holding.ranks),
+            str(holding.count),
+            str(holding.records),
+            size(holding.size),
+        )
+        for holding in holdings
+    ]
+    lines = [f"{path}: {state}, {size(sum(holding.size for holding in holdings))}"]
+    lines += in_columns(rows)
+    lines += render_cost(cost or {})
+    lines += [f"Incomplete: {problem}" for problem in problems]
+    return "\n".join(map(printable, lines))
+
+
+def render_left_out(directories: Sequence[Path]) -> list[str]:
+    """Return lines that name directories of dumps which stood there before the run.
+
+    Of many, the first ones, and how many more there are.
+    """
+    shown = directories[:_MOST_LEFT_OUT]
+    lines = [f"Left out: {path}: it stood there before this run" for path in shown]
+    if more := len(directories) - len(shown):
+        lines.append(f"Left out: and {more} more that stood there before this run")
+    return [printable(line) for line in lines]
+
+
+def render_stops(stops: Sequence[Stop]) -> list[str]:
+    """Return a line for each rank that did not finish: where it stopped, and of what."""
+    return [printable(f"Rank {stop.rank} {stopped_at(stop, (0,))}") for stop in stops]
+
+
+def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return what recording cost the rank that it cost most; no line if that is not known."""
+    try:
+        rank, worst = max(cost.items(), key=lambda item: item[1]["seconds"])
+        accounts = worst["phases"].items()
+        steps = max(account["steps"] for _, account in accounts)
+        return [
+            f"Cost of recording, rank {rank}, {steps} step(s):",
+            f"  {worst['seconds']:.2f} s of the training's time, of which "
+            f"{worst['waited_seconds']:.2f} s waiting for room",
+            f"  {size(worst['bytes'])} written in {worst['background_seconds']:.2f} s behind it",
+            *(
+                f"  {printable(str(name))}: {account['seconds']['mean']:.3f} s a step"
+                for name, account in accounts
+            ),
+            *(render_graph_cost(worst["graphs"]) if "graphs" in worst else ()),
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
+        return []
+
+
+def render_graph_cost(graphs: Mapping[str, Any]) -> list[str]:
+    """Return what probes in compiled graphs cost beside what is charged to the phases."""
+    probed, plain, host = (graphs[k] for k in ("with_probes", "without_probes", "host_functions"))
+    return [
+        f"  compiling {probed['compiled']} graph(s) with probes: {probed['seconds']:.2f} s; "
+        f"{plain['compiled']} of them also without probes: {plain['seconds']:.2f} s",
+        f"  host functions of graphs: {host['calls']} calls, {host['seconds']:.2f} s, "
+        f"{size(host['bytes'])} handed over; copies made inside the graph are not contained",
+    ]
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of one length as lines whose columns stand below each other."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
+    ]
+
+
+def render_entries(entries: Sequence[Entry]) -> str:
+    """Return one line an entry: of one step and rank in time, with what its output looks like.
+
+    Of several steps or ranks, one line a name, with the steps and ranks that have it.
+    """
+    if len({(entry.step, entry.rank) for entry in entries}) > 1:
+        named: dict[str, list[Entry]] = {}
+        for entry in entries:
+            named.setdefault(entry.name, []).append(entry)
+        rows = [("entry", "steps", "ranks", "records")]
+        rows += [
+            (
+                printable(name),
+                spans(sorted({entry.step for entry in held})),
+                spans(sorted({entry.rank for entry in held})),
+                str(sum(len(entry.records) for entry in held)),
+            )
+            for name, held in named.items()
+        ]
+        hint = "With --step N (and --rank N): in the order of time, with what each entry returned."
+        return "\n".join(map(printable, [*in_columns(rows), hint]))
+    if not entries:
+        return "no entry that could be read"
+    where = f"step {entries[0].step}, rank {entries[0].rank}, in the order of time:"
+    table = [("entry", "token", "records", "output", "norm", "NaN", "Inf")]
+    for entry in entries:
+        tensors = [r.leaf for r in entry.records if r.io == "output" and r.leaf.is_tensor]
+        token = "" if entry.token is None else str(entry.token)
+        head = (printable(entry.name), token, str(len(entry.records)))
+        table.append((*head, *_output(tensors)))
+    return "\n".join(map(printable, [where, *in_columns(table)]))
+
+
+def _output(tensors: Sequence[Leaf]) -> tuple[str, str, str, str]:
+    """Return dtype and shape, norm, NaN and Inf of an entry's first output, and how many follow."""
+    if not tensors:
+        return "", "", "", ""
+    first, more = tensors[0], len(tensors) - 1
+    what = f"{_kind(first)}{f' and {more} more' if more else ''}"
+    counts = [[leaf.nan_count, leaf.inf_count] for leaf in tensors]
+    nan, inf = ([c for c in column if c is not None] for column in zip(*counts))
+    return what, _number(first.norm), str(sum(nan)) if nan else "", str(sum(inf)) if inf else ""
+
+
+def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> str:
+    """Return one line a save of a key: its place, what it is, its statistics or its text.
+
+    Args:
+        records: the same as records, which say what cannot be read.
+    """
+    unreadable = {
+        (found.step, found.rank, found.micro_step): f"cannot be read: {found.unreadable}"
+        for found in records
+        if found.unreadable is not None
+    }
+    names = ("step", "rank", "micro-step", "what", "max", "min", "mean", "norm", "NaN", "Inf")
+    rows: list[tuple[str, ...]] = [(*names, "")]
+    for save in saves:
+        place = (save.step, save.rank, save.micro_step)
+        *known, text = _save([record.leaf for record in save.records])
+        rows.append((*map(str, place), *known, printable(unreadable.get(place, text))))
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    lines = in_columns([[row[i] for i in kept] for row in rows])
+    hint = "With --step N: each record's statistics and first values."
+    return "\n".join(map(printable, [*lines, hint]))
+
+
+def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
+    """Return what a save is, max, min, mean, norm, NaN, Inf and text; of several: of all."""
+    if not leaves:
+        return ("nothing", *[""] * 7)
+    first, several = leaves[0], len(leaves) > 1
+    what = f"{len(leaves)} × {_kind(first)}" if several else _kind(first)
+    if len({_kind(leaf) for leaf in leaves}) > 1:
+        what += ", …"
+    if first.type == "str" or not first.is_tensor:
+        text = str(first.value)
+        shown = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+        return (what, *[""] * 6, shown)
+    tensors = [leaf for leaf in leaves if leaf.is_tensor]
+    edges = [_number(_edge([leaf.max for leaf in tensors], max))]
+    edges += [_number(_edge([leaf.min for leaf in tensors], min))]
+    middle = ["", ""] if several else [_number(first.mean), _number(first.norm)]
+    known = [(leaf.nan_count, leaf.inf_count) for leaf in tensors if leaf.nan_count is not None]
+    counts = [str(sum(n or 0 for n in column)) for column in zip(*known)] or ["", ""]
+    return (what, *edges, *middle, *counts, "")
+
+
+def _edge(values: Iterable[Any], choose: Any) -> Any:
+    """Return the largest or smallest of some numbers; NaN where one is NaN, None without any."""
+    known = [value for value in values if isinstance(value, (int, float))]
+    odd = [value for value in known if value != value]
+    return odd[0] if odd else choose(known, default=None)
+
+
+def _kind(leaf: Leaf) -> str:
+    """Return a value's dtype and shape, or its type."""
+    if leaf.type == "str":
+        return "text"
+    if leaf.dtype is None:
+        return printable(shortened(leaf.type, _LONGEST_VALUE))
+    return f"{printable(shortened(leaf.dtype, _LONGEST_VALUE))} {list(leaf.shape or ())}"
+
+
+def _number(value: Any) -> str:
+    """Return a number in at most six significant digits; an integer as it is."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else printable(shortened(value))
+
+
+def render_records(records: Sequence[FoundRecord]) -> str:
+    """Return each record's place, statistics and first values."""
+    lines = []
+    for found in records:
+        leaf = found.record.leaf
+        phase = found.phase or f"micro_step {found.micro_step}"
+        argument = f" ({printable(found.record.argument)})" if found.record.argument else ""
+        lines.append(
+            f"{printable(found.record.name)}{argument}  step {found.step}, {phase}, "
+            f"rank {found.rank}"
+        )
+        if leaf.is_tensor:
+            known = leaf.nan_count is not None  # msprobe does not count
+            counts = f"  NaN {leaf.nan_count}, Inf {leaf.inf_count}" if known else ""
+            lines.append(f"  {shortened(leaf.dtype)} {list(leaf.shape or ())}{counts}")
+            of = (("max", leaf.max), ("min", leaf.min), ("mean", leaf.mean), ("norm", leaf.norm))
+            lines.append("  " + "  ".join(f"{name} {shortened(value)}" for name, value in of))
+            if leaf.type == "str":
+                lines.append(f"  text {leaf.value!r}")
+            if leaf.fingerprint is not None:
+                lines.append(f"  {shortened(leaf.fingerprint)}")
+        else:
+            lines.append(f"  {leaf.type} {leaf.value!r}")
+        if found.values is not None:
+            lines.append(f"  first values {found.values}")
+        if found.unreadable is not None:
+            lines.append(f"  cannot be read: {printable(found.unreadable)}")
+    return "\n".join(map(printable, lines))

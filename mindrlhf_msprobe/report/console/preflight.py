@@ -1,0 +1,125 @@
+"""What differs between two runs before any tensor, as lines for the console."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.findings import CheckFirst, Difference, Preflight, Weights
+from mindrlhf_msprobe.report.console.wording import weights_of
+
+_WEIGHTS = "initial_weights"
+#: What explains most comes first; a section that is not named comes last.
+_ORDER = (
+    _WEIGHTS,
+    "modes",
+    "cells",
+    "optimizers",
+    "generation",
+    "seeds",
+    "determinism",
+    "versions",
+    "configurations",
+    "environment",
+    "device",
+    "world",
+    "msprobe_config",
+    "schema",
+)
+_LINES = 6
+_CHECKS = 4
+_NAMES = 3  # of parameters
+_TEXT = 40  # characters of a value
+_BEFORE = 12  # of them, before the first difference of a pair
+
+
+def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
+    """Return what differs, at most a few lines; `more` says where the others stand."""
+    unlike = [weights for weights in preflight.weights if _differ(weights)]
+    shown = {weights.role for weights in unlike}
+    lines = [_weights_line(weights) for weights in unlike]
+    lines += [
+        _difference_line(difference)
+        for difference in sorted(_modes_together(preflight.differences), key=_order)
+        if not (difference.section == _WEIGHTS and difference.name in shown)
+    ]
+    if not lines:
+        return []
+    left = len(lines) - _LINES
+    rest = [f"… {left} more {more}".rstrip()] if left > 0 else []
+    return ["Before any tensor, these differ:", *(f"  {line}" for line in lines[:_LINES] + rest)]
+
+
+def _modes_together(differences: Sequence[Difference]) -> list[Difference]:
+    """Return differences with one for each mode that is another one in several phases."""
+    together: dict[object, list[Difference]] = {}
+    for i, found in enumerate(differences):
+        of_mode = found.section == "modes" and found.phase is not None
+        key = (found.role, found.cells, found.a, found.b, found.step) if of_mode else i
+        together.setdefault(key, []).append(found)
+    return [
+        first if not others else dataclasses.replace(first, name=_phases_of(first, others))
+        for first, *others in together.values()
+    ]
+
+
+def _phases_of(first: Difference, others: Sequence[Difference]) -> str:
+    phases = ", ".join(found.phase or "" for found in (first, *others))
+    return first.name.replace(first.phase or "", phases, 1)
+
+
+def _differ(weights: Weights) -> bool:
+    return bool(weights.different or weights.only_in_a or weights.only_in_b)
+
+
+def _order(difference: Difference) -> tuple[bool, bool, int]:
+    section = difference.section
+    order = _ORDER.index(section) if section in _ORDER else len(_ORDER)
+    return difference.is_of_recording, difference.is_place, order
+
+
+def check_lines(checks: Sequence[CheckFirst], more: str = "") -> list[str]:
+    """Return what to check first, the nearest first, at most a few lines."""
+    lines = all_check_lines(checks)
+    left = len(lines) - _CHECKS
+    return lines[:_CHECKS] + ([f"… {left} more {more}".rstrip()] if left > 0 else [])
+
+
+def all_check_lines(checks: Sequence[CheckFirst]) -> list[str]:
+    """Return what to check first, the nearest first, a line each."""
+    return [
+        f"{_weights_line(check.what)}: look at the checkpoint that was loaded"
+        if isinstance(check.what, Weights)
+        else _difference_line(check.what)
+        for check in checks
+    ]
+
+
+def _weights_line(weights: Weights) -> str:
+    names = (*weights.different, *weights.only_in_a, *weights.only_in_b)
+    some = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
+    return f"initial weights of {weights.role}: {weights_of(weights)} ({some})"
+
+
+def _difference_line(difference: Difference) -> str:
+    section, name = difference.section.replace("_", " "), difference.name
+    a, b = _values(difference.a, difference.b)
+    return f"{section}: {name}: {a} in A, {b} in B" if name else f"{section}: {a} in A, {b} in B"
+
+
+def _values(a: str | None, b: str | None) -> tuple[str, str]:
+    """Return both values; of long ones what stands around their first difference."""
+    pairs = enumerate(zip(a or "", b or ""))
+    common = 0 if a is None or b is None else min(len(a), len(b))
+    first = next((i for i, (x, y) in pairs if x != y), common)
+    return _value(a, first), _value(b, first)
+
+
+def _value(text: str | None, first: int) -> str:
+    if text is None:
+        return "nothing"
+    if len(text) <= _TEXT:
+        return text
+    start = max(0, min(first - _BEFORE, len(text) - _TEXT))
+    shown = text[start : start + _TEXT]
+    return ("…" if start else "") + shown + ("…" if start + _TEXT < len(text) else "")

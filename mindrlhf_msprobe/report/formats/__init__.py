@@ -1,0 +1,1 @@
+"""Tables of sheets of rows → Excel and CSV files."""

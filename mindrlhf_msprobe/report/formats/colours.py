@@ -1,0 +1,24 @@
+"""The colours of the tables' rows: which record has which."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.report.formats.fills import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
+
+_MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
+
+
+def colour_of(status: Status, suspicion: str = "") -> str:
+    """Return the name of the colour of a record that ended in `status`."""
+    if status in _MISSING:
+        return MISSING
+    if not status.agrees:
+        return DIFFERS
+    if suspicion:
+        return SUSPICIOUS
+    return CLOSE if status is Status.WITHIN_TOLERANCE else PLAIN
+
+
+def colour_of_finding(finding: Finding) -> str:
+    """Return the name of the colour of a finding's row."""
+    return colour_of(finding.status, finding.suspicion)

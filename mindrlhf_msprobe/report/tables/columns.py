@@ -1,0 +1,211 @@
+"""What the tables show of a finding: the columns msprobe's users know, then our own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from mindrlhf_msprobe.findings import Finding, Side, Status
+from mindrlhf_msprobe.report.formats.sheets import Percent
+
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
+BITWISE = "bitwise"
+
+#: A column: its header and what it shows of a finding.
+Column = tuple[str, Callable[[Finding], Any]]
+
+
+def _metric(name: str) -> Callable[[Finding], Any]:
+    def show(finding: Finding) -> Any:
+        if finding.metrics is not None:
+            return getattr(finding.metrics, name)
+        return _IDENTICAL.get(name) if finding.status is Status.IDENTICAL else None
+
+    return show
+
+
+#: What identical records show without being read element by element.
+_IDENTICAL = {
+    "equal_percent": 100.0,
+    "max_abs_err": 0.0,
+    "max_rel_err": 0.0,
+    "within_1e3_percent": 100.0,
+    "within_5e3_percent": 100.0,
+    "within_1e2_percent": 100.0,
+    "cosine": 1.0,
+    "euclidean": 0.0,
+}
+
+
+def _share(name: str) -> Callable[[Finding], Any]:
+    show = _metric(name)
+
+    def share(finding: Finding) -> Any:
+        percent = show(finding)
+        return None if percent is None else percent / 100
+
+    return share
+
+
+def _side(side: str, name: str) -> Callable[[Finding], Any]:
+    def show(finding: Finding) -> Any:
+        value = getattr(getattr(finding, side), name)
+        return str(list(value)) if isinstance(value, tuple) else value
+
+    return show
+
+
+def _statistic(side: str, name: str) -> Callable[[Finding], Any]:
+    """Show a statistic; max of a scalar argument is its value."""
+
+    def show(finding: Finding) -> Any:
+        record: Side = getattr(finding, side)
+        return getattr(record, name) if record.shape is not None else record.value
+
+    return show
+
+
+def _difference(name: str) -> Callable[[Finding], Any]:
+    def show(finding: Finding) -> Any:
+        a, b = getattr(finding.a, name), getattr(finding.b, name)
+        return a - b if _is_number(a) and _is_number(b) else None
+
+    return show
+
+
+def _relative_difference(name: str) -> Callable[[Finding], Any]:
+    """Return |a−b| / |b|, shown in percent, as msprobe writes it: 50.0%."""
+
+    def show(finding: Finding) -> Any:
+        a, b = getattr(finding.a, name), getattr(finding.b, name)
+        if not (_is_number(a) and _is_number(b) and math.isfinite(a) and math.isfinite(b)):
+            return None
+        if a == b:
+            return Percent(0.0)
+        return Percent(abs((a - b) / b)) if b else None
+
+    return show
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether `value` is a number that can be computed with."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 1 << 64
+    return isinstance(value, float)
+
+
+def _id(finding: Finding) -> Any:
+    return int(finding.path) if _INDEX.fullmatch(finding.path) else finding.path or 0
+
+
+def _text_of(side: str) -> Callable[[Finding], Any]:
+    def show(finding: Finding) -> Any:
+        value = getattr(finding, side).value
+        return value if isinstance(value, str) else None
+
+    return show
+
+
+#: Texts that were saved, e.g. prompts and responses.
+TEXT_COLUMNS: tuple[Column, ...] = (("text1", _text_of("a")), ("text2", _text_of("b")))
+
+
+#: Why a record ended in its status; last in every table.
+_JUDGED: tuple[Column, ...] = (
+    ("tolerance", lambda f: f.tolerance or BITWISE),
+    ("suspicion", lambda f: f.suspicion),
+)
+
+KEY_DATA_COLUMNS: tuple[Column, ...] = (
+    ("step", lambda f: f.step),
+    ("rank", lambda f: f.rank),
+    ("micro_step", lambda f: f.micro_step),
+    ("id", _id),
+    ("shape1", _side("a", "shape")),
+    ("shape2", _side("b", "shape")),
+    ("相同元素百分比(%)", _metric("equal_percent")),
+    ("首个不匹配元素索引", _metric("first_mismatch")),
+    ("最大绝对误差", _metric("max_abs_err")),
+    ("最大相对误差", _metric("max_rel_err")),
+    ("误差在千分之一内元素占比(%)", _metric("within_1e3_percent")),
+    ("误差在百分之一内元素占比(%)", _metric("within_1e2_percent")),
+    ("status", lambda f: f.status.value),
+    ("note", lambda f: f.note),
+    ("dtype1", _side("a", "dtype")),
+    ("dtype2", _side("b", "dtype")),
+    ("max1", _statistic("a", "max")),
+    ("max2", _statistic("b", "max")),
+    ("min1", _side("a", "min")),
+    ("min2", _side("b", "min")),
+    ("mean1", _side("a", "mean")),
+    ("mean2", _side("b", "mean")),
+    ("norm1", _side("a", "norm")),
+    ("norm2", _side("b", "norm")),
+    *_JUDGED,
+)
+
+_PLACE: tuple[Column, ...] = (
+    ("NPU Name", _side("a", "name")),
+    ("Bench Name", _side("b", "name")),
+    ("NPU Dtype", _side("a", "dtype")),
+    ("Bench Dtype", _side("b", "dtype")),
+    ("NPU Tensor Shape", _side("a", "shape")),
+    ("Bench Tensor Shape", _side("b", "shape")),
+)
+_ELEMENTS: tuple[Column, ...] = (
+    ("Cosine", _metric("cosine")),
+    ("EucDist", _metric("euclidean")),
+    ("MaxAbsErr", _metric("max_abs_err")),
+    ("MaxRelativeErr", _metric("max_rel_err")),
+    ("One Thousandth Err Ratio", _share("within_1e3_percent")),
+    ("Five Thousandths Err Ratio", _share("within_5e3_percent")),
+)
+_DIFFERENCES: tuple[Column, ...] = (
+    ("Max diff", _difference("max")),
+    ("Min diff", _difference("min")),
+    ("Mean diff", _difference("mean")),
+    ("L2norm diff", _difference("norm")),
+    ("MaxRelativeErr", _relative_difference("max")),
+    ("MinRelativeErr", _relative_difference("min")),
+    ("MeanRelativeErr", _relative_difference("mean")),
+    ("NormRelativeErr", _relative_difference("norm")),
+)
+_STATISTICS: tuple[Column, ...] = (
+    ("NPU max", _statistic("a", "max")),
+    ("NPU min", _side("a", "min")),
+    ("NPU mean", _side("a", "mean")),
+    ("NPU l2norm", _side("a", "norm")),
+    ("Bench max", _statistic("b", "max")),
+    ("Bench min", _side("b", "min")),
+    ("Bench mean", _side("b", "mean")),
+    ("Bench l2norm", _side("b", "norm")),
+)
+_RESULT: tuple[Column, ...] = (
+    ("Result", lambda f: "pass" if f.status.agrees else "error"),
+    ("Err_message", lambda f: "" if f.status is Status.IDENTICAL else _message(f)),
+    ("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
+    ("step", lambda f: f.step),
+    ("rank", lambda f: f.rank),
+    ("status", lambda f: f.status.value),
+    ("NPU fingerprint", _side("a", "fingerprint")),
+    ("Bench fingerprint", _side("b", "fingerprint")),
+    ("argument", lambda f: f.argument),
+    *_JUDGED,
+)
+
+
+def _stack(finding: Finding) -> tuple[str, ...]:
+    """Return where the cell was called: beside what went into it, as msprobe, and what is red."""
+    goes_in = finding.io in ("input", "parameters")
+    return finding.stack if goes_in or not finding.status.agrees else ()
+
+
+def _message(finding: Finding) -> str:
+    return f"{finding.status}: {finding.note}" if finding.note else str(finding.status)
+
+
+def cell_columns(by_elements: bool) -> tuple[Column, ...]:
+    """Return msprobe's columns for tensor dumps if any record was compared by its elements."""
+    return _PLACE + (_ELEMENTS if by_elements else _DIFFERENCES) + _STATISTICS + _RESULT

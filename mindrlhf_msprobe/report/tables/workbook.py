@@ -1,0 +1,220 @@
+"""Findings → tables: one a key, one a phase, in causal order; tables → Excel files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mindrlhf_msprobe.common.kept import KeptFindings, TableName, holds_text, table_of
+from mindrlhf_msprobe.findings import Agreement, Finding, Side, Status, counted
+from mindrlhf_msprobe.report.formats.blank import expect
+from mindrlhf_msprobe.report.formats.cells import clean
+from mindrlhf_msprobe.report.formats.colours import colour_of_finding
+from mindrlhf_msprobe.report.formats.names import Names
+from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
+from mindrlhf_msprobe.report.formats.xlsx import outlines_of, write_xlsx
+from mindrlhf_msprobe.report.tables.columns import (
+    KEY_DATA_COLUMNS,
+    TEXT_COLUMNS,
+    Column,
+    cell_columns,
+)
+
+MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
+_NAME_WIDTH = 60
+_TEXT_WIDTH = 60
+_KEY_SHEET = "Sheet1"  # as SingleComparator's, which scripts ask for by this name
+_LONGEST_SHEET_NAME = 31
+_NOT_IN_SHEET_NAMES = re.compile(r"[\[\]:*?/\\\x00-\x1f]")
+
+
+def tables_of(
+    findings: Iterable[Finding],
+    agreements: Iterable[Agreement] = (),
+    *,
+    file_of_a_rank: Callable[[str, int | None], str] | None = None,
+) -> list[Table]:
+    """Return one table a key, then one a phase; their rows keep the findings' causal order.
+
+    Args:
+        agreements: what agrees and has no finding each; one row before those of its step and rank.
+        file_of_a_rank: if each rank of a phase has a table of its own, what that is called: given
+            the phase, and the rank, None where the phase has only one.
+    """
+    kept = findings if isinstance(findings, KeptFindings) else _Listed(findings)
+    folded: dict[TableName, list[Agreement]] = {}
+    for agreement in agreements:
+        folded.setdefault((agreement.phase, False), []).append(agreement)
+    counts = kept.tables
+    names = sorted(dict.fromkeys([*counts, *folded]), key=lambda name: not name[1])
+    tables: list[Table] = []
+    for name in names:
+        agreeing = folded.get(name, [])
+        if file_of_a_rank is None or name[1]:
+            tables.append(_table(kept, name, counts.get(name, 0), agreeing))
+            continue
+        of_rank = kept.ranks(name)
+        ranks = sorted({*of_rank, *(agreement.rank for agreement in agreeing)})
+        for rank in ranks:
+            own = [agreement for agreement in agreeing if agreement.rank == rank]
+            stem = file_of_a_rank(name[0], rank if len(ranks) > 1 else None)
+            tables.append(replace(_table(kept, name, of_rank[rank], own, rank), stem=stem))
+    return tables
+
+
+def expect_tables() -> None:
+    """Have the blank workbook of the most usual table made, before anything is compared."""
+    usual = _sheet(_KEY_SHEET, KEY_DATA_COLUMNS, lambda: (), 0, frozen=4)
+    expect([outlines_of([usual])], no_others=False)
+
+
+class _Listed:
+    """Findings at hand, by their tables."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self._tables: dict[TableName, list[Finding]] = {}
+        for finding in findings:
+            self._tables.setdefault(table_of(finding), []).append(finding)
+        self.tables = {name: len(found) for name, found in self._tables.items()}
+
+    def by_elements(self, table: TableName) -> bool:
+        return any(finding.metrics is not None for finding in self._tables.get(table, ()))
+
+    def texts(self, table: TableName) -> bool:
+        return any(map(holds_text, self._tables.get(table, ())))
+
+    def ranks(self, table: TableName) -> Counter[int]:
+        return Counter(finding.rank for finding in self._tables.get(table, ()))
+
+    def of(self, table: TableName, rank: int | None = None) -> Iterable[Finding]:
+        found = self._tables.get(table, ())
+        return found if rank is None else (f for f in found if f.rank == rank)
+
+
+def _table(
+    kept: KeptFindings | _Listed,
+    name: TableName,
+    count: int,
+    agreements: Sequence[Agreement],
+    rank: int | None = None,
+) -> Table:
+    stem, is_key = name
+
+    def findings() -> Iterator[Finding]:
+        return _with_agreements(kept.of(name, rank), agreements)
+
+    count += len(agreements)
+    if is_key:
+        columns = KEY_DATA_COLUMNS + (TEXT_COLUMNS if kept.texts(name) else ())
+        sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=4)
+        return Table(stem, (sheet,), 2, ("key", stem))
+    sheet = _sheet(stem, cell_columns(kept.by_elements(name)), findings, count, frozen=1)
+    return Table(f"compare_result_{stem}", (sheet,), 1, ("phase", stem))
+
+
+def _with_agreements(
+    findings: Iterable[Finding], agreements: Iterable[Agreement]
+) -> Iterator[Finding]:
+    """Yield the findings of a table, before those of each step and rank what agrees there."""
+    folded = deque(agreements)
+    for finding in findings:
+        while folded and (folded[0].step, folded[0].rank) <= (finding.step, finding.rank):
+            yield _as_finding(folded.popleft())
+        yield finding
+    yield from map(_as_finding, folded)
+
+
+def _as_finding(agreement: Agreement) -> Finding:
+    """Return what agrees as one row: its names say how many records it stands for."""
+    close = agreement.within_tolerance
+    said = f"{counted(agreement.records, 'record')} that agree" + "s" * (agreement.records == 1)
+    note = f"{agreement.identical} identical, {close} within_tolerance" if close else ""
+    suspicious = ""
+    if agreement.suspicious:
+        suspicious = f"{agreement.suspicious} of them, first {agreement.suspicion}"
+    return Finding(
+        record=said,
+        status=Status.WITHIN_TOLERANCE if close else Status.IDENTICAL,
+        step=agreement.step,
+        rank=agreement.rank,
+        phase=agreement.phase,
+        io="",
+        path="",
+        a=Side(name=said),
+        b=Side(name=said),
+        note=note,
+        suspicion=suspicious,
+    )
+
+
+def file_names(tables: Sequence[Table]) -> list[list[str]]:
+    """Return what the files of each table are called; one whose rows fill several has several."""
+    names = Names()
+    taken: dict[int, list[str]] = {}
+    for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
+        parts = 1 if len(table.sheets) != 1 else -(-max(1, table.sheets[0].count) // MAX_ROWS)
+        suffixes = [f"_part{n + 1}.xlsx" for n in range(parts)] if parts > 1 else [".xlsx"]
+        taken[index] = [names.take(table.stem, suffix) for suffix in suffixes]
+    return [taken[index] for index in range(len(tables))]
+
+
+def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:
+    """Write each table; more rows than a sheet can hold are split over files.
+
+    Returns:
+        The files' names, in the tables' order.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    names = file_names(tables)
+    # The blank workbook of many sheets, the summary's, is the last that is made.
+    in_turn = sorted(zip(tables, names), key=lambda item: len(item[0].sheets))
+    expect((outlines_of(table.sheets) for table, _ in in_turn), no_others=True)
+    for table, own in in_turn:
+        for part, name in enumerate(own):
+            start = part * MAX_ROWS
+            sheets = [sheet.part(start, start + MAX_ROWS) for sheet in table.sheets]
+            write_xlsx(output / name, sheets)
+    return [name for own in names for name in own]
+
+
+def _sheet_name(name: str) -> str:
+    """Return what a sheet may be called: Excel allows 31 characters, and not all of them."""
+    allowed = _NOT_IN_SHEET_NAMES.sub("_", clean(name))[:_LONGEST_SHEET_NAME].strip("'")
+    return allowed or _KEY_SHEET
+
+
+def _sheet(
+    name: str,
+    columns: Sequence[Column],
+    findings: Callable[[], Iterable[Finding]],
+    count: int,
+    *,
+    frozen: int,
+) -> Sheet:
+    shown = [show for _, show in columns]
+
+    def rows() -> Iterator[Row]:
+        for finding in findings():
+            yield colour_of_finding(finding), [show(finding) for show in shown]
+
+    return Sheet(
+        name=_sheet_name(name),
+        header=tuple(header for header, _ in columns),
+        rows=rows,
+        count=count,
+        widths=tuple(_width(header) for header, _ in columns),
+        frozen=frozen,
+    )
+
+
+def _width(header: str) -> int:
+    if header.endswith("Name"):
+        return _NAME_WIDTH
+    if header.startswith("text"):
+        return _TEXT_WIDTH
+    return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))

@@ -1,0 +1,1 @@
+"""Arrays and JSON as files that appear whole or not at all."""

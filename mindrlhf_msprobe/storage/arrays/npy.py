@@ -1,0 +1,213 @@
+"""Arrays as .npy files: no pickle, sizes checked before anything is read.
+
+bfloat16 has no .npy form of its own, so it is stored as float32 (exact: every bfloat16 is a
+float32); the dtype by which it was recorded stands in the leaf beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import mmap
+import os
+import stat
+import struct
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
+
+BFLOAT16 = "BFloat16"
+
+
+class ArrayFileError(Exception):
+    """An .npy file that cannot be used; the message says why."""
+
+
+def bfloat16_bits_to_float32(bits: np.ndarray) -> np.ndarray:
+    """Return the float32 values of bfloat16 given as uint16 bits; exact, any shape."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def float32_to_bfloat16_bits(values: np.ndarray) -> np.ndarray:
+    """Return float32 values rounded to the nearest bfloat16, ties to even, as uint16 bits."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
+    quiet = ((bits >> 16) | 0x40).astype(np.uint16)  # rounding up could turn a NaN into infinity
+    return np.where(np.isnan(values), quiet, rounded)
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: np.dtype) -> str:
+    """Return MindSpore's name of a numpy dtype, e.g. `Float32`, `UInt8`, `Bool`."""
+    name = dtype.name
+    return "UInt" + name[4:] if name.startswith("uint") else name.capitalize()
+
+
+def save_npy(path: Path, array: np.ndarray) -> int:
+    """Write `array` as a .npy file, whole or not at all; return the file's size in bytes.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: the dtype holds Python objects, which are never pickled.
+    """
+    array = np.asarray(array)
+    if array.dtype.hasobject:
+        raise ValueError(f"dtype {array.dtype} holds Python objects, which are never pickled")
+    header = npy_header(array.dtype, array.shape)
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return write_atomic(path, [header, content.data])
+
+
+@lru_cache(maxsize=1024)
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the bytes that stand before the elements of a C-ordered array in a .npy file."""
+    stream = io.BytesIO()
+    content = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(stream, content)
+    return stream.getvalue()
+
+
+def open_npy(path: str | Path) -> np.ndarray:
+    """Map a .npy file into memory, read-only; a small one is read at once.
+
+    Raises:
+        ArrayFileError: it is missing, unreadable, not .npy, holds pickled objects, or is shorter
+            than its header says.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for ever.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise ArrayFileError("the file is missing") from None
+    except OSError as error:
+        raise ArrayFileError(f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a name that no file can have
+        raise ArrayFileError(f"cannot be read: {error}") from None
+    try:
+        return _open_array(file)
+    except OSError as error:
+        raise ArrayFileError(f"cannot be read: {error.strerror or error}") from None
+    finally:
+        os.close(file)
+
+
+def _open_array(file: int) -> np.ndarray:
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        raise ArrayFileError("is not a regular file")
+    head = os.read(file, _HEAD)
+    offset = _header_end(head)
+    if offset > len(head):  # a long header, or the claim of one
+        head += os.read(file, min(offset, _LONGEST_HEADER) - len(head))
+    # Only the header is handed to numpy's parser: never more than it can be, whatever it claims.
+    shape, fortran, dtype = _parse_header(head[:offset])
+    count = math.prod(shape)
+    expected, present = count * dtype.itemsize, status.st_size - offset
+    if expected > bounds.TENSOR:
+        raise ArrayFileError(
+            f"holds {expected} bytes of data, more than the {bounds.in_bytes(bounds.TENSOR)} that "
+            f"are read"
+        )
+    if present < expected:
+        raise ArrayFileError(
+            f"is cut short: its header promises {expected} bytes of data, {present} are there"
+        )
+    try:
+        if expected == 0:
+            return np.empty(shape, dtype)
+        small = offset + expected <= len(head)
+        data = head if small else _Mapped(file, offset + expected, access=mmap.ACCESS_READ)
+        array = np.frombuffer(data, dtype, count, offset)
+        return array.reshape(shape, order="F" if fortran else "C")
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
+        raise ArrayFileError(f"cannot be mapped as shape {list(shape)}: {error}") from None
+
+
+class _Mapped(mmap.mmap):
+    """A file mapped by open_npy: shared and read-only, so that its pages can be had again."""
+
+
+def give_back(array: np.ndarray) -> None:
+    """Take the pages of a file that open_npy mapped out of this process's memory.
+
+    They are mapped again where they are read again, from the page cache as long as they are there.
+    Nothing happens to any other array.
+    """
+    file = _mapping(array)
+    if file is not None and _DONTNEED is not None:
+        with contextlib.suppress(OSError):
+            file.madvise(_DONTNEED)
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Tell whether an array is a file that open_npy mapped, or a part of it, and no copy."""
+    return _mapping(array) is not None
+
+
+def _mapping(array: np.ndarray) -> _Mapped | None:
+    held: Any = array
+    while isinstance(held, np.ndarray):
+        held = held.base
+    if isinstance(held, memoryview):
+        held = held.obj
+    return held if isinstance(held, _Mapped) else None
+
+
+_DONTNEED = getattr(mmap, "MADV_DONTNEED", None) if hasattr(mmap.mmap, "madvise") else None
+
+
+def _header_end(head: bytes) -> int:
+    """Return how long the header says it is, its magic included."""
+    if head[:6] != _MAGIC:
+        raise ArrayFileError("has no valid .npy header: it does not begin as one")
+    version = tuple(head[6:8])
+    if version not in _LENGTHS:
+        raise ArrayFileError(
+            f"has .npy format version {'.'.join(map(str, version))}, expected 1.0 or 2.0"
+        )
+    length = _LENGTHS[version]
+    end = 8 + length.size
+    if len(head) < end:
+        raise ArrayFileError("has no valid .npy header: it is cut short")
+    return end + int(length.unpack(head[8:end])[0])
+
+
+_MAGIC = b"\x93NUMPY"
+_LENGTHS = {(1, 0): struct.Struct("<H"), (2, 0): struct.Struct("<I")}
+_KINDS = "biufcSU"  # numbers and texts: what tensors and key data are made of
+_HEAD = 1 << 12  # bytes read at once
+_LONGEST_HEADER = 8 + 4 + (1 << 16)
+
+
+@lru_cache(maxsize=4096)  # the same few shapes and dtypes come again and again
+def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    stream = io.BytesIO(head)
+    try:
+        if npy.read_magic(stream) == (1, 0):
+            header = npy.read_array_header_1_0(stream)
+        else:
+            header = npy.read_array_header_2_0(stream)
+    except Exception as error:  # numpy parses the header as Python, which fails in many ways
+        raise ArrayFileError(f"has no valid .npy header: {shortened(error)}") from None
+    shape, fortran, dtype = header
+    if not (
+        isinstance(shape, tuple)
+        and len(shape) <= bounds.DIMENSIONS
+        and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
+    ):
+        raise ArrayFileError(f"claims the shape {shortened(shape)}")
+    if dtype.kind not in _KINDS or dtype.itemsize == 0:
+        objects = dtype.hasobject
+        held = "pickled Python objects" if objects else f"the dtype {shortened(dtype)}"
+        raise ArrayFileError(
+            f"holds {held}, which are never loaded" if objects else f"holds {held}"
+        )
+    return shape, bool(fortran), dtype

@@ -1,0 +1,1 @@
+"""Who may write into a run's directory, and what of it is whose."""

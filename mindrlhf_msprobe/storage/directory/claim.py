@@ -1,0 +1,328 @@
+"""Who may write into a run's directory, and what of an earlier run goes before."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.errors import InUseError, RunError
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.atomic import is_temporary_of_ours, reserve_of
+from mindrlhf_msprobe.storage.directory.graph_files import sweep_folders
+from mindrlhf_msprobe.storage.directory.job import RankLock, process_started, world_of
+from mindrlhf_msprobe.storage.directory.removal import (
+    Removal,
+    is_journal,
+    is_removable,
+    was_recorded,
+)
+
+_SHOWN = 3  # files that are named
+_ADVICE = (
+    "Give another dump_path, or set existing: resume to continue that run, or existing: "
+    "overwrite to replace it."
+)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read one manifest.
+
+    Raises:
+        RunError: it cannot be read, leaves the run's directory, or is not a manifest.
+    """
+    try:
+        return load_manifest(path)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} {layout.why_unread(error)}.") from None
+
+
+def load_manifest(path: Path) -> dict[str, Any]:
+    """Read one manifest, for callers that say themselves which one could not be read.
+
+    Raises:
+        OSError, ValueError: as `layout.read_json` does, or it is not a manifest.
+    """
+    content = layout.read_json(path.parent, path)
+    if not isinstance(content, dict):
+        raise ValueError("is not a manifest: expected a JSON object")
+    return content
+
+
+def own_manifest(root: Path, rank: int) -> dict[str, Any] | None:
+    """Return what an earlier attempt at this rank noted, or None."""
+    path = root / layout.manifest_name(rank)
+    return read_manifest(path) if path.is_file() else None
+
+
+def resumed_manifest(root: Path, rank: int, first_step: int) -> dict[str, Any] | None:
+    """Return what an earlier attempt at this rank noted; None where there was none.
+
+    Args:
+        first_step: the step from which on a run without a manifest would be recorded.
+
+    Raises:
+        RunError: what stands in the manifest's place is not one of this package, or there is none
+            and dumps of this rank stand where this run would record.
+    """
+    path = root / layout.manifest_name(rank)
+    if os.path.lexists(path):
+        found = read_manifest(path)
+        if not _is_ours(path):
+            raise RunError(
+                f"{path} is not a manifest of this package, so there is no run to resume. Move it "
+                f"away, or give another dump_path."
+            )
+        return found
+    steps: dict[bool, set[int]] = {True: set(), False: set()}  # of this package, or of another tool
+    for step_dir in layout.step_directories(root):
+        number = layout.step_number(step_dir.name)
+        directory = layout.rank_directories(step_dir).get(rank)
+        if number is not None and directory is not None and was_recorded(root, directory):
+            steps[is_removable(root, directory)].add(number)
+    last = max(steps[True] | steps[False], default=-1)
+    if last < first_step:
+        return None
+    what = f"dump_path {root} holds dumps of rank {rank} up to step {last}"
+    if not steps[True]:
+        raise RunError(
+            f"{what}. They are of another tool, so there is no run to resume, and existing: "
+            f"overwrite does not remove them. Give another dump_path, or move them away."
+        )
+    replaced = "what was recorded"
+    if steps[False]:
+        replaced = f"what a {layout.JOURNAL_FILE} names; dumps of another tool stay"
+    raise RunError(
+        f"{what}, but not their {path.name}, so there is no run to resume. Bring {path.name} back, "
+        f"give another dump_path, or set existing: overwrite to replace {replaced}."
+    )
+
+
+def being_written(root: Path, lock: RankLock) -> str:
+    """Say that another process holds the lock of a rank."""
+    return (
+        f"dump_path {root} is being written by a job that still runs ({lock.holder_in_words()}, as "
+        f"rank {lock.rank}). Give this job another dump_path, or start it when that one has ended. "
+        f"If both are of one job, each must know its rank when its probe starts: set RANK_ID, or "
+        f"call mindspore.communication.init() before."
+    )
+
+
+def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
+    """Refuse a directory that holds an earlier run, another job's, or another tool's dumps.
+
+    Raises:
+        RunError: it does.
+    """
+    own = root / layout.manifest_name(rank)
+    if own.is_file():
+        try:
+            started = read_manifest(own)["attempts"][-1]["started"]
+        except (RunError, KeyError, IndexError, TypeError):
+            started = "at an unknown time"
+        raise RunError(f"dump_path {root} already holds a run, started {started}. {_ADVICE}")
+    if refuse_other_job(root, rank, world, "refuse"):
+        return
+    if not layout.has_dumps(root):
+        return
+    if _has_journal(root):
+        raise RunError(
+            f"dump_path {root} already holds a run without its {layout.RUN_FILE}. Give another "
+            f"dump_path, or set existing: overwrite to replace what a journal of it names."
+        )
+    raise RunError(
+        f"dump_path {root} already holds dumps of another tool, or key data without their "
+        f"{layout.RUN_FILE}, and existing: overwrite removes nothing of another tool. Give another "
+        f"dump_path, or move them away."
+    )
+
+
+def _has_journal(root: Path) -> bool:
+    """Tell whether any of the dumps in `root` is this package's."""
+    return any(
+        is_journal(path / layout.JOURNAL_FILE)
+        for step_dir in layout.step_directories(root)
+        for path in layout.rank_directories(step_dir).values()
+    )
+
+
+def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str) -> bool:
+    """Tell whether other ranks record here, those of this job.
+
+    Raises:
+        RunError: a rank of another job records here now; with `refuse`, also if one did.
+    """
+    others = [path for path in layout.manifests(root) if layout.manifest_rank(path) != rank]
+    for path in others:
+        lock = RankLock(root, layout.manifest_rank(path))
+        running = lock.held_elsewhere()
+        try:
+            theirs = read_manifest(path)
+        except RunError:
+            if existing == "refuse" and not running:
+                raise
+            theirs = {}
+        if running:
+            theirs = _as_it_runs(theirs, lock.holder())
+        why = _another_job(theirs, world, running)
+        if why and running:
+            raise InUseError(
+                f"dump_path {root} is being written by another job that still runs "
+                f"({lock.holder_in_words()}, as rank {lock.rank}; {path.name} says {why}). Give "
+                f"this job another dump_path, or start it when that one has ended."
+            )
+        if why and existing == "refuse":
+            raise RunError(
+                f"dump_path {root} already holds the run of another job ({path.name} says {why}). "
+                f"{_ADVICE}"
+            )
+    return bool(others)
+
+
+def _as_it_runs(manifest: dict[str, Any], holder: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of the process that holds a rank's lock.
+
+    It has the lock before it has written its manifest; until then an earlier run's may stand there.
+    """
+    try:
+        own = manifest["attempts"][-1]["pid"] == holder["pid"]
+        own = own and manifest["world"]["host"] == holder["host"]
+    except (KeyError, IndexError, TypeError):
+        own = False
+    return manifest if own else {"world": holder.get("world")}
+
+
+def _another_job(theirs: dict[str, Any], world: dict[str, Any], running: bool) -> str:
+    """Return how a manifest shows that it is of another job; empty if it does not.
+
+    Ranks of one job wait for each other, so none has ended a step before another was even started.
+    Ranks that nothing connects may be run one after the other.
+    """
+    of = theirs.get("world")
+    if of is None and running:  # it is about to say
+        return ""
+    if not isinstance(of, dict) or any(of.get(key) != value for key, value in world.items()):
+        shown = {key: of.get(key) for key in world} if isinstance(of, dict) else of
+        return f"{shown}; this job is {world}"
+    try:
+        attempt = theirs["attempts"][-1]
+        started = datetime.datetime.fromisoformat(attempt["started"]).timestamp()
+        worked = attempt["first_step"] is not None or attempt["state"] != "running"
+    except (KeyError, IndexError, TypeError, ValueError):
+        return ""
+    if worked and (running or world["scheduler"]) and started < int(process_started()):
+        return f"{attempt['state']}, started {attempt['started']}, before this process"
+    return ""
+
+
+def refuse_links(root: Path, phases: Collection[str]) -> None:
+    """Refuse a directory in which a link stands where a phase or key data would be written.
+
+    Raises:
+        RunError: one does. What it leads to may be another run's, or not a run's at all.
+    """
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        wanted = path.name in phases or path.name == layout.KEY_DATA_DIR or layout.is_step(path)
+        links = [path] if wanted and path.is_symlink() else []
+        if wanted and not links and path.is_dir():
+            with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
+                links = [below for below in sorted(path.iterdir()) if below.is_symlink()]
+        if links:
+            raise RunError(
+                f"dump_path {root}: {links[0].relative_to(root)} is a symbolic link, and links in "
+                f"a run are not followed: what it leads to would be mixed with this run. Remove "
+                f"the link, or give a dump_path on the disk that it leads to."
+            )
+
+
+def remove_rank(root: Path, rank: int, world_size: int) -> list[str]:
+    """Remove what this rank recorded here before; rank 0 also removes ranks beyond the world.
+
+    Returns:
+        as `remove_dumps`.
+
+    Raises:
+        RunError: what stands in the manifest's place is not a manifest of this package.
+    """
+    manifests = [root / layout.manifest_name(rank)]
+    if rank == 0:
+        beyond = (p for p in layout.manifests(root) if layout.manifest_rank(p) >= world_size)
+        manifests += [path for path in beyond if path not in manifests]
+    ours = [path for path in manifests if os.path.lexists(path) and _is_ours(path)]
+    if manifests[0] not in ours and os.path.lexists(manifests[0]):
+        raise RunError(
+            f"{manifests[0]} is not a manifest of this package, so it is not removed. Move it "
+            f"away, or give another dump_path."
+        )
+    had_run = any(map(_is_ours, layout.manifests(root)))
+    left = remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
+    for path in ours:
+        path.unlink(missing_ok=True)
+    configurations = root / layout.CONFIGURATIONS_FILE
+    if rank == 0 and had_run and configurations.is_file() and not configurations.is_symlink():
+        configurations.unlink(missing_ok=True)
+    return left
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a file is a manifest of this package."""
+    try:
+        content = load_manifest(path)
+    except (OSError, ValueError):
+        return False
+    return not path.is_symlink() and {"schema", "attempts", "world"} <= content.keys()
+
+
+def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
+    """Remove what was recorded of the (step, rank) that are wanted, and what is empty then.
+
+    Files that no journal of this package names stay, and are mentioned.
+
+    Returns:
+        the directories, below `root`, of those (step, rank) in which something stays.
+    """
+    removal = Removal()
+    left: list[str] = []
+    for step_dir in layout.step_directories(root):
+        step = layout.step_number(step_dir.name)
+        top = root / step_dir.relative_to(root).parts[0]
+        if top != step_dir and layout.manifests(top):  # another run's
+            continue
+        with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
+            for rank, path in layout.rank_directories(step_dir).items():
+                if step is None or not wanted(step, rank):
+                    continue
+                if path.name == f"rank{rank}":
+                    removal.remove(root, path)
+                if path.exists():
+                    left.append(str(path.relative_to(root)))
+        for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
+            with suppress(FileNotFoundError):
+                if parent != root and parent.is_dir() and not any(parent.iterdir()):
+                    parent.rmdir()
+    if removal.left:
+        shown = ", ".join(str(path.relative_to(root)) for path in removal.left[:_SHOWN])
+        more = f" and {len(removal.left) - _SHOWN} more" if len(removal.left) > _SHOWN else ""
+        logger.warning(
+            "dump_path %s holds what no run recorded there: %s%s. It is left as it is.",
+            root,
+            shown,
+            more,
+        )
+    return left
+
+
+def sweep(root: Path, rank: int) -> None:
+    """Remove what a killed attempt was writing beside the manifest of this rank, and its graphs."""
+    manifest = root / layout.manifest_name(rank)
+    for path in root.glob(f".{manifest.name}.*"):
+        known = path == reserve_of(manifest) or (
+            is_temporary_of_ours(path.name) and path.name.startswith(f".{manifest.name}.")
+        )
+        if known and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
+    sweep_folders(root, rank, world_of()["size"])

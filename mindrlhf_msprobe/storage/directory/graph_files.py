@@ -1,0 +1,121 @@
+"""The files that compiled graphs write until they are read: their folder in a run, and their names.
+
+`.msprobe_graph.rank<R>/<kind>.<probe>_<dtype>_<n>.npy`: TensorDump appends the dtype and a number
+that counts up over all files of a process. The folder is there while its rank is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
+
+#: Told by `mindspore.ops.DumpGradient`, between the probe and the dtype: in, out.
+_FILE = re.compile(
+    r"(?P<kind>[a-z_]{1,32})\.(?P<probe>[0-9]{1,18})"
+    r"(?:_(?:in|out))?_[a-z0-9]{1,16}_(?P<order>[0-9]{1,18})\.npy"
+)
+_FOLDER = re.compile(r"\.msprobe_graph\.rank([0-9]{1,18})")
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+class GraphFile(NamedTuple):
+    """One file that a graph has written, or is writing.
+
+    Attributes:
+        kind: what it stands for, e.g. `tensor` or `gradient`.
+        probe: the number of the probe that wrote it.
+        order: its place among all files of the process.
+        size: bytes.
+        closed: whether it is not writable: TensorDump takes that away once a file is whole.
+        changed: when it was written into last, in seconds since 1970.
+    """
+
+    kind: str
+    probe: int
+    order: int
+    path: Path
+    size: int
+    closed: bool
+    changed: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of it is missing: it has the size its header says."""
+        try:
+            open_npy(self.path)
+        except (ArrayFileError, OSError, ValueError):
+            return False
+        return True
+
+
+def folder_of(root: Path, rank: int) -> Path:
+    """Return the folder into which the graphs of one rank write."""
+    return root / f".msprobe_graph.rank{rank}"
+
+
+def newest_in(folder: Path) -> int:
+    """Return the number of the file in a folder that was written last; -1 where none lies there."""
+    return max((int(match["order"]) for _, match in _named(folder)), default=-1)
+
+
+def _named(folder: Path) -> Iterator[tuple[os.DirEntry[str], re.Match[str]]]:
+    try:
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            match = _FILE.fullmatch(entry.name)
+            if match is not None:
+                yield entry, match
+
+
+def files_in(folder: Path, first: int = 0, last: int | None = None) -> Iterator[GraphFile]:
+    """Yield the files of graphs in a folder, in any order; what is named otherwise is not ours.
+
+    Args:
+        first, last: the numbers between which they lie.
+    """
+    for entry, match in _named(folder):
+        order = int(match["order"])
+        if order >= first and (last is None or order <= last):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # removed since it was listed
+                continue
+            if stat.S_ISREG(status.st_mode):
+                closed = not status.st_mode & _WRITABLE
+                kind, probe = match["kind"], int(match["probe"])
+                path, size, changed = Path(entry.path), status.st_size, status.st_mtime
+                yield GraphFile(kind, probe, order, path, size, closed, changed)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what graphs wrote into a folder, and the folder where nothing else lies in it.
+
+    A symbolic link in its place is left, and what it leads to.
+    """
+    if folder.is_symlink():
+        return
+    with suppress(OSError):
+        for file in files_in(folder):
+            file.path.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def sweep_folders(root: Path, rank: int, world_size: int) -> None:
+    """Remove what a killed attempt at a rank left; for rank 0 also at ranks beyond the world."""
+    with suppress(OSError):
+        for path in root.glob(".msprobe_graph.rank*"):
+            match = _FOLDER.fullmatch(path.name)
+            if match is not None:
+                of = int(match[1])
+                if of == rank or (rank == 0 and of >= world_size):
+                    remove_folder(path)

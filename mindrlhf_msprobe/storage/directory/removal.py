@@ -1,0 +1,214 @@
+"""Removing what an earlier run recorded: files that its journals name, and nothing else.
+
+A directory goes when it is empty then. Whatever else lies there is somebody's own: it is left, and
+remembered, so that it can be mentioned.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.atomic import is_temporary_of_ours
+
+_DATA_NAME = re.compile(rb'"data_name": "([A-Za-z0-9_.:-]+)"')
+_OF_MSPROBE = (layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE)
+
+
+class Removal:
+    """What was removed of a run, and what was left because no journal of it names it.
+
+    Attributes:
+        left: files and directories that stand where the run was.
+    """
+
+    def __init__(self) -> None:
+        self.left: list[Path] = []
+
+    def remove(self, root: Path, directory: Path) -> None:
+        """Remove what was recorded into one rank's directory of a step, of a phase or a key.
+
+        Raises:
+            OSError: something that was recorded cannot be removed.
+        """
+        key = _key_of(root, directory)
+        if not _is_directory(directory):
+            return
+        if key is None:
+            self._remove_phase(directory)
+        else:
+            for name in _names(directory):
+                path = directory / name
+                if _is_directory(path):
+                    self._remove_save(path, key)
+            remove_save(directory, key)
+        self._remove_if_empty(directory)
+
+    def _remove_phase(self, directory: Path) -> None:
+        journal = directory / layout.JOURNAL_FILE
+        tensors = directory / layout.TENSOR_DIR
+        listed = _names_in(directory / layout.TENSOR_LIST)
+        if is_journal(journal):
+            if _is_directory(tensors):
+                listed |= _tensors_in(journal)
+            self._unlink(directory, [*_OF_MSPROBE, layout.JOURNAL_FILE])
+        if _is_directory(tensors):
+            self._unlink(tensors, listed)
+            self._remove_if_empty(tensors)
+        self._unlink(directory, [layout.TENSOR_LIST])
+
+    def _remove_save(self, directory: Path, key: str) -> None:
+        if is_temporary_of_ours(directory.name):
+            self._unlink(directory, _names(directory))
+        elif layout.micro_step_number(directory.name) is not None:
+            remove_save(directory, key)
+        self._remove_if_empty(directory)
+
+    def _unlink(self, directory: Path, names: Iterable[str]) -> None:
+        _unlink(directory, names)
+
+    def _remove_if_empty(self, directory: Path) -> None:
+        """Remove a directory with nothing but temporary files of ours in it; else note the rest."""
+        names = _names(directory)
+        self._unlink(directory, [name for name in names if is_temporary_of_ours(name)])
+        rest = _names(directory)
+        if not rest:
+            with suppress(FileNotFoundError):
+                directory.rmdir()
+        known = {path.name for path in self.left if path.parent == directory}
+        below = {path.parent.name for path in self.left if path.parent.parent == directory}
+        self.left += [directory / name for name in rest if name not in known | below]
+
+
+def remove_save(directory: Path, key: str) -> None:
+    """Remove what this package saved under a key into a directory; the JSON first.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    description = layout.file_name(key, ".json")
+    if (listed := _files_of(directory / description)) is not None:
+        _unlink(directory, [description, *listed])
+
+
+def _unlink(directory: Path, names: Iterable[str]) -> None:
+    for name in names:
+        path = directory / name
+        if _is_file(path):
+            path.unlink(missing_ok=True)
+
+
+def was_recorded(root: Path, directory: Path) -> bool:
+    """Tell whether one rank's directory of a step, of a phase or a key, holds what was recorded."""
+    key = _key_of(root, directory)
+    if key is None:
+        return is_journal(directory / layout.JOURNAL_FILE) or _is_file(directory / layout.DUMP_FILE)
+    description = layout.file_name(key, ".json")
+    if _files_of(directory / description) is not None:
+        return True
+    return any(_files_of(directory / name / description) is not None for name in _names(directory))
+
+
+def is_removable(root: Path, directory: Path) -> bool:
+    """Tell whether `Removal` knows what of a directory that was recorded is this package's."""
+    return _key_of(root, directory) is not None or is_journal(directory / layout.JOURNAL_FILE)
+
+
+def is_journal(path: Path) -> bool:
+    """Tell whether a file is a journal of this package, as far as it was written."""
+    if not _is_file(path):
+        return False
+    with open(path, "rb") as file:
+        line = file.readline(1 << 20)
+    if not line:
+        return True
+    found = re.match(rb'\{"entry": "[^"]*", "seq": -?[0-9]+', line)
+    if found is not None:
+        return True
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(content, dict) and {"entry", "seq"} <= content.keys()
+
+
+def _key_of(root: Path, directory: Path) -> str | None:
+    """Return the key whose rank directory this is, None for a phase's."""
+    parts = directory.relative_to(root).parts
+    return parts[1] if len(parts) == 4 and parts[0] == layout.KEY_DATA_DIR else None
+
+
+def _tensors_in(journal: Path) -> set[str]:
+    with open(journal, "rb") as file:
+        return {name.decode() for line in file for name in _DATA_NAME.findall(line)}
+
+
+def _names_in(listing: Path) -> set[str]:
+    """Return the names a list of tensors holds: plain ones, which lead nowhere else."""
+    if not _is_file(listing):
+        return set()
+    lines = listing.read_bytes().decode("utf-8", errors="replace").splitlines()
+    return {line for line in lines if re.fullmatch(r"[A-Za-z0-9_.:-]+\.npy", line)}
+
+
+def _files_of(description: Path) -> set[str] | None:
+    """Return the files beside the JSON of a save; None if it is not this package's."""
+    if not _is_file(description):
+        return None
+    try:
+        content: Any = json.loads(description.read_bytes())
+        if not isinstance(content, dict) or "seq" not in content:
+            return None
+        arrays = {name for name, _ in files_in(content.get("data")) if os.sep not in name}
+        return arrays | (
+            {f"{name[:-4]}.json" for name in arrays} if content.get("numbered") is True else set()
+        )
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def files_in(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (file name, leaf) for what a structure of leaves says lies beside it."""
+    if isinstance(content, dict):
+        name = content.get("data_name")
+        if isinstance(name, str):
+            yield name, content
+        content = list(content.values())
+    if isinstance(content, list):
+        for item in content:
+            yield from files_in(item)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:  # another rank, which begins too, may have removed it
+        return []
+
+
+def _is_file(path: Path) -> bool:
+    return _mode_is(path, stat.S_ISREG)
+
+
+def _is_directory(path: Path) -> bool:
+    return _mode_is(path, stat.S_ISDIR)
+
+
+def _mode_is(path: Path, kind: Any) -> bool:
+    """Tell what stands at a path itself: a symbolic link is neither a file nor a directory."""
+    try:
+        return bool(kind(os.lstat(path).st_mode))
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a null character
+        return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # nothing can stand there
+            return False
+        raise

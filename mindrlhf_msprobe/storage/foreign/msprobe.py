@@ -1,0 +1,216 @@
+"""msprobe's dump.json and construct.json as journal lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.phases import phase_order
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+
+_UNNUMBERED = f".{PARAMETERS_GRAD}"
+_AFTER_SPACE = tuple("-+=%@")
+_PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
+
+
+@dataclass(frozen=True)
+class Dump:
+    """One dump, read.
+
+    Attributes:
+        lines: its entries as journal lines.
+        unreadable: the files beside dump.json that are there and cannot be read, each with why.
+    """
+
+    lines: list[dict[str, Any]]
+    unreadable: list[tuple[Path, str]]
+
+
+def read_dump(root: Path, directory: Path, position: int) -> Dump:
+    """Read a dump's entries as journal lines, with the places in time msprobe does not record.
+
+    construct.json names each entry's container and lists entries as they began; what it lacks
+    (parameters_grad) stands where dump.json has it. msprobe before 26 gives a cell's
+    parameters_grad no number and lists it behind the cell's forward entry, before it is filled: it
+    is numbered 0, as later versions do, and stands behind the cell's last backward entry.
+
+    Args:
+        root: the run's directory, which no file may leave.
+        directory: holds dump.json.
+        position: the phase's usual position in a step, because phases carry no time either.
+
+    Raises:
+        ValueError: dump.json cannot be read or is not one; the message names it.
+    """
+    try:
+        data = _read_object(root, directory / layout.DUMP_FILE).get("data")
+    except FileNotFoundError:
+        raise ValueError(f"{layout.DUMP_FILE} is missing") from None
+    if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
+        raise ValueError(f"{layout.DUMP_FILE} has no entries under 'data'")
+    construct, stacks, unreadable = _beside(root, directory)
+    parents = {
+        name: parent if isinstance(parent, str) and parent in data else None
+        for name, raw in construct.items()
+        if name in data
+        for parent in [raw[0] if isinstance(raw, list) and raw else raw]
+    }
+    data = _numbered(data)
+    start, end = _places(list(data), parents)
+    base = position * _PHASE_SPAN
+    lines = [
+        {
+            **({PARAMETERS_GRAD: values} if f"{_UNNUMBERED}." in f"{name}." else values),
+            "entry": name,
+            "seq": base + start[name],
+            "end": base + end[name],
+            "parent": parents.get(name),
+            "frames": stacks.get(name, []),
+        }
+        for name, values in data.items()
+    ]
+    return Dump(lines, unreadable)
+
+
+def in_usual_order(entry: Entry) -> Entry:
+    """Return an entry with a place in time among those of phases of which none is known."""
+    base = phase_order(entry.phase) * _PHASE_SPAN
+    end = None if entry.end is None else base + entry.end
+    return replace(entry, seq=base + entry.seq, end=end)
+
+
+def with_changed_texts(line: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of a dump.json of ours whose texts may be other ones marked as unreadable.
+
+    Before some texts stands a space there, which msprobe's tools need.
+    """
+    return {name: _marked(value) for name, value in line.items()}
+
+
+def _marked(content: Any) -> Any:
+    if isinstance(content, list):
+        return [*map(_marked, content)]
+    if not isinstance(content, dict):
+        return content
+    value = content.get("value")
+    if isinstance(value, str) and value[:1] == " " and value[1:2] in _AFTER_SPACE:
+        return {
+            **content,
+            "error": f"{layout.DUMP_FILE} does not say whether it begins with a space",
+        }
+    return {name: _marked(item) for name, item in content.items()}
+
+
+def _numbered(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a dump's entries with each unnumbered parameters_grad numbered and where it belongs.
+
+    That is behind the cell's last backward entry, at the end where it has none.
+    """
+    last_backward = {
+        name.rpartition(".backward.")[0]: name for name in data if ".backward." in name
+    }
+    late: dict[str | None, list[str]] = {}
+    for name in data:
+        if name.endswith(_UNNUMBERED) and f"{name}.0" not in data:
+            late.setdefault(last_backward.get(name.removesuffix(_UNNUMBERED)), []).append(name)
+    moved = {name for names in late.values() for name in names}
+    ordered = []
+    for name in data:
+        if name not in moved:
+            ordered += [name, *late.get(name, ())]
+    ordered += late.get(None, ())
+    return {f"{name}.0" if name in moved else name: data[name] for name in ordered}
+
+
+def _read_object(root: Path, path: Path) -> dict[str, Any]:
+    try:
+        content = layout.read_json(root, path, bounds.DATA)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path.name} {layout.why_unread(error)}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return content
+
+
+def _beside(
+    root: Path, directory: Path
+) -> tuple[dict[str, Any], dict[str, list[str]], list[tuple[Path, str]]]:
+    """Return construct.json and the call stacks as far as they are there, and what is unreadable.
+
+    msprobe does not write them for every dump.
+    """
+    construct: dict[str, Any] = {}
+    stacks: dict[str, list[str]] = {}
+    unreadable: list[tuple[Path, str]] = []
+    for name in (layout.CONSTRUCT_FILE, layout.STACK_FILE):
+        try:
+            content = _read_object(root, directory / name)
+            if name == layout.STACK_FILE:
+                stacks = _stacks(content)
+            else:
+                construct = content
+        except FileNotFoundError:
+            pass
+        except ValueError as error:
+            unreadable.append((directory / name, str(error).removeprefix(f"{name} ")))
+    return construct, stacks, unreadable
+
+
+def _stacks(content: dict[str, Any]) -> dict[str, list[str]]:
+    """Return entry → call stack of a stack.json.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found: dict[str, list[str]] = {}
+    for value in content.values():
+        names, frames = value if isinstance(value, list) and len(value) == 2 else (None, None)
+        if not (isinstance(names, list) and isinstance(frames, list)):
+            raise ValueError(f"{layout.STACK_FILE} has no pairs of entries and call stacks")
+        shown = [str(frame) for frame in frames[: bounds.FRAMES]]
+        found.update(dict.fromkeys((str(name) for name in names), shown))
+    return found
+
+
+def _places(
+    names: list[str], parents: dict[str, str | None]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return when each entry began and ended: a container around its children."""
+    children: dict[str | None, list[str]] = {}
+    for name, parent in parents.items():
+        children.setdefault(parent, []).append(name)
+    events: list[tuple[str, bool]] = []
+    seen: set[str] = set()
+
+    def visit(root: str) -> None:
+        pending = [(root, True)]
+        while pending:
+            name, begins = pending.pop()
+            events.append((name, begins))
+            if begins:
+                seen.add(name)
+                pending.append((name, False))
+                pending += [(c, True) for c in reversed(children.get(name, [])) if c not in seen]
+
+    for root in children.get(None, []):
+        visit(root)
+    after = {name: place for place, (name, begins) in enumerate(events) if not begins}
+    late: dict[int, list[str]] = {}
+    place = -1
+    for name in names:
+        place = after.get(name, place)
+        if name not in seen:
+            late.setdefault(place, []).append(name)
+    ordered = [(name, begins) for name in late.get(-1, []) for begins in (True, False)]
+    for place, event in enumerate(events):
+        ordered.append(event)
+        ordered += [(name, begins) for name in late.get(place, []) for begins in (True, False)]
+    start = {name: place for place, (name, begins) in enumerate(ordered) if begins}
+    end = {name: place for place, (name, begins) in enumerate(ordered) if not begins}
+    return start, end

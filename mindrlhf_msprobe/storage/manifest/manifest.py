@@ -1,0 +1,569 @@
+"""run.json: what a run is, and who may write into its directory."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.errors import InUseError, RunError
+from mindrlhf_msprobe.phases import phase_table
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.atomic import Reserve, dump_json, write_atomic
+from mindrlhf_msprobe.storage.directory import others
+from mindrlhf_msprobe.storage.directory.claim import (
+    being_written,
+    load_manifest,
+    refuse_links,
+    refuse_other_job,
+    refuse_other_run,
+    remove_dumps,
+    remove_rank,
+    resumed_manifest,
+    sweep,
+)
+from mindrlhf_msprobe.storage.directory.hold import Hold, HoldLostError, Loss
+from mindrlhf_msprobe.storage.directory.job import RankLock, world_of
+from mindrlhf_msprobe.storage.manifest import random_states, recorded
+from mindrlhf_msprobe.storage.manifest.ending import FAILED, FINISHED, RUNNING, Stop
+
+SCHEMA = 1
+TOOL = "mindrlhf_msprobe"
+
+#: Stands for a setting's value that could be a secret.
+WITHHELD = "<withheld: it could be a secret>"
+
+#: Stands in a reason of `coverage.graph_mode`: what is recorded of the cell has other dtypes.
+CASTS = "to_float casts them"
+
+#: When the settings of a manifest were taken.
+AT_START = "start"
+AT_FIRST_PHASE = "first_phase"
+
+#: What the watched networks and their optimizers are set to.
+NETWORK_SECTIONS = ("networks", "modes", "optimizers")
+#: What phases generate with, and from which step on.
+GENERATION = "generation"
+#: The states of random generators by step.
+RANDOM_STATES = "random_states"
+
+
+class Manifest:
+    """The manifest of one rank: claimed when the probe starts, rewritten when a step ends.
+
+    Its settings (versions, device, seeds, …) and its initial weights are those of the first
+    attempt at the run. A further attempt keeps them, and notes under its own entry in `attempts`
+    what is different for it. An attempt that entered no network and ended no step leaves nothing
+    to keep: the next one counts as the first.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        rank: int,
+        content: dict[str, Any],
+        hold: Hold,
+        *,
+        further: bool = False,
+    ) -> None:
+        self._path = root / layout.manifest_name(rank)
+        self._hold = hold
+        self.content = content
+        self._further = further
+        self._written: tuple[int, ...] | None = None  # which file was written last
+        self._states_before: dict[str, Any] = {}  # of random generators, in earlier attempts
+        self._reserve = Reserve(self._path)
+        # Thousands of fingerprints that change once, in a file that is written at every step, and
+        # thousands of attributes: (id of the part) → the part, encoded.
+        self._encoded_once: dict[int, tuple[Any, bytes]] = {}
+
+    @property
+    def lost(self) -> Loss | None:
+        """How the directory was lost since it was claimed, as far as that was noticed."""
+        return self._hold.lost
+
+    def check(self) -> None:
+        """Return if the directory, and the manifest in it, are still those of this run.
+
+        Raises:
+            HoldLostError: one is not.
+        """
+        self._hold.check()
+        if (found := _fingerprint(self._path)) != self._written and self._written is not None:
+            if found is None and not os.path.lexists(self._path):
+                self._hold.lose(Loss.MANIFEST_GONE)
+            if not self._is_of_this_run():
+                self._hold.lose(Loss.MANIFEST_REPLACED)
+            self._written = found  # not to be read again
+
+    def _is_of_this_run(self) -> bool:
+        """Tell whether what stands in the manifest's place is of this run and this attempt.
+
+        It may have been edited, or be an older state that was brought back.
+        """
+        try:
+            found = load_manifest(self._path)
+            attempts = found["attempts"]
+            own = found["run_id"] == self.content["run_id"]
+            return own and len(attempts) <= len(self.content["attempts"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    @property
+    def attempt(self) -> dict[str, Any]:
+        """The attempt that is running now."""
+        return self.content["attempts"][-1]
+
+    def save(self) -> None:
+        """Write the manifest, whole or not at all, also where the disk has become full.
+
+        Raises:
+            HoldLostError: its directory, or what stands in its place, is no longer of this run.
+        """
+        self.check()
+        self._save()
+
+    def _save(self) -> None:
+        content = self._content()
+        try:
+            write_atomic(self._path, [content])
+        except OSError as error:
+            if not self._reserve.write(self._path, content, error):
+                raise
+        self._reserve.keep(len(content))
+        self._written = _fingerprint(self._path)
+
+    def close(self, stop: Stop | None = None) -> None:
+        """Write the manifest for the last time; `stop` says how a run ended that did not finish.
+
+        One that lost its directory has failed. Only where nothing but the lock's file was removed,
+        and nobody came in between, can its manifest still say so.
+        """
+        with suppress(HoldLostError):
+            self.check()
+        ours = self._hold.lost is None
+        state = FINISHED if stop is None else stop.state
+        if not ours:
+            state = FAILED
+            stop = stop or self._stop_of_loss()
+            try:
+                ours = self._hold.retake() and _fingerprint(self._path) == self._written
+            except OSError:
+                ours = False
+        self.content["state"] = self.attempt["state"] = state
+        if stop is not None:
+            self.content["stopped"] = self.attempt["stopped"] = stop.to_json()
+        try:
+            if ours:
+                self._save()
+        finally:
+            if ours:
+                self._reserve.drop()
+            self._hold.release()
+
+    def _stop_of_loss(self) -> Stop:
+        done = self.attempt["last_completed_step"]
+        step = (self.attempt.get("begins_with") or 0) if done is None else done + 1
+        return Stop(FAILED, step, None, None, f"{HoldLostError.kind} ({self._hold.lost})")
+
+    def _content(self) -> bytes:
+        attempts = [
+            # What another hand wrote into an earlier attempt is kept as it is.
+            self._encoded(attempt, depth=2) if isinstance(attempt, dict) else dump_json(attempt)
+            for attempt in self.content["attempts"]
+        ]
+        joined = b"[\n  " + b",\n  ".join(attempts) + b"\n ]"
+        return self._encoded(self.content, attempts=joined) + b"\n"
+
+    def _encoded(
+        self, content: Mapping[str, Any], *, depth: int = 0, attempts: bytes | None = None
+    ) -> bytes:
+        """Return a part of the manifest as JSON; its initial weights are encoded only once."""
+        break_ = b"\n" + b" " * depth
+        members = []
+        for name, value in content.items():
+            if name == "attempts" and attempts is not None:
+                encoded = attempts
+            elif name == "initial_weights":
+                encoded = self._encoded_weights(value)
+            elif name == "networks":
+                encoded = self._encoded_networks(value, break_)
+            elif name in ("recorded", GENERATION, RANDOM_STATES):
+                encoded = dump_json(value)
+            else:
+                encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
+            members.append(break_ + b" " + dump_json(name) + b": " + encoded)
+        return b"{" + b",".join(members) + break_ + b"}"
+
+    def _encoded_weights(self, weights: Any) -> bytes:
+        if not isinstance(weights, dict):  # of an earlier attempt, by another hand
+            return dump_json(weights)
+        roles = [dump_json(role) + b": " + self._once(part) for role, part in weights.items()]
+        return b"{" + b", ".join(roles) + b"}"
+
+    def _encoded_networks(self, networks: Any, break_: bytes) -> bytes:
+        if not isinstance(networks, list):
+            return dump_json(networks)
+        parts = [break_ + b"  " + self._once(part) for part in networks]
+        return b"[" + b",".join(parts) + b"]"
+
+    def _once(self, part: Any) -> bytes:
+        """Return a part as JSON in one line, encoded anew only if it is another object."""
+        if id(part) not in self._encoded_once:
+            self._encoded_once[id(part)] = part, dump_json(part)
+        return self._encoded_once[id(part)][1]
+
+    def note_settings(
+        self, settings: Mapping[str, Any], taken: str, phase: str | None = None
+    ) -> None:
+        """Note this attempt's settings, section by section; `save` writes them.
+
+        Args:
+            taken: the moment: `start` or `first_phase`. What was different at the start stays
+                under `at_start`.
+            phase: the first phase, at that moment.
+        """
+        target = self.attempt if self._further else self.content
+        if taken != AT_START:
+            at_start = {
+                name: self._setting(name)
+                for name, value in settings.items()
+                if self._setting(name) not in (None, value)
+            }
+            if at_start:
+                target["at_start"] = at_start
+        for name, value in settings.items():
+            target[name] = value
+            if self._further and value == self.content.get(name):
+                del target[name]
+        target["taken"] = taken
+        if phase is not None:
+            target["taken_in"] = phase
+
+    def _setting(self, name: str) -> Any:
+        return self.attempt.get(name, self.content.get(name))
+
+    def begin(self, step: int) -> None:
+        """Note the step with which this attempt begins; what earlier ones left of it goes.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self.attempt["begins_with"] = step
+        # The run began with its earliest attempt, wherever the configuration lets this one begin.
+        began = [a.get("begins_with") for a in self.content["attempts"] if isinstance(a, dict)]
+        steps = [begin for begin in began if isinstance(begin, int)]
+        self.content["config"]["initial_step"] = min(steps)
+        if len(self.content["attempts"]) > 1:
+            own = self.content["world"]["rank"]
+            left = remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)
+            self._note_others(left)
+            listed = recorded.without_steps_from(self.content.get("recorded"), step)
+            self.content["recorded"] = listed
+            known = self.content.get(RANDOM_STATES)
+            self._states_before = random_states.without_steps_from(known, step)
+            self.content[RANDOM_STATES] = self._states_before
+            self.save()
+
+    def _note_others(self, left: Iterable[str]) -> None:
+        """Note directories of steps and ranks in which something stays that no run recorded."""
+        known = self.content.get("others")
+        earlier = [n for n in known if isinstance(n, str)] if isinstance(known, list) else []
+        named = others.listed([*earlier, *left])
+        if named:
+            self.content["others"] = named
+
+    def note_recorded(
+        self, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
+    ) -> None:
+        """Note how many entries of phases, and saves of keys, a step has; `save` writes it."""
+        known = self.content.get("recorded")
+        self.content["recorded"] = recorded.with_counts(known, step, phases, key_data)
+
+    def note_configurations(self) -> None:
+        """Note that configurations.json was written; `save` writes it."""
+        self.content["recorded"] = {
+            **recorded.checked(self.content.get("recorded")),
+            recorded.CONFIGURATIONS: True,
+        }
+
+    def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
+        """Note the initial weights of a role's network; `save` writes them."""
+        known = self.content.get("initial_weights")
+        if not self._further:
+            self.content["initial_weights"] = {**(known or {}), role: dict(weights)}
+        elif not isinstance(known, dict) or known.get(role) != weights:
+            changed = self.attempt.get("initial_weights", {})
+            self.attempt["initial_weights"] = {**changed, role: dict(weights)}
+
+    def note_networks(self, content: Mapping[str, Any]) -> None:
+        """Note what the networks and their optimizers are set to; `save` writes it.
+
+        A further attempt notes it under its own entry where it is not what the first one began
+        with.
+
+        Args:
+            content: the sections `networks`, `modes` and `optimizers`. A part that is the same
+                object as before is not encoded again.
+        """
+        for part in self.attempt.get("networks", []), self.content.get("networks", []):
+            for network in part if isinstance(part, list) else ():
+                if not any(network is other for other in content["networks"]):
+                    self._encoded_once.pop(id(network), None)
+        if not self._further:
+            self.content.update(content)
+        elif not _began_alike(self.content, content):
+            self.attempt.update(content)
+
+    def note_generation(self, content: Mapping[str, Any]) -> None:
+        """Note what phases generate with; `save` writes it.
+
+        A further attempt notes it under its own entry where it is not what the first began with.
+        """
+        if not self._further:
+            self.content[GENERATION] = content
+        elif not _generated_alike(self.content.get(GENERATION), content):
+            self.attempt[GENERATION] = content
+
+    def note_random_states(self, content: Mapping[str, Any]) -> None:
+        """Note the states of this attempt's steps, behind those of earlier ones; `save` writes."""
+        before = self._states_before
+        names = dict.fromkeys([*before, *content])
+        self.content[RANDOM_STATES] = {
+            name: [*before.get(name, ()), *content.get(name, ())] for name in names
+        }
+
+    def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
+        """Note which cells of a role's network could not be recorded where they are compiled.
+
+        Args:
+            gaps: cell name → why; `save` writes them.
+
+        Returns:
+            those that were not noted before.
+        """
+        coverage = self.content["coverage"]
+        roles = coverage.get("graph_mode", {})
+        known = roles.get(role, {})
+        new = {cell: reason for cell, reason in gaps.items() if cell not in known}
+        if new:  # replaced, not changed: the thread that writes may be reading it
+            roles = {**roles, role: {**known, **new}}
+            self.content["coverage"] = {**coverage, "graph_mode": roles}
+        return new
+
+    def note_left_out(self, kind: str, name: str, why: str) -> bool:
+        """Note that something which is switched on is not recorded; tell whether it is news.
+
+        Args:
+            kind: `phases` or `key_data`; `name` is one of them.
+        """
+        coverage = self.content["coverage"]
+        known = coverage.get(kind, {})
+        if known.get(name) == why:
+            return False
+        self.content["coverage"] = {**coverage, kind: {**known, name: why}}
+        return True
+
+    @classmethod
+    def claim(
+        cls,
+        root: Path,
+        rank: int,
+        config: dict[str, Any],
+        existing: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """Claim `root` for this rank of this job and return its manifest.
+
+        Args:
+            existing: what to do about an earlier run: `refuse`, `resume` or `overwrite`.
+            settings: what the process runs with, by section; versions add to those known here.
+
+        Raises:
+            RunError: the directory holds another run and `existing` refuses it, a process that is
+                still running writes into it, or it cannot be written.
+        """
+        lock = RankLock(root, rank)
+        hold: Hold | None = None
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            if not lock.acquire():
+                raise InUseError(being_written(root, lock))
+            hold = Hold(root, lock)
+            manifest = cls._claimed(root, rank, config, existing, hold)
+            manifest.note_settings(_with_versions(settings), AT_START)
+            write_atomic(manifest._path, [manifest._content()])
+            manifest._written = _fingerprint(manifest._path)
+            if existing == "refuse":
+                manifest._yield_to_other_job()
+        except OSError as error:
+            (hold or lock).release()
+            raise RunError(
+                f"dump_path {root} cannot be written: {error.strerror or error}. Give a directory "
+                f"in which this process may create files."
+            ) from None
+        except RunError:
+            (hold or lock).release()
+            raise
+        return manifest
+
+    @classmethod
+    def _claimed(
+        cls, root: Path, rank: int, config: dict[str, Any], existing: str, hold: Hold
+    ) -> Manifest:
+        world = world_of()
+        earlier = None
+        left: list[str] = []
+        refuse_links(root, phase_table(config.get("phases") or {}))
+        if existing != "refuse":
+            refuse_other_job(root, rank, world, existing)
+        if existing == "overwrite":
+            left = remove_rank(root, rank, world["size"])
+        elif existing == "resume":
+            earlier = resumed_manifest(root, rank, config.get("initial_step") or 0)
+        else:
+            refuse_other_run(root, rank, world)
+        sweep(root, rank)
+        content = _new_content(rank, world, config, earlier)
+        further = earlier is not None and _left_something(earlier)
+        manifest = cls(root, rank, content, hold, further=further)
+        manifest._note_others(left)
+        return manifest
+
+    def _yield_to_other_job(self) -> None:
+        """Give the directory up if another job claimed it at the same moment.
+
+        Raises:
+            RunError: it did.
+        """
+        try:
+            world = self.content["world"]
+            refuse_other_job(self._path.parent, world["rank"], world_of(), "refuse")
+        except RunError:
+            self._path.unlink(missing_ok=True)
+            raise
+
+
+def _new_content(
+    rank: int, world: dict[str, Any], config: dict[str, Any], earlier: dict[str, Any] | None
+) -> dict[str, Any]:
+    import uuid  # as in _version
+
+    attempt = {
+        "started": _now(),
+        "pid": os.getpid(),
+        "first_step": None,
+        "last_completed_step": None,
+        "state": RUNNING,
+    }
+    attempts = earlier.get("attempts") if earlier else None
+    return {
+        "schema": SCHEMA,
+        "tool": TOOL,
+        "tool_version": _version(TOOL) or "unknown",
+        "run_id": (earlier or {}).get("run_id") or uuid.uuid4().hex,
+        "state": RUNNING,
+        "attempts": [*(attempts if isinstance(attempts, list) else []), attempt],
+        "world": {**world, "rank": rank, "host": platform.node()},
+        **_kept(earlier),
+        "config": config,
+        "coverage": {},
+        "lost": {},
+        "recorded": recorded.checked((earlier or {}).get("recorded")),
+        **({"others": earlier["others"]} if earlier and "others" in earlier else {}),
+    }
+
+
+def _fingerprint(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from one that replaced it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _began_alike(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two attempts began with the same networks, modes and optimizers.
+
+    A phase or a network that the other has not come to yet says nothing.
+    """
+
+    def beginning(content: Mapping[str, Any]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for network in content.get("networks") or []:
+            for phase in network["phases"]:
+                found[network["role"], phase] = network["class"], network["cells"]
+        for phase, modes in (content.get("modes") or {}).items():
+            found[phase] = {k: v for k, v in modes[0].items() if k != "step"} if modes else None
+        for name, optimizer in (content.get("optimizers") or {}).items():
+            settings = {k: v for k, v in optimizer["settings"].items() if k != "global_step"}
+            found["optimizer", name] = optimizer["class"], settings
+        return found
+
+    try:
+        mine, theirs = beginning(first), beginning(other)
+    except (TypeError, KeyError, AttributeError):  # written by another hand
+        return False
+    return all(mine.get(key, value) == value for key, value in theirs.items())
+
+
+def _generated_alike(first: Any, other: Mapping[str, Any]) -> bool:
+    """Tell whether two attempts began to generate with the same settings."""
+    if not isinstance(first, dict):
+        return False
+    return all(
+        isinstance(first.get(phase), dict)
+        and first[phase].get("settings") == content.get("settings")
+        and "changes" not in content
+        for phase, content in other.items()
+    )
+
+
+def _left_something(earlier: dict[str, Any]) -> bool:
+    """Tell whether an earlier attempt entered a network or ended a step."""
+    attempts = earlier.get("attempts")
+    ended = any(
+        isinstance(attempt, dict) and attempt.get("last_completed_step") is not None
+        for attempt in (attempts if isinstance(attempts, list) else [])
+    )
+    return ended or bool(earlier.get("initial_weights")) or earlier.get("taken") == AT_FIRST_PHASE
+
+
+def _kept(earlier: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what a further attempt leaves as the first one noted it."""
+    if earlier is None or not _left_something(earlier):
+        return {}
+    names = (
+        *("versions", "device", "seeds", "determinism", "environment"),
+        *("taken", "taken_in", "at_start", "initial_weights"),
+        *NETWORK_SECTIONS,
+        *(GENERATION, RANDOM_STATES),
+    )
+    return {name: earlier[name] for name in names if name in earlier}
+
+
+def _with_versions(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    names = ("mindspore", "mindformers", "numpy")
+    found = {name: _version(name) for name in names}
+    versions = {"python": platform.python_version(), "platform": sys.platform, **found}
+    settings = settings or {}
+    return {**settings, "versions": {**versions, **settings.get("versions", {})}}
+
+
+def _version(distribution: str) -> str | None:
+    from importlib import metadata  # slow to import, and only a run that is recorded needs it
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

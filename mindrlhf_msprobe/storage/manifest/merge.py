@@ -1,0 +1,362 @@
+"""Several directories of one run, recorded by nodes without shared storage, put together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.atomic import write_json
+from mindrlhf_msprobe.storage.directory.claim import read_manifest
+from mindrlhf_msprobe.storage.directory.job import RankLock, expected_ranks
+from mindrlhf_msprobe.storage.manifest import random_states, recorded
+from mindrlhf_msprobe.storage.manifest.manifest import GENERATION, NETWORK_SECTIONS, RANDOM_STATES
+
+#: What nodes of one job may set differently: it changes nothing that is recorded.
+_OF_A_NODE = frozenset({"dump_path", "existing", "strict", "buffer_mb"})
+#: What a further attempt notes under its own entry where it is different, as `Manifest` does.
+_SETTINGS = (
+    *("versions", "device", "seeds", "determinism", "environment", "initial_weights"),
+    *NETWORK_SECTIONS,
+    GENERATION,
+)
+
+_SHOWN = 80  # characters of a value
+#: (phase or data/<key>, step, rank)
+_Place = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge_runs` put together.
+
+    Attributes:
+        ranks, steps: what it holds.
+        missing: ranks that the job was to record and that are in none of the inputs.
+        files: how many files it has.
+        copied: how many of them are copies; the others are hard links.
+        left_out: files and directories of the inputs that belong to no run.
+        remarks: what was decided between inputs that say different things.
+    """
+
+    path: Path
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    missing: tuple[int, ...]
+    files: int
+    copied: int
+    left_out: tuple[Path, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class _Input:
+    root: Path
+    manifests: dict[int, dict[str, Any]]
+    places: dict[_Place, Path] = field(default_factory=dict)
+    left_out: list[Path] = field(default_factory=list)
+
+
+def merge_runs(paths: Sequence[str | Path], output: str | Path) -> Merged:
+    """Put the directories of one run together, as if its nodes had shared one.
+
+    Files are hard-linked, or copied where they cannot be. The output appears whole or not at all.
+
+    Args:
+        paths: the dump_path of each node, two or more.
+        output: the directory to make.
+
+    Raises:
+        UsageError: fewer than two inputs, or one given twice or inside another.
+        RunError: an input is no run of this package, is still being written, or cannot be read;
+            they are of different jobs or configurations; two hold the same rank and step; the
+            output exists, lies inside an input or cannot be written.
+    """
+    roots, target = [Path(path) for path in paths], Path(output)
+    _check_paths(roots, target)
+    inputs = [_read(root) for root in roots]
+    _check_one_job(inputs)
+    _check_apart(inputs)
+    partial = target.absolute().parent / f".{target.absolute().name[:80]}.{os.getpid()}.merging"
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        try:
+            copied = Counter(_fill(partial, inputs))
+            manifests, remarks = _write_manifests(partial, inputs)
+            if os.path.lexists(target):
+                raise FileExistsError(17, "it was made by somebody else meanwhile")
+            os.rename(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        at = f" ({error.filename})" if error.filename else ""
+        raise RunError(f"{target} cannot be made: {error.strerror or error}{at}.") from None
+    places = [place for one in inputs for place in one.places]
+    return Merged(
+        path=target,
+        ranks=tuple(sorted({*manifests, *(rank for _, _, rank in places)})),
+        steps=tuple(sorted({step for _, step, _ in places})),
+        missing=tuple(sorted(expected_ranks(manifests.values()) - {*manifests})),
+        files=copied.total() + len(manifests),
+        copied=copied[True],
+        left_out=tuple(path for one in inputs for path in one.left_out),
+        remarks=tuple(remarks),
+    )
+
+
+def _check_paths(roots: Sequence[Path], target: Path) -> None:
+    if len(roots) < 2:
+        raise UsageError(f"expected two or more directories of one run, got {len(roots)}")
+    if os.path.lexists(target):
+        raise RunError(f"{target} exists already. Give a directory that is made by the merge.")
+    for root in roots:
+        if not root.is_dir():
+            what = "is not a directory" if root.exists() else "does not exist"
+            raise RunError(f"{root} {what}. Give the dump_path of a run.")
+    for index, root in enumerate(roots):
+        for other in roots[index + 1 :]:
+            if layout.inside(root, other) or layout.inside(other, root):
+                raise UsageError(
+                    f"{root} and {other} are the same directory, or one lies inside the other"
+                )
+        if layout.inside(root, target):
+            raise RunError(f"{target} lies inside {root}, which is merged. Give another directory.")
+
+
+def _read(root: Path) -> _Input:
+    """Read what a directory holds.
+
+    Raises:
+        RunError: it is no run, is still being written, or cannot be read as a whole.
+    """
+    manifests: dict[int, dict[str, Any]] = {}
+    for path in layout.manifests(root):
+        rank = layout.manifest_rank(path)
+        manifests[rank] = read_manifest(path)
+        world = manifests[rank].get("world")
+        if not isinstance(world, dict) or world.get("rank") != rank:
+            raise RunError(f"{path} does not say that it is of rank {rank}, but {world}.")
+        lock = RankLock(root, rank)
+        if lock.held_elsewhere():
+            raise RunError(
+                f"{root} is being written by a job that still runs ({lock.holder_in_words()}, as "
+                f"rank {rank}). Merge when it has ended."
+            )
+    if not manifests:
+        raise RunError(f"{root} is not a run of this package: it holds no {layout.RUN_FILE}.")
+    found = _Input(root, manifests)
+    try:
+        known = set(_places(found))
+        found.left_out += _strangers(root, known)
+    except OSError as error:
+        raise RunError(
+            f"{error.filename or root} cannot be read: {error.strerror or error}."
+        ) from None
+    return found
+
+
+def _places(found: _Input) -> Iterator[Path]:
+    """Note the rank directories of a run; yield what belongs to it at its top."""
+    for step_dir in layout.step_directories(found.root, links=True):
+        name = step_dir.parent.relative_to(found.root)
+        step = layout.step_number(step_dir.name)
+        if name == Path(".") or step is None:
+            continue
+        for rank, path in layout.rank_directories(step_dir, links=True).items():
+            _refuse_links(found.root, path)
+            if (path.name, step_dir.name) == (f"rank{rank}", f"step{step}"):
+                found.places[str(name), step, rank] = path
+            else:
+                found.left_out.append(path)
+            yield found.root / name.parts[0]
+
+
+def _refuse_links(root: Path, path: Path) -> None:
+    for name in (path, *path.parents):
+        if name == root:
+            return
+        if name.is_symlink():
+            raise RunError(f"{name} is a symbolic link; a run has none. Put what it names there.")
+
+
+def _strangers(root: Path, known: set[Path]) -> Iterator[Path]:
+    own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
+    for path in sorted(root.iterdir()):
+        _refuse_links(root, path)
+        if path not in known and path.name not in own and not path.name.startswith("."):
+            yield path
+
+
+def _check_one_job(inputs: Sequence[_Input]) -> None:
+    first = inputs[0]
+    reference = next(iter(first.manifests.values()))
+    for one in inputs:
+        for rank, manifest in one.manifests.items():
+            where = f"{first.root} and rank {rank} in {one.root} are not of one job"
+            for name, mine, theirs in _differences(reference, manifest):
+                raise RunError(
+                    f"{where}: {name} is {_short(mine)} in the one and {_short(theirs)} in the "
+                    f"other. Only what one job wrote is merged; two runs are compared with "
+                    f"`mindrlhf-msprobe compare`."
+                )
+
+
+def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    yield from _unequal("", a, b, ("schema",))
+    world_a, world_b = _section(a, "world"), _section(b, "world")
+    yield from _unequal("world.", world_a, world_b, ("size", "scheduler"))
+    config_a, config_b = _section(a, "config"), _section(b, "config")
+    keys = sorted({*config_a, *config_b} - _OF_A_NODE)
+    yield from _unequal("msprobe_config.", config_a, config_b, keys)
+
+
+def _unequal(
+    prefix: str, a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[tuple[str, Any, Any]]:
+    for name in names:
+        if a.get(name) != b.get(name):
+            yield prefix + name, a.get(name), b.get(name)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _section(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
+    section = manifest.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _check_apart(inputs: Sequence[_Input]) -> None:
+    seen: dict[_Place, Path] = {}
+    for one in inputs:
+        for place, path in one.places.items():
+            if place in seen:
+                _, step, rank = place
+                raise RunError(
+                    f"step {step} of rank {rank} lies in two of the directories: {seen[place]} and "
+                    f"{path}. Every rank's step must have been written by one process."
+                )
+            seen[place] = path
+    first_of: dict[int, _Input] = {}
+    for one in inputs:
+        for rank in one.manifests:
+            other = first_of.setdefault(rank, one)
+            if other is not one and not (_holds(rank, one) and _holds(rank, other)):
+                raise RunError(
+                    f"{other.root} and {one.root} both are of rank {rank}, and one of them holds "
+                    f"no step of it. Every rank must have been written by one process."
+                )
+
+
+def _holds(rank: int, one: _Input) -> bool:
+    return any(place[2] == rank for place in one.places)
+
+
+def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:
+    """Link or copy everything below the rank directories; yield for each file if it is a copy."""
+    for one in inputs:
+        for path in one.places.values():
+            yield from _tree(path, partial / path.relative_to(one.root))
+
+
+def _tree(source: Path, target: Path) -> Iterator[bool]:
+    target.mkdir(parents=True)
+    with os.scandir(source) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_symlink():
+                raise RunError(f"{entry.path} is a symbolic link; a run has none.")
+            if entry.is_dir(follow_symlinks=False):
+                yield from _tree(Path(entry.path), target / entry.name)
+            elif not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+                raise RunError(f"{entry.path} is neither a file nor a directory; a run has none.")
+            elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
+                yield _linked_or_copied(entry.path, target / entry.name)
+
+
+def _linked_or_copied(source: str, target: Path) -> bool:
+    """Give a file a second name, or copy it; return whether it was copied."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # another file system, one without links, or no more links to this file
+        shutil.copy2(source, target, follow_symlinks=False)
+        return True
+    return False
+
+
+def _write_manifests(
+    partial: Path, inputs: Sequence[_Input]
+) -> tuple[dict[int, dict[str, Any]], list[str]]:
+    by_rank: dict[int, list[dict[str, Any]]] = {}
+    for one in inputs:
+        for rank, manifest in one.manifests.items():
+            by_rank.setdefault(rank, []).append(manifest)
+    merged = {rank: _one_manifest(manifests) for rank, manifests in by_rank.items()}
+    for rank, manifest in merged.items():
+        write_json(partial / layout.manifest_name(rank), manifest)
+    return merged, list(_write_configurations(partial, inputs))
+
+
+def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[str]:
+    """Write configurations.json of the input with the lowest rank; say where others differ."""
+    chosen: tuple[Path, bytes] | None = None
+    for one in sorted(inputs, key=lambda one: min(one.manifests)):
+        path = one.root / layout.CONFIGURATIONS_FILE
+        try:
+            content = layout.read_inside(one.root, path)
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            raise RunError(f"{path} {error}.") from None
+        if chosen is None:
+            chosen = path, content
+            (partial / layout.CONFIGURATIONS_FILE).write_bytes(content)
+        elif content != chosen[1]:
+            yield f"{path} says something else than {chosen[0]}, which was taken"
+
+
+def _one_manifest(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one rank's manifest: of several, those of later attempts continue the first."""
+    first, *later = sorted(manifests, key=_started)
+    merged = {**first, "attempts": [*_attempts(first)]}
+    for manifest in later:
+        own = {
+            name: manifest[name]
+            for name in _SETTINGS
+            if name in manifest and manifest[name] != first.get(name)
+        }
+        begun, *rest = _attempts(manifest) or [{}]
+        merged["attempts"] += [{**begun, **own}, *rest]
+        merged["state"] = manifest.get("state")
+        merged["recording"] = manifest.get("recording", {})
+        states = random_states.joined(merged.get(RANDOM_STATES), manifest.get(RANDOM_STATES))
+        if states:
+            merged[RANDOM_STATES] = states
+        merged["recorded"] = recorded.both(merged.get("recorded"), manifest.get("recorded"))
+        merged["lost"] = dict(Counter(_counts(merged)) + Counter(_counts(manifest)))
+        merged["coverage"] = {**_section(merged, "coverage"), **_section(manifest, "coverage")}
+    return merged
+
+
+def _attempts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    attempts = manifest.get("attempts")
+    return [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
+
+
+def _started(manifest: Mapping[str, Any]) -> str:
+    return str(next((a.get("started") for a in _attempts(manifest)), ""))
+
+
+def _counts(manifest: Mapping[str, Any]) -> dict[str, int]:
+    return {k: n for k, n in _section(manifest, "lost").items() if isinstance(n, int)}

@@ -1,0 +1,209 @@
+"""What a rank's manifest lists under `recorded`: how much of what it wrote, in which steps.
+
+So that what is missing from the directory later is seen to be missing. A span `[first, last, n]`
+says that there are n entries of a phase, or n saves of a key, in each of the steps from `first` to
+`last`; n is null where that is not known any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+
+PHASES = "phases"
+KEY_DATA = "key_data"
+CONFIGURATIONS = "configurations"
+#: The kinds of which not every name is listed; what is not is not missed either.
+UNLISTED = "unlisted"
+
+#: Keys that are listed. A trainer may make up new ones at every step; phases are configured.
+MOST_KEYS = 500
+
+#: Spans that are kept of one phase or key: run.json is written anew at every step.
+MOST_SPANS = 64
+
+#: Spans that are read of one phase or key: a run that was merged lists those of all its parts.
+MOST_READ = 4096
+
+Span = list[Any]
+
+
+def with_step(spans: Sequence[Span], step: int, count: int) -> list[Span]:
+    """Return spans with one step more; what they say of that step otherwise goes."""
+    kept = [[*span] for span in before(spans, step)]
+    later = [[*span] for span in spans if span[0] > step]
+    if kept and kept[-1][1] == step - 1 and kept[-1][2] == count:
+        kept[-1][1] = step
+    else:
+        kept.append([step, step, count])
+    return _joined([*kept, *later], max(MOST_SPANS, len(spans)))
+
+
+def with_counts(
+    recorded: object, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what a manifest lists, with how many entries and saves a step has of each name."""
+    listed = checked(recorded)
+    for kind, counts in ((PHASES, phases), (KEY_DATA, key_data)):
+        names = {**listed.get(kind, {})}
+        for name, count in counts.items():
+            if not count:
+                continue
+            if kind == KEY_DATA and name not in names and len(names) >= MOST_KEYS:
+                listed[UNLISTED] = [KEY_DATA]
+            else:
+                names[name] = with_step(names.get(name, ()), step, count)
+        listed[kind] = names
+    return listed
+
+
+def before(spans: Sequence[Span], step: int) -> list[Span]:
+    """Return what spans say of the steps before one."""
+    return [[first, min(last, step - 1), n] for first, last, n in spans if first < step]
+
+
+def without_steps_from(recorded: object, step: int) -> dict[str, Any]:
+    """Return what a manifest lists of the steps before one."""
+    found = checked(recorded)
+    for kind in (PHASES, KEY_DATA):
+        clipped = {name: before(spans, step) for name, spans in found.get(kind, {}).items()}
+        found[kind] = {name: spans for name, spans in clipped.items() if spans}
+    return found
+
+
+def both(a: object, b: object) -> dict[str, Any]:
+    """Return what two manifests of one rank list together: every step of either, as it is read."""
+    one, other = checked(a), checked(b)
+    merged: dict[str, Any] = {**one}
+    merged.update((name, other[name]) for name in (CONFIGURATIONS, UNLISTED) if name in other)
+    for kind in (PHASES, KEY_DATA):
+        names = {**one.get(kind, {}), **other.get(kind, {})}
+        merged[kind] = {
+            name: _united(one.get(kind, {}).get(name, []), other.get(kind, {}).get(name, []))
+            for name in names
+        }
+    return merged
+
+
+def _united(a: Sequence[Span], b: Sequence[Span]) -> list[Span]:
+    """Return spans of both; where they overlap, how many there are is not known."""
+    united: list[Span] = []
+    for first, last, n in sorted([*a, *b], key=lambda span: (span[0], span[1])):
+        if united and first <= united[-1][1]:
+            same = [first, last, n] == united[-1]
+            united[-1] = [united[-1][0], max(last, united[-1][1]), n if same else None]
+        else:
+            united.append([first, last, n])
+    return _joined(_touching_joined(united), MOST_READ) if len(united) > MOST_READ else united
+
+
+def _touching_joined(spans: list[Span]) -> list[Span]:
+    """Return spans with those that follow each other as one; how many there are is forgotten.
+
+    Those that lie apart stay so: a step between them was not recorded, and is not missing.
+    """
+    found: list[Span] = []
+    for first, last, n in spans:
+        if found and first == found[-1][1] + 1:
+            found[-1] = [found[-1][0], last, n if n == found[-1][2] else None]
+        else:
+            found.append([first, last, n])
+    return found
+
+
+def _joined(spans: list[Span], most: int) -> list[Span]:
+    """Return at most `most`: of the oldest, how many there are in each step is forgotten."""
+    while len(spans) > most:
+        first, second = spans[0], spans[1]
+        apart = first[1] + 1 < second[0]  # nothing says that there is anything between
+        spans = spans[1:] if apart else [[first[0], second[1], None], *spans[2:]]
+    return spans
+
+
+def checked(recorded: object) -> dict[str, Any]:
+    """Return what a manifest lists, as far as it is what this package writes."""
+    found: dict[str, Any] = {}
+    if not isinstance(recorded, dict):
+        return found
+    for kind in (PHASES, KEY_DATA):
+        listed = recorded.get(kind)
+        names = listed.items() if isinstance(listed, dict) else ()
+        found[kind] = {
+            name: [list(span) for span in spans[:MOST_READ] if _is_span(span)]
+            for name, spans in names
+            if isinstance(spans, list)
+        }
+    if recorded.get(CONFIGURATIONS) is True:
+        found[CONFIGURATIONS] = True
+    if recorded.get(UNLISTED) == [KEY_DATA]:
+        found[UNLISTED] = [KEY_DATA]
+    return found
+
+
+def _is_span(span: object) -> bool:
+    if not (isinstance(span, list) and len(span) == 3):
+        return False
+    first, last, n = span
+    return (
+        bounds.is_place(first)
+        and bounds.is_place(last)
+        and 0 <= first <= last
+        and (n is None or bounds.is_place(n))
+    )
+
+
+def gaps(spans: Sequence[Span], there: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of the steps that spans list and that are not there.
+
+    Args:
+        there: steps, sorted.
+    """
+    for first, last, _ in spans:
+        begin = first
+        for step in there[bisect_left(there, first) : bisect_right(there, last)]:
+            if begin < step:
+                yield begin, step - 1
+            begin = step + 1
+        if begin <= last:
+            yield begin, last
+
+
+def steps_in(recorded: object, place: Path, first: int) -> tuple[int, int]:
+    """Return how many steps from `first` on a manifest lists of a phase, a key or all keys.
+
+    Args:
+        place: its directory, below the run's.
+
+    Returns:
+        how many, and the last of them; -1 without any.
+    """
+    listed = checked(recorded)
+    name, *key = place.parts
+    if name == layout.KEY_DATA_DIR:
+        saves = listed.get(KEY_DATA, {})
+        spans = [span for of in saves if not key or of == key[0] for span in saves[of]]
+    else:
+        spans = listed.get(PHASES, {}).get(name, [])
+    count, done = 0, first - 1
+    for begin, end, _ in sorted(spans, key=lambda span: span[:2]):
+        if end > done:
+            count += end - max(begin - 1, done)
+            done = end
+    return count, done if count else -1
+
+
+def count_at(recorded: Mapping[str, Any], kind: str, name: str, step: int) -> int | None:
+    """Return how many entries or saves are listed of one step; None where that is not known.
+
+    Args:
+        recorded: as `checked` returns it.
+    """
+    for first, last, n in recorded.get(kind, {}).get(name, ()):
+        if first <= step <= last:
+            return n if isinstance(n, int) else None
+    return None

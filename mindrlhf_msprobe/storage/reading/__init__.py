@@ -1,0 +1,1 @@
+"""Files → a run as an object."""

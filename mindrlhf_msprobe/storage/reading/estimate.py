@@ -1,0 +1,374 @@
+"""How much room full tensors would take, from a run that recorded their statistics."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.selection import Selection
+from mindrlhf_msprobe.config import NO_END, ProbeConfig
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.phases import phase_order
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, npy_header
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+
+KEY_DATA = "key data"
+_NAMED = len('"data_name": "", ')  # what a line gains by the name of a file, beside the name
+_LISTED = 12  # bytes of a file in its directory, beside its name
+
+
+@dataclass(frozen=True)
+class PhaseEstimate:
+    """What one phase of one rank would take in one step, the largest of those recorded.
+
+    Attributes:
+        phase: its name, or "key data" for all keys together, which are stored in full already.
+        tensors: how many records have elements; distinct: how many of them are stored, because
+            equal ones share a file.
+        size: bytes on disk, in whole blocks.
+    """
+
+    phase: str
+    rank: int
+    step: int
+    tensors: int
+    distinct: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How much room a recording with full tensors would take.
+
+    Attributes:
+        steps, ranks: for how many the total is.
+        free: bytes that the file system of the run has left.
+        remarks: what makes the figures uncertain.
+    """
+
+    path: Path
+    phases: tuple[PhaseEstimate, ...]
+    steps: int
+    ranks: int
+    free: int
+    remarks: tuple[str, ...] = field(default=())
+
+    @property
+    def step_size(self) -> int:
+        """Bytes that one step of one rank takes, of the rank that needs most."""
+        by_rank: dict[int, int] = {}
+        for phase in self.phases:
+            by_rank[phase.rank] = by_rank.get(phase.rank, 0) + phase.size
+        return max(by_rank.values(), default=0)
+
+    @property
+    def total(self) -> int:
+        """Bytes that all steps of all ranks take."""
+        return self.step_size * self.steps * self.ranks
+
+    @property
+    def fits(self) -> bool:
+        """Whether the file system of the run has room for the total."""
+        return self.total <= self.free
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as plain JSON values."""
+        return {
+            "phases": [dict(vars(phase)) for phase in self.phases],
+            "bytes_per_step_and_rank": self.step_size,
+            "steps": self.steps,
+            "ranks": self.ranks,
+            "total_bytes": self.total,
+            "free_bytes": self.free,
+            "fits": self.fits,
+            "remarks": list(self.remarks),
+        }
+
+
+def estimate(
+    run: Run,
+    wanted: ProbeConfig,
+    *,
+    phases: Collection[str] | None = None,
+    steps: int = 1,
+    ranks: int | None = None,
+) -> Estimate:
+    """Estimate the room for a recording of the same training.
+
+    Args:
+        run: recorded with either task; what it did not record cannot be estimated.
+        wanted: what it says of the task, tokens, cells, entries and their parts counts.
+        phases: those to be recorded, KEY_DATA among them; None for all that the run holds.
+        ranks: None for as many as recorded.
+
+    Raises:
+        RunError: the run holds nothing of `phases`, or no cell that is wanted.
+    """
+    block = os.statvfs(run.path).f_frsize or 4096
+    largest: dict[tuple[str, int], PhaseEstimate] = {}
+    unsized: set[str] = set()
+    for place in sorted(_estimates(run, wanted, block, unsized), key=lambda e: -e.size):
+        if phases is None or place.phase in phases:
+            largest.setdefault((place.phase, place.rank), place)
+    _refuse_no_cell(run, wanted, phases)
+    if not largest:
+        what = "neither layer nor key data" if phases is None else f"none of {', '.join(phases)}"
+        raise RunError(f"{run.path} holds nothing to estimate from: {what}.")
+    order = [*run.phases, KEY_DATA]
+    found = sorted(largest.values(), key=lambda e: (e.rank, order.index(e.phase)))
+    missing = set(phases or ()) - {place.phase for place in found}
+    return Estimate(
+        run.path,
+        tuple(found),
+        steps,
+        ranks or len({place.rank for place in found}),
+        free_bytes(run.path),
+        (
+            *_remarks(run, wanted, sorted(missing, key=phase_order), unsized),
+            *_about_further_steps(found if phases is not None else ()),
+        ),
+    )
+
+
+def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | None) -> None:
+    """Refuse a choice of cells that leaves none of those that the run recorded.
+
+    Raises:
+        RunError: it does.
+    """
+    given = [name for name in ("include", "exclude") if getattr(wanted, name)]
+    asked = [phase for phase in run.phases if phases is None or phase in phases]
+    cells = {entry.cell for phase in asked for entry in run.entries(phase)} if given else set()
+    if cells and not any(map(wanted.records_cell, cells)):
+        raise RunError(
+            f"{run.path}: {' and '.join(given)} leave{'s' * (len(given) == 1)} no cell of the "
+            f"{len(cells)} that were recorded, such as {min(cells, key=len)}; expected regular "
+            f"expressions that match names of cells, which `mindrlhf-msprobe show {run.path} "
+            f"{asked[0]}` lists."
+        )
+
+
+def size_at(
+    run: Run, wanted: ProbeConfig, step: int, rank: int, phases: Collection[str]
+) -> int | None:
+    """Return the bytes that layer data of one step and rank would take.
+
+    Only that place is read. None where the run recorded nothing of one of `phases` there, or holds
+    no value of a kind whose size is known.
+    """
+    block = os.statvfs(run.path).f_frsize or 4096
+    unsized: set[str] = set()
+    total, found = 0, False
+    for phase in phases:
+        entries = run.entries(phase, step, rank)
+        chosen = [entry for entry in _chosen(entries, wanted) if entry.records]
+        if chosen:
+            whole = sum(len(entry.records) for entry in entries)
+            kept = sum(len(entry.records) for entry in chosen) / max(1, whole)
+            tensors = wanted.task == "tensor"
+            total += _phase_estimate(run, chosen, kept, tensors, block, unsized).size
+            found = True
+    return total if found and not unsized else None
+
+
+def free_bytes(path: Path) -> int:
+    """Return the bytes that the file system of `path` has left for this user."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def _estimates(
+    run: Run, wanted: ProbeConfig, block: int, unsized: set[str]
+) -> Iterator[PhaseEstimate]:
+    for step, rank in sorted(run.places):
+        for phase in run.phases:
+            entries = run.entries(phase, step, rank)
+            chosen = list(_chosen(entries, wanted))
+            if chosen:
+                whole = sum(len(entry.records) for entry in entries)
+                kept = sum(len(entry.records) for entry in chosen) / max(1, whole)
+                yield _phase_estimate(run, chosen, kept, wanted.task == "tensor", block, unsized)
+        data = run.key_data(step=step, rank=rank)
+        if data:
+            files = {r.file for datum in data for r in datum.records if r.file is not None}
+            folders = {file.parent for file in files}
+            size = sum(_on_disk(file, block) for folder in folders for file in folder.iterdir())
+            ranks = {folder.parent for folder in folders}
+            size += _directories(*folders, *ranks, *(folder.parent for folder in ranks))
+            yield PhaseEstimate(KEY_DATA, rank, step, len(files), len(files), size)
+
+
+def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
+    """Yield the entries, with the records, that a recording as `wanted` would hold.
+
+    Args:
+        entries: of one phase, step and rank, in the order in which they began.
+    """
+    selection = Selection(wanted)
+    open_entries: list[Entry] = []
+    parameters: dict[str, dict[str, Record]] = {}  # those of calls that are left out
+    for entry in entries:
+        for ended in [e for e in open_entries if e.end is not None and e.end <= entry.seq]:
+            open_entries.remove(ended)
+            selection.end(ended.name)
+        open_entries.append(entry)
+        if entry.direction == PARAMETERS_GRAD:
+            head = entry.name.rpartition(f".{PARAMETERS_GRAD}.")[0]
+            selected = selection.takes_parameter_gradient(head, entry.name)
+        else:
+            selected = selection.begin(entry.name)
+        chosen = (
+            selected
+            and wanted.records_cell(entry.cell)
+            and _direction(entry) in wanted.directions
+            and (entry.token is None or wanted.records_token(entry.token))
+        )
+        # A parameter stands in the first recorded call, and again only where it has changed.
+        own = parameters.setdefault(entry.call_name, {})
+        own |= {record.path: record for record in entry.records if record.io == "parameters"}
+        if chosen:
+            records = [record for record in entry.records if record.io != "parameters"]
+            records += parameters.pop(entry.call_name).values()
+            taken = (record for record in records if _takes(record, wanted, selection))
+            yield replace(entry, records=tuple(taken))
+
+
+def _takes(record: Record, wanted: ProbeConfig, selection: Selection) -> bool:
+    if record.io == PARAMETERS_GRAD:
+        return True
+    if record.io == "parameters":
+        return wanted.parameters and selection.outputs
+    return selection.takes_part(record.io)
+
+
+def _phase_estimate(
+    run: Run, entries: list[Entry], kept: float, tensors: bool, block: int, unsized: set[str]
+) -> PhaseEstimate:
+    """Return what the chosen entries of a phase take.
+
+    Args:
+        kept: the share of the phase's records that they hold.
+    """
+    first = entries[0]
+    phase, step, rank = first.phase, first.step, first.rank
+    records = [record for entry in entries for record in entry.records if record.leaf.is_tensor]
+    directory = layout.entry_dir(run.path, phase, step, rank)
+    unnamed = [record for record in records if tensors and record.leaf.data_name is None]
+    names = sum(_NAMED + len(layout.record_file_name(record.name)) for record in unnamed)
+    size = _directories(directory, directory.parent)
+    for name in (layout.JOURNAL_FILE, layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE):
+        path = directory / name
+        if path.is_file():
+            gained = names if name in (layout.JOURNAL_FILE, layout.DUMP_FILE) else 0
+            size += _blocks(kept * path.stat().st_size + gained, block)
+    sizes = list(_stored_sizes(records, unsized)) if tensors else []
+    if sizes and (folder := _directories(directory)):
+        listed = sum(_LISTED + len(layout.record_file_name(record.name)) for record in records)
+        size += max(folder, _blocks(listed, block))
+    size += sum(_blocks(n, block) for n in sizes)
+    return PhaseEstimate(phase, rank, step, len(records), len(sizes), size)
+
+
+def _stored_sizes(records: Iterable[Record], unsized: set[str]) -> Iterator[int]:
+    """Yield the size in bytes of every file that the records' elements need."""
+    seen: set[str] = set()
+    for record in records:
+        leaf = record.leaf
+        if leaf.fingerprint is not None:
+            if leaf.fingerprint in seen:
+                continue
+            seen.add(leaf.fingerprint)
+        try:
+            yield _npy_size(leaf)
+        except TypeError:
+            unsized.add(str(leaf.dtype))
+
+
+def _npy_size(leaf: Leaf) -> int:
+    """Return the size of the .npy file of a leaf's elements, which bfloat16 fills as float32.
+
+    Raises:
+        TypeError: numpy does not know the dtype.
+    """
+    assert leaf.dtype is not None or leaf.shape is not None
+    name = "float32" if leaf.dtype == BFLOAT16 else str(leaf.dtype).lower()
+    dtype = np.dtype(name)
+    shape = leaf.shape or ()
+    return len(npy_header(dtype, shape)) + dtype.itemsize * math.prod(shape)
+
+
+def _direction(entry: Entry) -> str:
+    return "forward" if entry.direction == "forward" else "backward"
+
+
+def _blocks(size: float, block: int) -> int:
+    return -(-int(size) // block) * block
+
+
+def _directories(*paths: Path) -> int:
+    """Return the bytes that directories themselves take; some file systems need none."""
+    return sum(path.stat().st_blocks * 512 for path in paths)
+
+
+def _on_disk(file: Path, block: int) -> int:
+    return _blocks(file.lstat().st_size, block)
+
+
+def _about_further_steps(places: Iterable[PhaseEstimate]) -> Iterator[str]:
+    """Say what steps outside the window take: key data are recorded in all of them."""
+    sizes = [place.size for place in places if place.phase == KEY_DATA]
+    if sizes:
+        yield (
+            f"key data are recorded in steps outside the step window, too: {max(sizes)} bytes more "
+            f"for each of them and each rank"
+        )
+
+
+def _left_out(coverage: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    """Yield what a run says it could not record: by phase, by key, by role and cell."""
+    for what, why in coverage.items():
+        if isinstance(why, Mapping):
+            yield from _left_out(why, "" if what in ("phases", "key_data") else what)
+        else:
+            yield f"{name} {what}: {why}".lstrip()
+
+
+def _remarks(
+    run: Run, wanted: ProbeConfig, missing: Iterable[str], unsized: set[str]
+) -> Iterator[str]:
+    for phase in missing:
+        yield f"{phase} was not recorded, so it is not in the estimate"
+    config = run.config()
+    if config is not None:
+        for key in ("directions", "parts"):
+            absent = sorted(set(getattr(wanted, key)) - set(getattr(config, key)))
+            if absent:
+                yield f"{', '.join(absent)} was not recorded, so it is not in the estimate"
+        limits = [k for k in ("include", "exclude", "entries", "scope") if getattr(config, k)]
+        if limits:
+            yield f"what {' and '.join(limits)} left out of the recording is not in it"
+        if wanted.token_range_end != NO_END and (
+            wanted.token_range_start < config.token_range_start
+            or wanted.token_range_end > config.token_range_end
+        ):
+            recorded = f"{config.token_range_start} to {config.token_range_end}"
+            yield f"of generation, only tokens {recorded} can be in it: no more were recorded"
+        if wanted.parameters and not config.parameters:
+            yield "parameters were not recorded, so they are not in the estimate"
+        if wanted.task == "tensor" and not config.fingerprint:
+            yield "without fingerprints equal tensors cannot be told, so each is counted"
+    yield from _left_out(run.coverage())
+    for dtype in sorted(unsized):
+        yield f"tensors of dtype {dtype} have no known size and are not in it"
+    for problem in run.problems:
+        yield str(problem)

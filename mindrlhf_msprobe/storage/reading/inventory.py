@@ -1,0 +1,239 @@
+"""What a run holds: its phases, steps, ranks, keys and sizes, and single records by name."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+_FIRST_VALUES = 8
+_MOST_NAMED = 20  # records of one phase or key that cannot be read
+_MOST_NEAR = 10_000  # names among which the nearest are looked for
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a run holds of one phase or one key.
+
+    Attributes:
+        kind: phase or key.
+        count: entries of a phase, saves of a key.
+        size: bytes on disk; a file that is linked under several names counts once.
+        unreadable: what of it cannot be read, beside what `Run.problems` says.
+    """
+
+    kind: str
+    name: str
+    steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    count: int
+    records: int
+    size: int
+    unreadable: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the holding as plain JSON values."""
+        lists = {name: list(getattr(self, name)) for name in ("steps", "ranks", "unreadable")}
+        return {**vars(self), **lists}
+
+
+@dataclass(frozen=True)
+class FoundRecord:
+    """One record of a run, with its place and its first values.
+
+    Attributes:
+        values: the first elements in row-major order; None where only statistics were recorded.
+        unreadable: why the elements could not be read, or None.
+    """
+
+    step: int
+    rank: int
+    phase: str | None
+    micro_step: int | None
+    record: Record
+    values: list[Any] | None
+    unreadable: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON values."""
+        return {
+            "step": self.step,
+            "rank": self.rank,
+            "phase": self.phase,
+            "micro_step": self.micro_step,
+            "record": self.record.name,
+            **({"argument": self.record.argument} if self.record.argument else {}),
+            **self.record.leaf.to_json(),
+            "first_values": None if self.values is None else [*map(_plain, self.values)],
+            "unreadable": self.unreadable,
+        }
+
+
+def inventory(run: Run, step: int | None = None, rank: int | None = None) -> list[Holding]:
+    """Return what a run holds, phases first, in the order in which a step runs them.
+
+    Args:
+        step, rank: of this one only; None: of all.
+    """
+    at = step, rank
+    phases = [
+        _holding("phase", p, run.entries(p, *at), run.directories(*at, phase=p)) for p in run.phases
+    ]
+    keys = [_holding("key", k, run.key_data(k, *at), run.directories(*at, key=k)) for k in run.keys]
+    held = phases + keys
+    return held if step is None and rank is None else [holding for holding in held if holding.count]
+
+
+def _holding(
+    kind: str, name: str, held: Sequence[Entry] | Sequence[KeyDatum], directories: Sequence[Path]
+) -> Holding:
+    files = _Files()
+    for directory in directories:
+        files.add(directory)
+    return Holding(
+        kind,
+        name,
+        steps=tuple(sorted({item.step for item in held})),
+        ranks=tuple(sorted({item.rank for item in held})),
+        count=len(held),
+        records=sum(len(item.records) for item in held),
+        size=files.size,
+        unreadable=tuple(_shortened(files.unreadable(r for item in held for r in item.records))),
+    )
+
+
+def _shortened(found: Iterator[str]) -> Iterator[str]:
+    yield from itertools.islice(found, _MOST_NAMED)
+    if more := sum(1 for _ in found):
+        yield f"{more} more records that cannot be read"
+
+
+def find_records(
+    run: Run, name: str, step: int | None = None, rank: int | None = None
+) -> list[FoundRecord]:
+    """Return every record called `name`, or belonging to the entry or key `name`.
+
+    Args:
+        step, rank: of this one only; None: of all.
+
+    Raises:
+        RunError: there is none; the message names the nearest.
+    """
+    found = []
+    names: dict[str, None] = {}
+    for at_step, at_rank, phase, micro_step, owner, record in _all_records(run, step, rank):
+        if len(names) < _MOST_NEAR:
+            names[record.name] = names[owner] = None
+        if name in (record.name, owner):
+            values, unreadable = _first_values(record)
+            place = at_step, at_rank, phase, micro_step
+            found.append(FoundRecord(*place, record, values, unreadable))
+    if not found:
+        import difflib  # slow to import, and only a mistake needs it
+
+        close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.3)
+        hint = f" Nearest: {', '.join(close)}." if close else ""
+        where = "".join(
+            f" in {what} {number}"
+            for what, number in (("step", step), ("rank", rank))
+            if number is not None
+        )
+        raise RunError(
+            f"{run.path} holds no phase, entry, record or key called {name!r}{where}.{hint}"
+        )
+    return found
+
+
+def _all_records(
+    run: Run, step: int | None, rank: int | None
+) -> Iterator[tuple[int, int, str | None, int | None, str, Record]]:
+    for entry in run.entries(step=step, rank=rank):
+        for record in entry.records:
+            yield entry.step, entry.rank, entry.phase, None, entry.name, record
+    for datum in run.key_data(step=step, rank=rank):
+        for record in datum.records:
+            yield datum.step, datum.rank, None, datum.micro_step, datum.key, record
+
+
+def _first_values(record: Record) -> tuple[list[Any] | None, str | None]:
+    if record.leaf.error is not None:
+        return None, record.leaf.error
+    if record.location is None:
+        return None, None
+    try:
+        return record.array().reshape(-1)[:_FIRST_VALUES].tolist(), None
+    except ArrayFileError as error:
+        return None, f"{shortened(os.path.basename(record.location))} {error}"
+
+
+def _plain(value: Any) -> Any:
+    """Return an element as JSON takes it; an extended float is rounded to float64."""
+    if isinstance(value, np.floating):
+        value = float(value)
+    return number_to_json(value)
+
+
+class _Files:
+    """The files below some directories.
+
+    Attributes:
+        size: their bytes; a file that is linked under several names counts once.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self.size = 0
+
+    def add(self, directory: Path) -> None:
+        """Look at what lies below a directory."""
+        for folder, _, files in os.walk(directory):
+            for file in files:
+                path = os.path.join(folder, file)
+                status = os.lstat(path)
+                self._sizes[path] = status.st_size
+                if (status.st_dev, status.st_ino) not in self._seen:
+                    self._seen.add((status.st_dev, status.st_ino))
+                    self.size += status.st_size
+
+    def unreadable(self, records: Iterable[Record]) -> Iterator[str]:
+        """Yield which records cannot be read, by their files' sizes; only odd ones are opened."""
+        usual: dict[tuple[str | None, tuple[int, ...] | None], int | None] = {}
+        for record in records:
+            leaf, why = record.leaf, record.leaf.error
+            if why is None and record.location is not None:
+                kind = leaf.dtype, leaf.shape
+                if kind not in usual:
+                    usual[kind] = _file_size(leaf)
+                if self._sizes.get(record.location, -1) != usual[kind]:
+                    why = _first_values(record)[1]
+            if why is not None:
+                yield f"{record.name}: {why}"
+
+
+def _file_size(leaf: Leaf) -> int | None:
+    """Return how large the file of a tensor is as we write it; None if that is not known."""
+    try:
+        dtype = np.dtype((leaf.dtype or "").lower())
+    except TypeError:  # stored as another one
+        return None
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+    written = io.BytesIO()
+    np.lib.format.write_array_header_1_0(written, {**header, "shape": leaf.shape or ()})
+    return len(written.getvalue()) + math.prod(leaf.shape or ()) * dtype.itemsize

@@ -1,0 +1,146 @@
+"""What the manifests of a run list, and its directory does not hold."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.phases import PHASES
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.directory.claim import load_manifest
+from mindrlhf_msprobe.storage.directory.job import expected_ranks
+from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.reading.keydata import is_ours
+from mindrlhf_msprobe.storage.reading.problems import Problem
+
+_LayerDirs = Mapping[tuple[str, int, int], Path]
+_KeyDirs = Mapping[tuple[str, int, int, int], Path]
+
+_MOST_ASKED = 100  # saves of which it is asked whose they are
+_MOST_GAPS = 1000  # of one phase or key
+
+
+def missing(
+    root: Path, manifests: Sequence[Mapping[str, Any]], layers: _LayerDirs, keys: _KeyDirs
+) -> Iterator[Problem]:
+    """Yield what a run should hold and does not: manifests, and what they list.
+
+    Args:
+        root: the run's directory.
+        manifests: those that could be read.
+        layers, keys: the directories of layer data and of key data that it holds.
+    """
+    yield from _manifests(root, manifests, layers, keys)
+    for manifest in manifests:
+        rank = rank_of(manifest)
+        if isinstance(rank, int):
+            yield from _listed(root, rank, recorded.checked(manifest.get("recorded")), layers, keys)
+
+
+def rank_of(manifest: Mapping[str, Any]) -> int | None:
+    """Return whose manifest it is, as it says; None where that cannot be a rank."""
+    world = manifest.get("world")
+    rank: Any = world.get("rank") if isinstance(world, dict) else None
+    return rank if bounds.is_place(rank) and rank >= 0 else None
+
+
+def part_of_a_run(directory: Path) -> bool:
+    """Tell whether a directory without a manifest is that of one phase, or of one step, of a run.
+
+    It is called like one, or the run around it says so.
+    """
+    directory = directory.absolute()
+    if layout.step_of_directory(directory) is not None:
+        return True
+    if directory.name in {phase.name for phase in PHASES}:
+        return True
+    for path in layout.manifests(directory.parent)[:1]:
+        try:
+            config = load_manifest(path).get("config")
+        except (OSError, ValueError):  # a run stands there, whatever it says
+            return True
+        phases = config.get("phases") if isinstance(config, dict) else None
+        return isinstance(phases, dict) and directory.name in phases
+    return False
+
+
+def _manifests(
+    root: Path, manifests: Sequence[Mapping[str, Any]], layers: _LayerDirs, keys: _KeyDirs
+) -> Iterator[Problem]:
+    """Yield the manifests of ranks that this tool recorded, where none says what and how."""
+    there = {layout.manifest_rank(path) for path in layout.manifests(root)}
+    if not there and part_of_a_run(root):
+        return
+    journals: dict[int, list[Path]] = {}
+    for (_, _, rank), directory in layers.items():
+        if rank not in there and directory != root:
+            journals.setdefault(rank, []).append(directory / layout.JOURNAL_FILE)
+    ranks = {rank for rank, paths in journals.items() if any(map(os.path.exists, paths))}
+    if len(there) == 1:  # which stands for every rank, unless it knows of others
+        ranks &= expected_ranks(manifests)
+    if not there and not ranks:
+        ranks |= _rank_with_key_data(root, keys)
+    for rank in sorted(ranks):
+        path = root / layout.manifest_name(rank)
+        yield Problem(path, "is missing: it says what was recorded, and what was lost")
+
+
+def _rank_with_key_data(root: Path, keys: _KeyDirs) -> set[int]:
+    for (key, _, rank, _), directory in itertools.islice(keys.items(), _MOST_ASKED):
+        if is_ours(root, directory, key):
+            return {rank}
+    return set()
+
+
+def _listed(
+    root: Path, rank: int, listed: Mapping[str, Any], layers: _LayerDirs, keys: _KeyDirs
+) -> Iterator[Problem]:
+    manifest = layout.manifest_name(rank)
+    if listed.get(recorded.CONFIGURATIONS):
+        path = root / layout.CONFIGURATIONS_FILE
+        if not os.path.lexists(path):
+            yield Problem(path, f"is missing: {manifest} lists it")
+    steps: dict[str, set[int]] = {}
+    for phase, step, at_rank in layers:
+        if at_rank == rank:
+            steps.setdefault(phase, set()).add(step)
+    for phase, spans in listed.get(recorded.PHASES, {}).items():
+        for first, last in _gaps(spans, steps.get(phase, ())):
+            at = layout.entry_dir(root, phase, first, rank)
+            message = _message(manifest, first, last, "entries")
+            yield Problem(at, message, phase, first, rank, last=last, partial=True, absent=True)
+    saves: dict[str, dict[int, int]] = {}
+    for key, step, at_rank, _ in keys:
+        if at_rank == rank:
+            counts = saves.setdefault(key, {})
+            counts[step] = counts.get(step, 0) + 1
+    for key, spans in listed.get(recorded.KEY_DATA, {}).items():
+        counts = saves.get(key, {})
+        for first, last in _gaps(spans, counts):
+            at = layout.key_data_step_dir(root, key, first, rank)
+            message = _message(manifest, first, last, "saves")
+            yield _absent_saves(at, message, key, first, rank, last)
+        for step, count in sorted(counts.items()):
+            n = recorded.count_at(listed, recorded.KEY_DATA, key, step)
+            if n is not None and count < n:
+                at = layout.key_data_step_dir(root, key, step, rank)
+                message = f"holds {count} of the {n} saves that {manifest} lists"
+                yield _absent_saves(at, message, key, step, rank, step)
+
+
+def _absent_saves(path: Path, message: str, key: str, step: int, rank: int, last: int) -> Problem:
+    return Problem(path, message, None, step, rank, True, key, last, partial=True, absent=True)
+
+
+def _gaps(spans: Sequence[recorded.Span], there: Iterable[int]) -> Iterator[tuple[int, int]]:
+    return itertools.islice(recorded.gaps(spans, sorted(there)), _MOST_GAPS)
+
+
+def _message(manifest: str, first: int, last: int, what: str) -> str:
+    if first == last:
+        return f"is missing: {manifest} lists {what} there"
+    return f"and those up to step {last} are missing: {manifest} lists {what} there"

@@ -1,0 +1,150 @@
+"""Where the steps, ranks and keys of a run lie: our layout, and msprobe's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.foreign.tensor_dump import Save, saves_in
+
+_Place = TypeVar("_Place")
+
+
+def step_and_rank(parts: Sequence[str]) -> tuple[int | None, int | None]:
+    """Return what the names of directories, from a step's or a rank's on, say."""
+    step = layout.step_number(parts[0]) if parts else None
+    rest = parts if step is None else parts[1:]
+    return step, layout.rank_number(rest[0]) if rest else None
+
+
+def places_at(
+    index: Mapping[tuple[int, int], Sequence[_Place]], step: int | None, rank: int | None
+) -> list[_Place]:
+    """Return what an index holds of a step and a rank (None: of all)."""
+    if step is not None and rank is not None:
+        return list(index.get((step, rank), ()))
+    wanted = [at for at in index if is_wanted(at[0], step) and is_wanted(at[1], rank)]
+    return [place for at in wanted for place in index[at]]
+
+
+def is_wanted(value: Any, choice: Any) -> bool:
+    """Tell whether a value is the chosen one; None chooses all."""
+    return choice is None or value == choice
+
+
+def layer_directories(
+    root: Path, unlisted: layout.OnUnlisted
+) -> Iterator[tuple[tuple[str, int, int], Path]]:
+    """Yield ((phase, step, rank), directory) for layer data at, or below, `root`."""
+    own_step = layout.step_number(root.name)
+    if own_step is not None and layout.rank_directories(root, links=True):
+        yield from _ranks_of(root, phase_name(root.parent), own_step, unlisted)
+        return
+    if own_step is None and _holds_entries(root):  # one rank's directory
+        step_dir = root.absolute().parent
+        step, rank = layout.step_number(step_dir.name), layout.rank_number(root.absolute().name)
+        phase = UNNAMED_PHASE if step is None else phase_name(step_dir.parent)
+        yield (phase, step or 0, rank or 0), root
+        return
+    for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
+        phase_dir = step_dir.parent
+        if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
+            continue
+        step = layout.step_number(step_dir.name)
+        assert step is not None
+        if phase_dir == root:
+            # A run's own directory may be called as it likes; that of a phase holds no manifest.
+            phase = UNNAMED_PHASE if layout.manifests(root) else phase_name(root)
+            yield from _ranks_of(step_dir, phase, step, unlisted)
+        elif phase_dir.parent == root:
+            yield from _ranks_of(step_dir, phase_dir.name, step, unlisted)
+
+
+def phase_name(directory: Path) -> str:
+    """Return the phase whose directory this is."""
+    known = {phase.name for phase in PHASES}
+    return directory.name if directory.name in known else UNNAMED_PHASE
+
+
+def _ranks_of(
+    step_dir: Path, phase: str, step: int, unlisted: layout.OnUnlisted
+) -> Iterator[tuple[tuple[str, int, int], Path]]:
+    ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
+    for rank, path in ranks.items():
+        if _holds_entries(path) or _held_entries(path):
+            yield (phase, step, rank), path
+
+
+def _holds_entries(directory: Path) -> bool:
+    try:
+        return any((directory / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
+    except OSError:  # reading it will say why
+        return True
+
+
+def _held_entries(directory: Path) -> bool:
+    """Tell whether a directory holds what stands beside entries, and no entries any more.
+
+    Tensors of which a list is kept are those of a process that was killed before the first entry.
+    """
+    try:
+        beside = (layout.STACK_FILE, layout.CONSTRUCT_FILE)
+        if any((directory / name).is_file() for name in beside):
+            return True
+        if (directory / layout.TENSOR_LIST).exists():
+            return False
+        with os.scandir(directory / layout.TENSOR_DIR) as found:
+            return any(item.name.endswith(".npy") for item in found)
+    except OSError:
+        return False
+
+
+def key_data_directories(
+    root: Path, unlisted: layout.OnUnlisted
+) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
+    """Yield ((key, step, rank, micro-step), directory) for key data below `root`.
+
+    What msprobe's `save` wrote has no directory of its own for each save. A save without a
+    micro-step beside others is taken for micro-step 0, or where there is one, for the last.
+    """
+    data = root / layout.KEY_DATA_DIR
+    for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
+        step = layout.step_number(step_dir.name)
+        assert step is not None
+        if step_dir.parent == root:  # saved from inside a network
+            for rank, path in layout.rank_directories(
+                step_dir, links=True, unlisted=unlisted
+            ).items():
+                for key, saves in _dumped(path, None, unlisted).items():
+                    yield from (((key, step, rank, n), path) for n in range(len(saves)))
+            continue
+        if step_dir.parent.parent != data:
+            continue
+        key = step_dir.parent.name
+        ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
+        for rank, path in ranks.items():
+            micro_steps = [
+                (number, child)
+                for child in layout.subdirectories(path, links=True, unlisted=unlisted)
+                if (number := layout.micro_step_number(child.name)) is not None
+            ]
+            if not micro_steps:
+                saves = _dumped(path, key, unlisted).get(key, [{}])
+                micro_steps = [(number, path) for number in range(len(saves))]
+            elif (path / layout.file_name(key, ".json")).is_file():  # saved without a micro-step
+                taken = {number for number, _ in micro_steps}
+                micro_steps.append((max(taken) + 1 if 0 in taken else 0, path))
+            for number, child in sorted(micro_steps):
+                yield (key, step, rank, number), child
+
+
+def _dumped(directory: Path, key: str | None, unlisted: layout.OnUnlisted) -> dict[str, list[Save]]:
+    try:
+        return saves_in(directory, key)
+    except OSError as error:
+        unlisted(directory, error)
+        return {}

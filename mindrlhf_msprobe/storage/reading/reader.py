@@ -1,0 +1,655 @@
+"""A run as an object: what was recorded, read when it is asked for.
+
+Reads this package's runs, also those of a killed job, and msprobe's dumps: rank directories
+`rank`, `rank<N>`, `proc<pid>`; key data with or without micro-steps; seed-style `<key>0.npy`.
+What cannot be read is listed in `Run.problems`, never silently left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
+from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.phases import phase_order
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.directory.claim import load_manifest
+from mindrlhf_msprobe.storage.directory.job import RankLock, expected_ranks
+from mindrlhf_msprobe.storage.directory.others import Others
+from mindrlhf_msprobe.storage.foreign import msprobe as foreign
+from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.manifest.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
+from mindrlhf_msprobe.storage.reading.journal import read_journal
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
+from mindrlhf_msprobe.storage.reading.missing import missing, rank_of
+from mindrlhf_msprobe.storage.reading.places import (
+    is_wanted,
+    key_data_directories,
+    layer_directories,
+    phase_name,
+    places_at,
+    step_and_rank,
+)
+from mindrlhf_msprobe.storage.reading.problems import Problem
+from mindrlhf_msprobe.storage.records import (
+    Entry,
+    Locator,
+    Record,
+    argument_of,
+    bounded,
+    entry_records,
+)
+
+#: What every manifest holds.
+_OF_A_MANIFEST = {
+    "state": str,
+    "attempts": list,
+    "world": dict,
+    "config": dict,
+    "coverage": dict,
+    "lost": dict,
+}
+_NO_JOURNAL = (
+    f"is missing: read from the {layout.DUMP_FILE} beside it, which does not say when, or for "
+    f"which token, entries ran"
+)
+_MOST_NAMED = 20  # of the entries of one place that cannot be read
+_MOST_SHOWN = 200  # characters of a name
+_LONGEST_STATE = 40  # characters of what a manifest says instead of a state
+_MOST_ATTEMPTS = 10_000  # at one run
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run's directory, or one phase's, step's or rank's directory inside it.
+
+    A rank's directory may also be given by the `dump.json` in it, as msprobe's compare takes it.
+
+    Raises:
+        RunError: there is no such directory, or it holds no run.
+    """
+    path = Path(path)
+    return Run(path.parent if path.name == layout.DUMP_FILE and path.is_file() else path)
+
+
+class Run:
+    """What one training job recorded.
+
+    Attributes:
+        path: its directory.
+        manifests: the content of run.json and of the other ranks' manifests; empty for msprobe's.
+        problems: what could not be read so far; reading entries or key data may add to it.
+        left_out: directories of dumps that stood here before the run, and are none of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self.left_out: list[Path] = []
+        self._known_problems: set[Problem] = set()
+        if not path.is_dir():
+            what = "is not a directory" if path.exists() else "does not exist"
+            raise RunError(f"{path} {what}. Give the dump_path of a run.")
+        try:
+            empty = " It is empty." if not any(path.iterdir()) else ""
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+        self.manifests = list(self._read_manifests())
+        self._of_rank: dict[int, list[dict[str, Any]]] | None = None
+        others = Others(path, self.manifests)
+        self._layer_dirs: dict[tuple[str, int, int], Path] = {}
+        for place, directory in layer_directories(path, self._unlisted):
+            if directory in others and not (directory / layout.JOURNAL_FILE).exists():
+                self.left_out.append(directory)
+                continue
+            if place in self._layer_dirs:
+                message = "another directory is the same step and rank"
+                self._problem(Problem(directory, message, *place))
+            self._layer_dirs.setdefault(place, directory)
+        self._key_dirs: dict[tuple[str, int, int, int], Path] = {}
+        for datum, directory in key_data_directories(path, self._unlisted):
+            of_others = directory in others or directory.parent in others
+            if of_others and not is_ours(path, directory, datum[0]):
+                self.left_out.append(directory)
+                continue
+            if datum in self._key_dirs:
+                message = "another directory is the same step, rank and micro-step"
+                key, step, rank, _ = datum
+                self._problem(Problem(directory, message, None, step, rank, True, key))
+            self._key_dirs.setdefault(datum, directory)
+        self._listed = {
+            own: recorded.checked(manifest["recorded"])
+            for manifest in self.manifests
+            if (own := rank_of(manifest)) is not None and "recorded" in manifest
+        }
+        unlisted = [*self.problems]
+        for problem in missing(path, self.manifests, self._layer_dirs, self._key_dirs):
+            if not any(known.covers(problem) for known in unlisted):
+                self._problem(problem)
+        self._lost_times: dict[tuple[int, int], set[str]] = {}
+        # What lies at each (step, rank): a run of many ranks is read place by place.
+        self._layers_at: dict[tuple[int, int], list[tuple[str, int, int]]] = {}
+        for place in self._layer_dirs:
+            self._layers_at.setdefault(place[1:], []).append(place)
+        self._keys_at: dict[tuple[int, int], list[tuple[str, int, int, int]]] = {}
+        for saved in self._key_dirs:
+            self._keys_at.setdefault(saved[1:3], []).append(saved)
+        if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
+            raise RunError(
+                f"{path} is not a run: it holds neither {layout.RUN_FILE} nor layer data "
+                f"(<phase>/step<N>/rank<N>) nor key data ({layout.KEY_DATA_DIR}/<key>/step<N>)."
+                f"{empty}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def foreign(self) -> bool:
+        """Whether another tool wrote it, msprobe: nothing in it is this package's."""
+        layers = self._layer_dirs.values()
+        return not self.manifests and not any((d / layout.JOURNAL_FILE).exists() for d in layers)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every rank closed its run; an unfinished one was killed or still runs."""
+        return all(manifest.get("state") == FINISHED for manifest in self.manifests)
+
+    @property
+    def state(self) -> str:
+        """finished, failed, interrupted, or running (also of a killed process).
+
+        unknown for msprobe's runs; `stops` says more.
+
+        Where the ranks' are not the same, each with its ranks.
+        """
+        ranks: dict[str, list[str]] = {}
+        for manifest in self.manifests:
+            world = manifest.get("world")
+            rank = world.get("rank") if isinstance(world, dict) else None
+            ranks.setdefault(shortened(manifest.get("state"), _LONGEST_STATE), []).append(str(rank))
+        if len(ranks) < 2:
+            return next(iter(ranks), "unknown")
+        said = (f"{state} (rank {', '.join(of)})" for state, of in sorted(ranks.items()))
+        return ", ".join(said)
+
+    @cached_property
+    def stops(self) -> list[Stop]:
+        """Where its ranks stopped, those that did not finish: failed, were killed, still run."""
+        return [
+            replace(stop, phase=self._last_phase(stop.step, stop.rank))
+            if stop.phase is None and stop.state in (RUNNING, KILLED)
+            else stop
+            for stop in self._noted_stops
+        ]
+
+    def stop_of(self, rank: int) -> Stop | None:
+        """Return where a rank stopped, as its manifest says; a single manifest is of every rank."""
+        stops = self._noted_stops
+        if len(self.manifests) == 1:
+            return stops[0] if stops else None
+        return next((stop for stop in stops if stop.rank == rank), None)
+
+    @cached_property
+    def _noted_stops(self) -> list[Stop]:
+        stops = []
+        for manifest in self.manifests:
+            rank = rank_of(manifest)
+            held = isinstance(rank, int) and RankLock(self.path, rank).is_held()
+            stop = stop_of(manifest, held=held)
+            if stop is not None:
+                stops.append(stop)
+        return sorted(stops, key=lambda stop: stop.rank)
+
+    def _last_phase(self, step: int, rank: int) -> str | None:
+        """Return the phase in which the last entry of a step began."""
+        entries = self.entries(step=step, rank=rank)
+        return max(entries, key=lambda entry: entry.seq).phase if entries else None
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of which anything was recorded."""
+        steps = {step for _, step, _ in self._layer_dirs}
+        return sorted(steps | {step for _, step, _, _ in self._key_dirs})
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases of which layer data were recorded, in the order in which a step runs them."""
+        names = {phase for phase, _, _ in self._layer_dirs}
+        return sorted(names, key=lambda name: (phase_order(name), name))
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that recorded anything."""
+        ranks = {rank for _, _, rank in self._layer_dirs}
+        return sorted(ranks | {rank for _, _, rank, _ in self._key_dirs})
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """The ranks that the job was to record and that have no manifest here.
+
+        They recorded into another directory, or never began; [] for msprobe's runs.
+        """
+        here = {rank for manifest in self.manifests if isinstance(rank := rank_of(manifest), int)}
+        return sorted(expected_ranks(self.manifests) - here)
+
+    @property
+    def keys(self) -> list[str]:
+        """The names under which key data were saved."""
+        return sorted({key for key, _, _, _ in self._key_dirs})
+
+    @property
+    def places(self) -> set[tuple[int, int]]:
+        """Every (step, rank) of which anything was recorded."""
+        found = {(step, rank) for _, step, rank in self._layer_dirs}
+        found |= {(step, rank) for _, step, rank, _ in self._key_dirs}
+        ranks = {rank for _, rank in found} or {0}
+        for problem in self.problems:
+            if problem.partial or (problem.phase is None and not problem.key_data):
+                continue
+            if problem.step is not None:
+                at = ranks if problem.rank is None else {problem.rank}
+                found |= {(problem.step, rank) for rank in at}
+            elif not found:  # nothing tells its steps
+                found.add((0, problem.rank or 0))
+        return found
+
+    def directories(
+        self,
+        step: int | None = None,
+        rank: int | None = None,
+        *,
+        phase: str | None = None,
+        key: str | None = None,
+    ) -> list[Path]:
+        """Return the directories of one phase's layer data or of one key's data.
+
+        Args:
+            step, rank: of this one only; None: of all.
+        """
+        places: dict[tuple[Any, ...], Path] = {**(self._layer_dirs if phase else self._key_dirs)}
+        return [
+            path
+            for (name, at_step, at_rank, *_), path in places.items()
+            if name == (phase or key) and is_wanted(at_step, step) and is_wanted(at_rank, rank)
+        ]
+
+    def config(self, rank: int = 0) -> ProbeConfig | None:
+        """Return what the run was configured to record, or None where that is not known.
+
+        Settings of a later version, which this one does not know, are left out; a manifest that
+        does not name the settings there have always been says nothing.
+        """
+        known = {field.name for field in fields(ProbeConfig)}
+        for manifest in self._manifests_of(rank):
+            config = manifest.get("config")
+            if not isinstance(config, dict) or not config.keys() >= BASIC_KEYS:
+                return None
+            values = {name: config[name] for name in known & config.keys()}
+            unusable = _unusable_patterns(config)
+            if "include" in unusable:  # a cell that the others do not match may be meant by it
+                values["include"] = ()
+            if "exclude" in unusable:
+                others = [t for t in config["exclude"] if t not in unusable["exclude"]]
+                values["exclude"] = others
+            try:
+                return ProbeConfig(**values)
+            except (ConfigError, TypeError):
+                return None
+        return None
+
+    @property
+    def unusable_patterns(self) -> dict[str, dict[str, str]]:
+        """Of `include` and of `exclude`, the patterns that cannot be used, each with why.
+
+        An earlier version took what needs more than linear time. Of a cell that such a pattern may
+        have left out, `config` says that it should have been recorded.
+        """
+        found: dict[str, dict[str, str]] = {}
+        for manifest in self.manifests:
+            config = manifest.get("config")
+            if isinstance(config, dict):
+                for name, patterns in _unusable_patterns(config).items():
+                    found.setdefault(name, {}).update(patterns)
+        return found
+
+    @property
+    def lost(self) -> list[str]:
+        """What the run says it could not record, by rank and kind."""
+        said = []
+        for manifest in self.manifests:
+            lost, rank = manifest.get("lost"), rank_of(manifest)
+            if isinstance(lost, dict):
+                counts = ((shortened(what), n) for what, n in lost.items())
+                said += [f"rank {rank} lost {n} record(s): {what}" for what, n in counts]
+        return said
+
+    @property
+    def cost(self) -> dict[int, dict[str, Any]]:
+        """What recording cost each rank, as its manifest says; see `storage.ledger.Ledger`."""
+        said = {}
+        for manifest in self.manifests:
+            rank, recording = rank_of(manifest), manifest.get("recording")
+            if isinstance(rank, int) and isinstance(recording, dict):
+                said[rank] = recording
+        return said
+
+    def coverage(self, rank: int = 0) -> dict[str, Any]:
+        """Return what a rank could not record in its mode, and why.
+
+        Under `graph_mode` stand role → cell name → why.
+        """
+        for manifest in self._manifests_of(rank):
+            coverage = manifest.get("coverage")
+            if isinstance(coverage, dict):
+                return {
+                    str(what): why if isinstance(why, dict) else str(why)
+                    for what, why in coverage.items()
+                }
+        return {}
+
+    def initial_weights(self, role: str, rank: int = 0) -> dict[str, str]:
+        """Return the fingerprint of each parameter of a role's network when it was first entered.
+
+        By the parameters' names; without those of which none is known.
+        """
+        for manifest in self._manifests_of(rank):
+            roles = manifest.get("initial_weights")
+            weights = roles.get(role) if isinstance(roles, dict) else None
+            if isinstance(weights, dict):
+                return {str(n): value for n, value in weights.items() if isinstance(value, str)}
+        return {}
+
+    def completed(self, step: int, rank: int = 0) -> bool:
+        """Tell whether `step` was ended by `Probe.step()`; msprobe's runs do not say.
+
+        An attempt that began with this step, or before it, is the one that counts.
+        """
+        for manifest in self._manifests_of(rank):
+            ended = False
+            attempts = manifest.get("attempts")
+            for attempt in attempts[-_MOST_ATTEMPTS:] if isinstance(attempts, list) else []:
+                if not isinstance(attempt, dict):
+                    continue
+                first, last = attempt.get("first_step"), attempt.get("last_completed_step")
+                begins = attempt.get("begins_with")
+                if isinstance(begins, int) and begins <= step:
+                    ended = False
+                if isinstance(first, int) and isinstance(last, int) and first <= step <= last:
+                    ended = True
+            if ended:
+                return True
+        return not self.manifests
+
+    def configurations(self) -> dict[str, Any] | None:
+        """Return the content of configurations.json, or None if there is none."""
+        path = self.path / layout.CONFIGURATIONS_FILE
+        if not os.path.lexists(path):
+            return None
+        try:
+            content = layout.read_json(self.path, path)
+        except (OSError, ValueError) as error:
+            self._problem(Problem(path, layout.why_unread(error)))
+            return None
+        return content if isinstance(content, dict) else {"": content}
+
+    def entries(
+        self, phase: str | None = None, step: int | None = None, rank: int | None = None
+    ) -> list[Entry]:
+        """Return the entries of a phase, step and rank (None: of all), as they began in time."""
+        found: list[Entry] = []
+        places = [p for p in places_at(self._layers_at, step, rank) if is_wanted(p[0], phase)]
+        for place in sorted(places, key=lambda p: (p[1], p[2], phase_order(p[0]), p[0])):
+            entries = self._read_entries(*place)
+            timeless = self._without_times(*place[1:])
+            if timeless and place[0] not in timeless:
+                entries = [*map(foreign.in_usual_order, entries)]
+            found += entries
+        return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
+
+    def times_are_lost(self, step: int, rank: int) -> bool:
+        """Tell whether a journal of one place is missing, and its dump.json is read instead.
+
+        Then nothing tells when what happened in the step, but the order in which phases usually
+        run.
+        """
+        return bool(self._without_times(step, rank))
+
+    def _without_times(self, step: int, rank: int) -> set[str]:
+        """Return the phases of one place that this tool recorded and of which the journal lacks."""
+        known = self._lost_times.get((step, rank))
+        if known is None:
+            known = set()
+            for phase, *_ in self._layers_at.get((step, rank), ()):
+                journal = self._layer_dirs[phase, step, rank] / layout.JOURNAL_FILE
+                try:
+                    journal.lstat()
+                except FileNotFoundError:
+                    if not self.foreign and self._is_ours(phase, step, rank):
+                        known.add(phase)
+                except OSError:  # reading it says why
+                    pass
+            self._lost_times[step, rank] = known
+        return known
+
+    def _is_ours(self, phase: str, step: int, rank: int) -> bool:
+        """Tell whether this tool recorded a phase: others may have added to the run's directory."""
+        if rank in self._listed:
+            spans = self._listed[rank].get(recorded.PHASES, {}).get(phase, ())
+            return any(first <= step <= last for first, last, _ in spans)
+        config = self.config(rank)
+        table = {} if config is None else config.phase_table()
+        if config is None or phase not in table:
+            return not self.manifests
+        return config.records_phase(table[phase])
+
+    def phases_at(self, step: int, rank: int) -> list[str]:
+        """Return the phases of which layer data were recorded in one place."""
+        return sorted(phase for phase, *_ in self._layers_at.get((step, rank), ()))
+
+    def journal_lines(self, phase: str, step: int, rank: int) -> list[bytes] | None:
+        """Return the lines of one journal as they are on disk.
+
+        None where there is no journal, or it is not whole: `entries` knows what that means.
+        """
+        directory = self._layer_dirs[phase, step, rank]
+        journal = directory / layout.JOURNAL_FILE
+        try:
+            for linked in (directory, directory / layout.TENSOR_DIR):
+                if not layout.inside(self.path, linked):
+                    return None
+            *lines, rest = layout.read_inside(self.path, journal).split(b"\n")
+        except (OSError, ValueError):
+            return None
+        if rest or len(lines) < self._entries_listed(phase, step, rank):
+            return None
+        return lines
+
+    def _entries_listed(self, phase: str, step: int, rank: int) -> int:
+        """Return how many entries a manifest lists of a phase; 0 where that is not known."""
+        listed = self._listed.get(rank, {})
+        return recorded.count_at(listed, recorded.PHASES, phase, step) or 0
+
+    def entries_of(
+        self, lines: list[dict[str, Any]], phase: str, step: int, rank: int
+    ) -> list[Entry] | None:
+        """Return the entries of some lines of a journal; None if one cannot be read."""
+        if not lines:
+            return []
+        files = Locator(self.path, self._layer_dirs[phase, step, rank] / layout.TENSOR_DIR)
+        try:
+            return [_entry(line, files, phase, step, rank) for line in lines]
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def key_data(
+        self, name: str | None = None, step: int | None = None, rank: int | None = None
+    ) -> list[KeyDatum]:
+        """Return what was saved under `name` (None: all), by step, rank and micro-step."""
+        found = []
+        for key, at_step, at_rank, micro_step in sorted(places_at(self._keys_at, step, rank)):
+            if is_wanted(key, name):
+                path = self._key_dirs[key, at_step, at_rank, micro_step]
+                datum = read_key_datum(
+                    self.path,
+                    path,
+                    key,
+                    at_step,
+                    at_rank,
+                    micro_step,
+                    ours=bool(self.manifests),
+                    completed=self.completed(at_step, at_rank),
+                )
+                if datum is not None and self.times_are_lost(at_step, at_rank):
+                    datum = replace(datum, seq=None)
+                if datum is not None:
+                    found.append(datum)
+        return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
+
+    def _manifests_of(self, rank: int) -> list[dict[str, Any]]:
+        """Return the manifest of a rank; a run with a single one has it for every rank."""
+        if len(self.manifests) == 1:
+            return self.manifests
+        if self._of_rank is None:
+            self._of_rank = {}
+            for manifest in self.manifests:
+                if isinstance(number := rank_of(manifest), int):
+                    self._of_rank.setdefault(number, []).append(manifest)
+        return self._of_rank.get(rank, [])
+
+    def _read_manifests(self) -> Iterator[dict[str, Any]]:
+        for path in layout.manifests(self.path):
+            try:
+                manifest = load_manifest(path)
+            except (OSError, ValueError) as error:
+                self._problem(Problem(path, layout.why_unread(error)))
+                continue
+            unlike = [
+                name
+                for name, kind in _OF_A_MANIFEST.items()
+                if not isinstance(manifest.get(name), kind)
+            ]
+            if "world" not in unlike and "rank" in manifest["world"] and rank_of(manifest) is None:
+                unlike.append("rank")
+            if unlike:
+                what = "is not a whole manifest: it does not say, or not as this tool does, its "
+                self._problem(Problem(path, what + ", ".join(unlike)))
+            yield manifest
+
+    def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
+        directory = self._layer_dirs[phase, step, rank]
+        journal = directory / layout.JOURNAL_FILE
+        at = directory
+        try:
+            for linked in (directory, directory / layout.TENSOR_DIR):
+                if not layout.inside(self.path, linked):
+                    raise ValueError("a symbolic link leaves the run's directory")
+            if journal.is_file():
+                at = journal
+                content = read_journal(self.path, journal)
+                lines = content.lines
+                # Only a step that was not ended may end in a line cut short.
+                lost = content.damaged + (content.torn and self.completed(step, rank))
+                if lost:
+                    message = f"{lost} damaged line(s) in the journal"
+                    self._problem(Problem(journal, message, phase, step, rank))
+                listed = self._entries_listed(phase, step, rank)
+                if not lost and len(lines) < listed:
+                    message = f"holds {len(lines)} of the {listed} entries that the run's " + (
+                        f"{layout.manifest_name(rank)} lists"
+                    )
+                    self._problem(Problem(journal, message, phase, step, rank, partial=True))
+            else:
+                dump = foreign.read_dump(self.path, directory, phase_order(phase))
+                lines = dump.lines
+                for beside, message in dump.unreadable:
+                    self._problem(Problem(beside, message, phase, step, rank, partial=True))
+                if phase in self._without_times(step, rank):
+                    lines = [*map(foreign.with_changed_texts, lines)]
+                    self._problem(Problem(journal, _NO_JOURNAL, phase, step, rank, partial=True))
+        except Exception as error:  # a file that is of no known form costs no other
+            self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
+            return []
+        entries: list[Entry] = []
+        damaged = 0
+        files = Locator(self.path, directory / layout.TENSOR_DIR)
+        for line in lines:
+            try:
+                entries.append(_entry(line, files, phase, step, rank))
+            except Exception as error:  # one entry that is none costs no other
+                damaged += 1
+                if damaged <= _MOST_NAMED:
+                    message = f"{line['entry'][:_MOST_SHOWN]}: {layout.why_unread(error)}"
+                    self._problem(Problem(directory, message, phase, step, rank))
+        if damaged > _MOST_NAMED:
+            message = f"{damaged - _MOST_NAMED} more entries that cannot be read"
+            self._problem(Problem(directory, message, phase, step, rank))
+        return entries
+
+    def _unlisted(self, path: Path, error: OSError) -> None:
+        """Note a directory that cannot be listed, and everything that may lie in it."""
+        message = f"cannot be listed: {error.strerror or error}"
+        parts = path.relative_to(self.path).parts
+        if parts[:1] == (layout.KEY_DATA_DIR,):
+            key = parts[1] if len(parts) > 1 else None
+            step, rank = step_and_rank(parts[2:])
+            self._problem(Problem(path, message, None, step, rank, True, key))
+            return
+        step, rank = step_and_rank(parts)
+        if step is None and rank is not None:  # a step's directory was opened
+            step, phase = layout.step_number(self.path.name), phase_name(self.path.parent)
+        elif parts and layout.step_number(parts[0]) is None:
+            phase = parts[0]
+            step, rank = step_and_rank(parts[1:])
+        else:
+            phase = phase_name(self.path)
+        self._problem(Problem(path, message, phase, step, rank))
+
+    def _problem(self, problem: Problem) -> None:
+        if problem not in self._known_problems:
+            self._known_problems.add(problem)
+            self.problems.append(problem)
+
+
+def _entry(line: dict[str, Any], files: Locator, phase: str, step: int, rank: int) -> Entry:
+    name = line["entry"]
+    if len(name) > bounds.NAME:
+        raise ValueError(f"its name has {len(name)} characters")
+    records = tuple(
+        Record(record, io, path, *files.locate(leaf, leaf.data_name), argument_of(line, io, path))
+        for record, io, path, leaf in bounded(entry_records(name, line), bounds.VALUES)
+    )
+    return Entry(
+        name=name,
+        phase=phase,
+        step=step,
+        rank=rank,
+        seq=line["seq"],
+        end=line.get("end"),
+        parent=line.get("parent"),
+        opening=line.get("opening") or 0,
+        token=line.get("token"),
+        stack=tuple((line.get("frames") or ())[: bounds.FRAMES]),
+        records=records,
+    )
+
+
+def _unusable_patterns(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for name in ("include", "exclude"):
+        patterns = config.get(name)
+        if not isinstance(patterns, list) or not all(isinstance(text, str) for text in patterns):
+            continue
+        for text in patterns[:MOST_PATTERNS]:
+            try:
+                pattern(text)
+            except PatternError as error:
+                found.setdefault(name, {})[text] = str(error)
+    return found

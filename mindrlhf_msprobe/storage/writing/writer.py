@@ -1,0 +1,596 @@
+"""Records → files of one rank.
+
+What is handed over is written by a thread in the background, in order. The journal of a phase is
+appended to, one line an entry, each after the files of its tensors; everything else is written
+beside its place and renamed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.atomic import put_in_place, temporary_of, write_json
+from mindrlhf_msprobe.storage.arrays.buffers import BufferPool, Copy
+from mindrlhf_msprobe.storage.arrays.npy import save_npy
+from mindrlhf_msprobe.storage.directory.hold import HoldLostError, Loss
+from mindrlhf_msprobe.storage.directory.own_places import OwnPlaces, PlaceLostError
+from mindrlhf_msprobe.storage.directory.removal import files_in, remove_save
+from mindrlhf_msprobe.storage.leaves import count_leaves
+from mindrlhf_msprobe.storage.manifest import manifest, recorded
+from mindrlhf_msprobe.storage.manifest.ending import Stop
+from mindrlhf_msprobe.storage.manifest.manifest import Manifest
+from mindrlhf_msprobe.storage.writing.background import Background, Batch, FaultSink
+from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
+from mindrlhf_msprobe.storage.writing.phase_files import PhaseFiles, start_afresh
+
+#: Bytes that may wait to be written unless the configuration says otherwise.
+DEFAULT_BUFFER = 512 << 20
+_LEAF_BYTES = 1024  # what one described value occupies, about, until its line is written
+
+
+#: An entry, its call stack, and how many values it describes.
+_Item = tuple[dict[str, Any], tuple[str, ...], int]
+
+
+def _raise(what: str, error: BaseException, count: int) -> None:
+    raise error
+
+
+def _named(key: str) -> str:
+    return f"key data {key}"
+
+
+class StepEndedError(Exception):
+    """Something was handed over for a step that had ended."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"it came when step {step}, to which it belongs, had ended")
+
+
+@dataclass(eq=False, slots=True)
+class _Phase:
+    """One phase of one step.
+
+    Attributes:
+        stored: the file of every fingerprint handed over.
+        batch: entries that were handed over last, with no tensor after them.
+    """
+
+    files: PhaseFiles
+    stored: dict[str, str] = field(default_factory=dict)
+    batch: Batch | None = None
+
+
+class RunWriter:
+    """Writes what one rank records into `root`; may be used by several threads.
+
+    Entries, tensors and key data are handed over, at most waiting for room. All other calls return
+    when everything handed over so far is readable on disk.
+
+    Args:
+        settings: what the process runs with, by section, for the manifest.
+        buffer_bytes: how much may wait to be written, copies of tensors and lines together.
+        fault: told of everything that could not be written, from the writing thread. What it
+            raises is raised by the next call of the writer; without one every fault is raised so.
+        ledger: takes what writing costs.
+
+    Raises:
+        RunError: the directory holds another run, or cannot be written.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        rank: int,
+        config: Mapping[str, Any],
+        existing: str,
+        task: str,
+        settings: Mapping[str, Any] | None = None,
+        buffer_bytes: int = DEFAULT_BUFFER,
+        fault: FaultSink = _raise,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.root = root
+        self.rank = rank
+        self._task = task
+        self._manifest = Manifest.claim(root, rank, dict(config), existing, settings)
+        self._ledger = ledger or Ledger()
+        self._buffer_bytes = buffer_bytes
+        self._buffers = BufferPool(buffer_bytes)
+        self._background = Background(buffer_bytes, fault, self._ledger)
+        # Held while something is handed over, so that a link comes after what it links to, and
+        # nothing for a step comes after its end.
+        self._lock = threading.RLock()
+        self._phases: dict[tuple[str, int], _Phase] = {}
+        self._ended = -1  # the last step of which the end was handed over
+        self._steps_with_data: set[int] = set()
+        # Of the writing thread: the directories made, and what was written where, each by its step.
+        self._key_data_dirs: dict[Path, int] = {}
+        self._key_data: dict[tuple[int, str, Path], None] = {}  # what was saved, in that order
+        self._saves = itertools.count()
+        self._places = OwnPlaces(root, rank, self._place_lost)
+        self._lost_before: dict[Path, int] = {}  # directory → the step before which it was lost
+        self._networks_noted = False
+
+    @property
+    def continues(self) -> bool:
+        """Whether an earlier attempt had begun this run."""
+        return len(self._manifest.content["attempts"]) > 1
+
+    @property
+    def lost(self) -> Loss | None:
+        """How the directory was lost under the running job; then nothing more is written."""
+        return self._manifest.lost
+
+    def next_step(self) -> int:
+        """Return the step after the last one an earlier attempt completed, 0 in a new run."""
+        done = [a.get("last_completed_step") for a in self._manifest.content["attempts"][:-1]]
+        return max((step for step in done if isinstance(step, int)), default=-1) + 1
+
+    def begin(self, step: int) -> None:
+        """Tell which step is the first of this attempt; what an earlier one left of it goes.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self._manifest.begin(step)
+
+    def record_more(self, config: Mapping[str, Any], task: str) -> None:
+        """Write another configuration into the manifest; phases that open are of another task."""
+        self._task = task
+
+        def write() -> None:
+            self._manifest.content["config"] = dict(config)
+            self._manifest.save()
+
+        self._finish(layout.manifest_name(self.rank), write)
+
+    def append_entry(
+        self, phase: str, step: int, entry: dict[str, Any], frames: tuple[str, ...]
+    ) -> None:
+        """Append one entry, which belongs to the writer from now on, to its phase's journal.
+
+        Raises:
+            StepEndedError: the step has ended.
+        """
+        records = count_leaves(entry)
+        item, size = (entry, frames, records), records * _LEAF_BYTES
+        with self._lock:
+            known = self._phase(phase, step)
+            if known.batch is None or not self._background.join(known.batch, item, size):
+                files = known.files
+                known.batch = self._background.hand_over_batch(
+                    "an entry", lambda items: self._append(phase, files, items), item, size
+                )
+
+    def _append(self, phase: str, files: PhaseFiles, items: Sequence[_Item]) -> None:
+        """Append entries; each that cannot be appended is reported by itself."""
+        try:
+            self._manifest.check()
+        except HoldLostError as error:
+            self._background.report("an entry", error, len(items))
+            return
+        entries = [(entry, frames) for entry, frames, _ in items]
+        try:
+            size = files.append(entries)
+        except Exception as error:
+            if len(items) == 1:
+                self._background.report("an entry", error)
+                return
+            for item in items:
+                self._append(phase, files, [item])
+            return
+        self._ledger.wrote(phase, size, sum(records for _, _, records in items))
+
+    def save_tensor(
+        self, phase: str, step: int, record: str, array: np.ndarray, fingerprint: str | None
+    ) -> str:
+        """Save a record's elements and return the file's name.
+
+        Equal tensors of a phase and step (equal fingerprints) are stored once and hard-linked. The
+        elements are those of now, whatever becomes of the array.
+
+        Raises:
+            StepEndedError: the step has ended.
+        """
+        name = layout.record_file_name(record)
+        with self._lock:
+            known = self._phase(phase, step)
+            known.batch = None  # the next entry comes after this tensor
+            files, stored = known.files, known.stored
+            source = stored.get(fingerprint) if fingerprint else None
+            if source is not None:
+                original = source
+
+                def link() -> None:
+                    self._ledger.wrote(phase, files.link(name, original))
+
+                self._hand_over("a tensor", link, _LEAF_BYTES)
+                return name
+            if fingerprint:
+                stored[fingerprint] = name
+
+            def write(arrays: Mapping[str, np.ndarray]) -> None:
+                try:
+                    self._ledger.wrote(phase, files.save(name, arrays[name]))
+                except OSError:
+                    if fingerprint:
+                        stored.pop(fingerprint, None)
+                    raise
+
+            self._hand_over_arrays("a tensor", {name: array}, write)
+        return name
+
+    def save_key_data(
+        self,
+        key: str,
+        step: int,
+        micro_step: int | None,
+        content: Callable[[], Mapping[str, Any]],
+        arrays: Mapping[str, np.ndarray],
+        *,
+        numbered: bool = False,
+    ) -> None:
+        """Save one key's arrays (file name → array) and, last, the JSON that describes them.
+
+        They appear together, whole or not at all, and take the place of what was saved in this step
+        under the same key and micro-step.
+
+        Args:
+            micro_step: None: beside the micro-steps.
+            content: returns what the JSON holds; called here, while the arrays are written.
+            numbered: write a JSON for each array, too.
+
+        Raises:
+            StepEndedError: the step has ended.
+        """
+        what = _named(key)
+        step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
+        directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
+        # Several threads may save at one micro-step: each makes its files in a place of its own.
+        beside = step_dir / "save" if micro_step is None else directory
+        temporary = temporary_of(beside, next(self._saves))
+        sizes: list[int] = []
+
+        def write_arrays(copies: Mapping[str, np.ndarray]) -> None:
+            if step_dir not in self._key_data_dirs:
+                self._start_afresh(step_dir, step)
+                self._key_data_dirs[step_dir] = step
+            temporary.mkdir()
+            try:
+                sizes.append(sum(save_npy(temporary / name, copies[name]) for name in copies))
+            except BaseException:
+                drop()
+                raise
+
+        def write_description() -> None:
+            if not sizes:  # what describes arrays that could not be written describes nothing
+                return
+            self._manifest.check()
+            try:
+                size = 0
+                if numbered:
+                    described["numbered"] = True
+                    for name, leaf in files_in(described.get("data")):
+                        size += write_json(temporary / f"{name[:-4]}.json", {"data": leaf})
+                size += write_json(temporary / layout.file_name(key, ".json"), described)
+                if (step, key, directory) in self._key_data:
+                    remove_save(directory, key)
+                put_in_place(temporary, directory, last=layout.file_name(key, ".json"))
+            except BaseException:
+                drop()
+                raise
+            self._ledger.wrote(KEY_DATA, sizes[0] + size, count_leaves(described.get("data")))
+            self._key_data[step, key, directory] = None
+
+        def drop() -> None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+        def give_up() -> None:
+            with suppress(HoldLostError):  # which has been reported
+                self._manifest.check()
+                drop()
+
+        with self._lock:
+            self._refuse_ended(step)
+            self._steps_with_data.add(step)
+            self._hand_over_arrays(what, arrays, write_arrays)
+        try:
+            described = dict(content())
+            with self._lock:
+                self._refuse_ended(step)
+                self._background.hand_over(what, write_description)
+        except Exception:
+            self._background.hand_over(what, give_up)
+            raise
+
+    def save_configurations(self, content: Callable[[], Mapping[str, Any]]) -> None:
+        """Write configurations.json, whole or not at all.
+
+        Args:
+            content: returns all there is to write by then; called by the writing thread.
+        """
+        path = self.root / layout.CONFIGURATIONS_FILE
+
+        def write() -> None:
+            self._ledger.wrote(CONFIGURATIONS, write_json(path, dict(content()), indent=4))
+            self._manifest.note_configurations()
+            self._manifest.save()
+
+        self._finish("configurations", write)
+
+    def save_first_entry(
+        self,
+        role: str,
+        weights: Mapping[str, Any] | None,
+        settings: Mapping[str, Any] | None,
+        phase: str | None = None,
+    ) -> None:
+        """Write what was found when a role's network was first entered, into the manifest.
+
+        Args:
+            weights: parameter name → fingerprint; None where they are not recorded.
+            settings: what the process runs with, by section; None where that is known already.
+            phase: that it was entered in.
+        """
+        if settings is None and weights is None:
+            return
+
+        def write() -> None:
+            if settings is not None:
+                self._manifest.note_settings(settings, manifest.AT_FIRST_PHASE, phase)
+            if weights is not None:
+                self._manifest.note_weights(role, weights)
+            self._manifest.save()
+
+        self._finish(f"the initial weights of {role}", write)
+
+    def note_networks(self, content: Mapping[str, Any]) -> None:
+        """Note what the networks are set to; see `Manifest.note_networks`.
+
+        The first time it is written soon, later with the manifest when the step ends.
+        """
+        first = not self._networks_noted
+        self._networks_noted = True
+
+        def write() -> None:
+            self._manifest.note_networks(content)
+            if first:
+                self._manifest.save()
+
+        self._hand_over("the settings of networks", write)
+
+    def note_generation(self, content: Mapping[str, Any]) -> None:
+        """Note what phases generate with; it is written with the manifest when the step ends."""
+        self._hand_over("generation", lambda: self._manifest.note_generation(content))
+
+    def note_random_states(self, content: Mapping[str, Any]) -> None:
+        """Note the states of random generators; as `note_generation`."""
+        self._hand_over("random states", lambda: self._manifest.note_random_states(content))
+
+    def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
+        """Note what could not be recorded in graphs; see `Manifest.note_graph_gaps`.
+
+        It is written with the manifest when the step ends.
+        """
+        return self._manifest.note_graph_gaps(role, gaps)
+
+    def note_left_out(self, kind: str, name: str, why: str) -> bool:
+        """Note that something is not recorded; see `Manifest.note_left_out`.
+
+        It is written with the manifest when the step ends.
+        """
+        return self._manifest.note_left_out(kind, name, why)
+
+    def end_step(self, step: int, lost: Mapping[str, int], *, complete: bool = True) -> None:
+        """Write what msprobe's tools read and note in the manifest that `step` is whole.
+
+        Args:
+            lost: kind of loss → how many so far; looked at when everything else is written.
+        """
+        name = layout.manifest_name(self.rank)
+        with self._lock:  # what comes for this step from now on is refused
+            self._ended = max(self._ended, step)
+            ended = {
+                phase: self._phases.pop(phase) for phase in list(self._phases) if phase[1] <= step
+            }
+            has_data = step in self._steps_with_data
+            self._steps_with_data = {other for other in self._steps_with_data if other > step}
+
+            def write() -> None:
+                known = self._manifest.lost is not None
+                try:
+                    self._manifest.check()
+                except HoldLostError as error:
+                    self._count_lost_step(step, [phase.files for phase in ended.values()], error)
+                    if complete or not known:
+                        self._background.report("a step", error)
+                    return
+                self._places.check(step)
+                self._end_phases({phase: ended[phase].files for phase in ended})
+                self._end_key_data(step)
+                self._forget_key_data(step)
+                self._note_step(step, complete=complete, has_data=has_data)
+                self._manifest.content["lost"] = dict(lost)
+                self._manifest.content["recording"] = self._ledger.to_json(step)
+                self._manifest.save()
+                self._buffers.trim()
+
+            job = self._background.begin(name, write)
+        try:
+            with self._ledger.charge(STEP):
+                self._background.wait_for(job)
+        finally:  # an interrupted wait ends the step too
+            self._ledger.end_step(step)
+
+    def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
+        for (phase, _), files in ended.items():
+            if (lost := self._places.lost(files.directory)) is not None:
+                if count := files.give_up():
+                    self._background.report("an entry", lost, count)
+                continue
+            try:
+                self._ledger.wrote(phase, files.finish())
+            except OSError as error:
+                self._background.report("what msprobe's tools read", error)
+        for step in {step for _, step in ended}:
+            counts = {name: files.entries for (name, at), files in ended.items() if at == step}
+            self._manifest.note_recorded(step, counts, {})
+
+    def _end_key_data(self, step: int) -> None:
+        saves: dict[int, Counter[str]] = {}
+        for of_step, key, directory in self._key_data:
+            if of_step <= step and (lost := self._places.lost(directory)) is not None:
+                self._background.report(_named(key), lost)
+            elif of_step <= step and directory.exists():
+                saves.setdefault(of_step, Counter())[key] += 1
+            elif of_step <= step:
+                gone = FileNotFoundError(f"{directory} was removed before the step ended")
+                self._background.report(_named(key), gone)
+        for of_step, counts in saves.items():
+            self._manifest.note_recorded(of_step, {}, counts)
+
+    def _start_afresh(self, directory: Path, step: int) -> None:
+        """Make a directory of a step, where those around it are still this run's."""
+        self._places.admit(directory, step)
+        start_afresh(self.root, directory)
+        self._places.note(directory)
+
+    def _place_lost(self, error: PlaceLostError) -> None:
+        """Count the steps that were lost with a directory, as far as they are listed."""
+        listed = self._manifest.content.get("recorded")
+        first = self._lost_before.get(error.place, 0)
+        steps, last = recorded.steps_in(listed, error.place, first)
+        self._lost_before[error.place] = max(first, last + 1)
+        if steps or error.taken:
+            self._background.report(f"steps in {error.place}", error, steps)
+
+    def _forget_key_data(self, step: int) -> None:
+        self._key_data = {saved: None for saved in self._key_data if saved[0] > step}
+        self._key_data_dirs = {path: at for path, at in self._key_data_dirs.items() if at > step}
+
+    def _note_step(self, step: int, *, complete: bool, has_data: bool) -> None:
+        attempt = self._manifest.attempt
+        if attempt["first_step"] is None and (complete or has_data):
+            attempt["first_step"] = step
+        if complete:
+            # Of two threads that end steps, the later step's end may be written first.
+            attempt["last_completed_step"] = max(step, attempt["last_completed_step"] or 0)
+        elif has_data:
+            attempt["unfinished_step"] = step
+
+    def _count_lost_step(
+        self, step: int, ended: Sequence[PhaseFiles], error: HoldLostError
+    ) -> None:
+        """Count what was written of a step into a directory that is no longer this run's."""
+        for files in ended:
+            if count := files.give_up():
+                self._background.report("an entry", error, count)
+        for of_step, key, _ in self._key_data:
+            if of_step <= step:
+                self._background.report(_named(key), error)
+        self._forget_key_data(step)
+
+    def close(self, stop: Stop | None = None, lost: Mapping[str, int] | None = None) -> None:
+        """Mark the run as ended.
+
+        Args:
+            stop: where it stopped; None if it finished.
+            lost: as for `end_step`; None: as it said.
+        """
+
+        def write() -> None:
+            if lost is not None:
+                self._manifest.content["lost"] = dict(lost)
+            self._places.release()
+            self._manifest.close(stop)
+
+        self._background.finish(layout.manifest_name(self.rank), write)
+        self._background.stop()
+
+    def wait(self) -> None:
+        """Return when everything handed over so far is readable on disk."""
+        self._background.finish("", lambda: None)
+
+    def abandon(self) -> None:
+        """Write nothing more: called in a forked child, which leaves the run to its parent."""
+        self._lock = threading.RLock()
+        self._background.abandon()
+
+    def _hand_over_arrays(
+        self,
+        what: str,
+        arrays: Mapping[str, np.ndarray],
+        write: Callable[[Mapping[str, np.ndarray]], None],
+    ) -> None:
+        """Let `write` have copies of arrays, or the arrays themselves if they exceed the budget."""
+        for array in arrays.values():
+            if array.dtype.hasobject:
+                raise ValueError(f"dtype {array.dtype} holds Python objects, not numbers")
+        nbytes = sum(array.nbytes for array in arrays.values())
+        if nbytes > self._buffer_bytes:
+            self._finish(what, lambda: write(arrays), nbytes)
+            return
+        size = sum(map(self._buffers.size_for, arrays.values()))
+        self._background.make_room(size)
+        copies = {name: self._buffers.copy(array) for name, array in arrays.items()}
+
+        def write_copies() -> None:
+            try:
+                self._manifest.check()
+                write({name: copy.array for name, copy in copies.items()})
+            finally:
+                self._release(copies)
+
+        self._background.hand_over(what, write_copies, size)
+
+    def _hand_over(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+        """Do `work` later, if the directory is then still the one that was claimed."""
+        self._background.hand_over(what, self._in_place(work), size)
+
+    def _finish(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+        """Do `work`, as `_hand_over`, after all that was handed over, and wait for it."""
+        self._background.finish(what, self._in_place(work), size)
+
+    def _in_place(self, work: Callable[[], object]) -> Callable[[], None]:
+        def checked() -> None:
+            self._manifest.check()
+            work()
+
+        return checked
+
+    def _refuse_ended(self, step: int) -> None:
+        if step <= self._ended:
+            raise StepEndedError(step)
+
+    def _release(self, copies: Mapping[str, Copy]) -> None:
+        for copy in copies.values():
+            self._buffers.release(copy)
+
+    def _phase(self, phase: str, step: int) -> _Phase:
+        self._refuse_ended(step)
+        known = self._phases.get((phase, step))
+        if known is None:
+            directory = layout.entry_dir(self.root, phase, step, self.rank)
+            files = PhaseFiles(
+                lambda path: self._start_afresh(path, step),
+                directory,
+                self._task,
+                self._background.report,
+            )
+            known = self._phases[phase, step] = _Phase(files)
+            self._steps_with_data.add(step)
+        return known
