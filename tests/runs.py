@@ -20,8 +20,7 @@ import numpy as np
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.common.selection import Selection
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import ProbeConfig, Selection
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import entry_name
 from mindrlhf_msprobe.storage.writing.writer import RunWriter

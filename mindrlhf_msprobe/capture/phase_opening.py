@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.capture.entries import Entries, FaultSink
-from mindrlhf_msprobe.common.selection import Selection
+from mindrlhf_msprobe.config import Selection
 
 if TYPE_CHECKING:
     from mindspore import nn

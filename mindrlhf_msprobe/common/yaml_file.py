@@ -194,3 +194,19 @@ def _refuse_twice(path: Path, keys: Sequence[Any]) -> None:
                 f"{lines[key.value]}. YAML would take the last and lose the other; keep one."
             )
         lines[str(key.value)] = line
+
+
+def read_rules(path: str | Path, kind: str, example: str) -> Mapping[Any, Any]:
+    """Return the rules by their patterns, in the order of the file; there is at least one.
+
+    Args:
+        kind: what errors call one of them.
+        example: a line of such a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds none.
+    """
+    rules = read_yaml(Path(path), f"a YAML file of {kind}s", f"{kind}s")
+    if not rules:
+        raise ConfigError(f"{path}: holds no {kind}; expected lines such as {example!r}.")
+    return rules

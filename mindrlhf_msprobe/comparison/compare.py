@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.common.cores import available_cores
-from mindrlhf_msprobe.common.kept import KeptFindings, PackedFindings
 from mindrlhf_msprobe.common.language import LANGUAGES
+from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
     Progress,
@@ -56,6 +55,8 @@ from mindrlhf_msprobe.findings import (
     Divergence,
     Earlier,
     Finding,
+    KeptFindings,
+    PackedFindings,
     Preflight,
     RuleUse,
     Stopped,

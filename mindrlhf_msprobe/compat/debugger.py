@@ -14,7 +14,6 @@ from mindrlhf_msprobe.phases import UNNAMED_PHASE
 if TYPE_CHECKING:
     from mindrlhf_msprobe.compat.shared import SharedProbe
 
-ROLE = "model"
 _NAME = "PrecisionDebugger"
 
 #: What a debugger sets in a run that it joins.
@@ -108,6 +107,8 @@ class PrecisionDebugger:
         """
         shared = cls._shared_for("start")
         if shared is not None:
+            from mindrlhf_msprobe.compat.debugger_config import ROLE
+
             shared.start(f"{_NAME}.start", UNNAMED_PHASE, ROLE, model, token_range)
 
     @classmethod

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.compat.debugger import ROLE
 from mindrlhf_msprobe.config import NO_END, SECTION, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, nearest
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
@@ -19,6 +18,7 @@ _OTHER_TASKS = (
     *("overflow_check", "free_benchmark", "grad_probe"),
 )
 LEVEL = "L0"
+ROLE = "model"  # the one role of such a debugger's runs
 _OTHER_LEVELS = ("L1", "L2", "mix", "debug")
 _DATA_MODES = ("all", "forward", "backward", "input", "output")
 _SUMMARY_MODES = ("statistics", "md5")

@@ -239,7 +239,7 @@ class SingleComparator:
                 f"num_processes is {num_processes!r}; expected a whole number from 1 to "
                 f"{_MOST_PROCESSES}."
             )
-        from mindrlhf_msprobe.common.cores import available_cores
+        from mindrlhf_msprobe.common.processes import available_cores
         from mindrlhf_msprobe.comparison import compare_runs
         from mindrlhf_msprobe.compat.comparing import tell
 

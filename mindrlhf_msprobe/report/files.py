@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mindrlhf_msprobe.common.kept import KeptFindings, TableName, table_of
-from mindrlhf_msprobe.findings import Comparison
+from mindrlhf_msprobe.findings import Comparison, KeptFindings, TableName, table_of
 from mindrlhf_msprobe.report.formats import blank
 from mindrlhf_msprobe.report.formats.sheets import Table
 from mindrlhf_msprobe.report.staging import (

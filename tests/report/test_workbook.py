@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from openpyxl import load_workbook
 from runs import Fault, Recording, record_training
 
-from mindrlhf_msprobe.common.kept import KeptFindings
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.findings import Agreement, Finding, Metrics, Side, Status
+from mindrlhf_msprobe.findings import Agreement, Finding, KeptFindings, Metrics, Side, Status
 from mindrlhf_msprobe.report.formats.sheets import Sheet
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
 from mindrlhf_msprobe.report.tables import workbook

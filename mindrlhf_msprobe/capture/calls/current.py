@@ -8,13 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
 
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.probe import Probe
+
+class Recording(Protocol):
+    """What is asked of a probe that records; `mindrlhf_msprobe.Probe` is one."""
+
+    @property
+    def config(self) -> ProbeConfig:
+        """What it records."""
+
+    def leave_out_data(self, name: str, why: str) -> None:
+        """Note key data that cannot be recorded."""
+
+    def save_data(self, name: Any = None, data: Any = ..., /, **named: Any) -> None:
+        """Save key data by name."""
+
+    def step(self) -> None:
+        """End the training step."""
 
 
 class Current:
@@ -36,12 +51,12 @@ class Current:
         self.snapshot: Callable[[Any], Any] = lambda data: data
         self.expected = False
         self.held: list[tuple[str, Any]] | None = None
-        self._probes: list[tuple[Probe, Callable[[str, BaseException], None]]] = []
+        self._probes: list[tuple[Recording, Callable[[str, BaseException], None]]] = []
         self.compiled_without: set[str] = set()
         self._told: set[str] = set()
         self._missed = False  # whether it was said that there is no probe
 
-    def begin(self, probe: Probe, fault: Callable[[str, BaseException], None]) -> None:
+    def begin(self, probe: Recording, fault: Callable[[str, BaseException], None]) -> None:
         """Let a probe be the newest.
 
         Args:
@@ -50,11 +65,11 @@ class Current:
         self._probes.append((probe, fault))
         self._missed = False
 
-    def end(self, probe: Probe) -> None:
+    def end(self, probe: Recording) -> None:
         """Forget a probe, if it is known."""
         self._probes = [known for known in self._probes if known[0] is not probe]
 
-    def save(self, probe: Probe, name: Any, data: Any) -> None:
+    def save(self, probe: Recording, name: Any, data: Any) -> None:
         """Save key data with a probe; what is wrong is said once, and training goes on."""
         if self.held is not None and isinstance(name, str):
             self.held.append((name, self.snapshot(data)))
@@ -76,7 +91,7 @@ class Current:
             self.held = before
 
     @property
-    def probe(self) -> Probe | None:
+    def probe(self) -> Recording | None:
         """The newest probe that records."""
         return self._probes[-1][0] if self._probes else None
 
@@ -85,7 +100,7 @@ class Current:
         if self._probes:
             self._probes[-1][1](what, error)
 
-    def probe_for(self, call: str) -> Probe | None:
+    def probe_for(self, call: str) -> Recording | None:
         """Return the newest probe that records; where there is none, that is said once."""
         if not (self._probes or self.expected or self._missed):
             self._missed = True

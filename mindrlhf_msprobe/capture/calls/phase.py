@@ -6,14 +6,13 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import Phase
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
-    from mindrlhf_msprobe.probe import Probe
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RUN_LATER = (
@@ -21,6 +20,27 @@ _RUN_LATER = (
     inspect.iscoroutinefunction,
     inspect.isasyncgenfunction,
 )
+
+
+class Phases(Protocol):
+    """What a phase asks of its probe."""
+
+    def phase(
+        self,
+        name: str | Sequence[str],
+        model: Any = None,
+        *,
+        token_range: tuple[int, int] | None = None,
+    ) -> PhaseContext | NoPhase:
+        """Return a phase, or several that open together."""
+
+    def enter_phases(
+        self, context: PhaseContext, phases: Sequence[Phase], model: Any
+    ) -> dict[Phase, Any]:
+        """Mark phases open and return the network to record in each that is recorded now."""
+
+    def leave_phases(self, context: PhaseContext) -> None:
+        """Mark phases closed."""
 
 
 class PhaseContext:
@@ -31,7 +51,7 @@ class PhaseContext:
 
     def __init__(
         self,
-        probe: Probe,
+        probe: Phases,
         recorder: Recorder,
         phases: Sequence[Phase],
         model: Any,

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.capture.graph.probes import SITES, Site
 from mindrlhf_msprobe.capture.graph.tokens import TokenCount, WatchedRun, wait
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.common.selection import Selection
+from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name
 

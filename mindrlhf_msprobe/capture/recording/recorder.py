@@ -372,7 +372,7 @@ class Recorder:
         from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
         from mindrlhf_msprobe.capture.phase_opening import Opening, StepCounters
         from mindrlhf_msprobe.capture.recording.phase_capture import PhaseCapture
-        from mindrlhf_msprobe.common.selection import Selection
+        from mindrlhf_msprobe.config import Selection
 
         counters = self._counters.get(phase.name)
         if counters is None:

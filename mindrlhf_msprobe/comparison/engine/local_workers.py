@@ -8,7 +8,7 @@ import signal
 import time
 from collections import deque
 
-from mindrlhf_msprobe.common.cores import available_cores
+from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine import worker_start as processes
 from mindrlhf_msprobe.comparison.engine.executor import (
     Failure,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.cores import available_cores
+from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
     Failure,
     Result,

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from mindrlhf_msprobe.common.forking import forked, may_fork
+from mindrlhf_msprobe.common.processes import forked, may_fork
 from mindrlhf_msprobe.comparison.engine.worker_process import send, work
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 

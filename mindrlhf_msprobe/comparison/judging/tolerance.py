@@ -9,7 +9,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
-from mindrlhf_msprobe.common.rule_file import read_rules
+from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
 

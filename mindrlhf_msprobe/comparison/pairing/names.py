@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.patterns import PatternError, Renaming
-from mindrlhf_msprobe.common.rule_file import read_rules
+from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError
 
 ROOT = "root"

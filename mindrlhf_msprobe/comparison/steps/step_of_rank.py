@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.kept import PackedFindings
 from mindrlhf_msprobe.comparison.judging.metrics.spans import (
     AT_ONCE,
     SPAN_BYTES,
@@ -38,7 +37,7 @@ from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
 from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale, count_wholesale
-from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, Status, counted
+from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, PackedFindings, Status, counted
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record

@@ -191,7 +191,7 @@ def size_of_next(first: Divergence, one_run: bool) -> str:
     Args:
         one_run: whether the run is compared with itself, and recorded once more alone.
     """
-    from mindrlhf_msprobe.report.console.listing import size
+    from mindrlhf_msprobe.common.units import size
 
     settings = first.next_step or {}
     if first.next_step_bytes is not None:
@@ -207,7 +207,7 @@ def size_of_next(first: Divergence, one_run: bool) -> str:
 
 def bisection_of(first: Divergence) -> str:
     """Return that the next recording is a round of a bisection, "" if it is not."""
-    from mindrlhf_msprobe.report.console.listing import size
+    from mindrlhf_msprobe.common.units import size
 
     if first.next_step_whole is None:
         return ""

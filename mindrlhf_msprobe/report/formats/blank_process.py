@@ -13,8 +13,7 @@ import time
 from collections import deque
 from functools import partial
 
-from mindrlhf_msprobe.common.cores import available_cores
-from mindrlhf_msprobe.common.forking import forked, may_fork
+from mindrlhf_msprobe.common.processes import available_cores, forked, may_fork
 from mindrlhf_msprobe.report.formats.blank import Blank, Outline
 
 _PATIENCE = 30.0  # seconds for one workbook, after which it is made in this process

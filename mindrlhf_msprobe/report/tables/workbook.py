@@ -8,8 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mindrlhf_msprobe.common.kept import KeptFindings, TableName, holds_text, table_of
-from mindrlhf_msprobe.findings import Agreement, Finding, Side, Status, counted
+from mindrlhf_msprobe.findings import (
+    Agreement,
+    Finding,
+    KeptFindings,
+    Side,
+    Status,
+    TableName,
+    counted,
+    holds_text,
+    table_of,
+)
 from mindrlhf_msprobe.report.formats.blank import expect
 from mindrlhf_msprobe.report.formats.cells import clean
 from mindrlhf_msprobe.report.formats.colours import colour_of_finding

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.selection import Selection
-from mindrlhf_msprobe.config import NO_END, ProbeConfig
+from mindrlhf_msprobe.config import NO_END, ProbeConfig, Selection
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout

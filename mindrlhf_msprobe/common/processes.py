@@ -10,6 +10,15 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
+
+def available_cores() -> int:
+    """Return how many cores this process may use; all of the machine where none can be named."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not on this platform, or refused in a sandbox
+        return os.cpu_count() or 1
+
+
 _WITH_THREADS = ("mindspore", "ray", "torch", "tensorflow")  # that Python does not count
 
 
