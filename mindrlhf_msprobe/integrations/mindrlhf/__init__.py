@@ -22,13 +22,13 @@ from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE
 from mindrlhf_msprobe.log import logger
 
-_HOME = "mindrlhf_msprobe.integrations"
+_HOME = "mindrlhf_msprobe.integrations.mindrlhf"
 
 #: A class that MindRLHF defines → what is called with the module that defines it.
 _INSTALLERS = {
-    "GRPOConfig": (f"{_HOME}.mindrlhf_grpo", "allow_section"),
-    "GRPOTrainer": (f"{_HOME}.mindrlhf_grpo", "install_grpo"),
-    "PPOTrainer": (f"{_HOME}.mindrlhf_ppo", "install_ppo"),
+    "GRPOConfig": (f"{_HOME}.grpo", "allow_section"),
+    "GRPOTrainer": (f"{_HOME}.grpo", "install_grpo"),
+    "PPOTrainer": (f"{_HOME}.ppo", "install_ppo"),
 }
 _prepared: list[str] = []
 

@@ -1,0 +1,79 @@
+"""What is to be said to a reader, as a code and parameters; the words are made at the end.
+
+Capture, storage and comparison say what they found by messages and decide by their codes; which
+words stand for a code, in which language, report/messages knows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+
+#: The code of a text that is known as a text alone: a run of an older version holds such ones.
+TEXT = "text"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One thing that is to be said.
+
+    Attributes:
+        code: which text it is: an area and a name, e.g. `coverage.no_gradients_recurrent`.
+        params: what stands in the text, by name: JSON values, and messages inside messages.
+    """
+
+    code: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON: {"code": …, "params": {…}}, without params where there are none."""
+        params = {name: _plain(value) for name, value in self.params.items()}
+        return {"code": self.code, "params": params} if params else {"code": self.code}
+
+
+def message(code: str, /, **params: Any) -> Message:
+    """Return a message."""
+    return Message(code, params)
+
+
+def read_message(found: Any) -> Message | None:
+    """Return the message that JSON holds, None if it holds none.
+
+    Args:
+        found: what `as_json` made, or a text, as older versions wrote it.
+    """
+    if isinstance(found, str):
+        return Message(TEXT, {"text": found})
+    if isinstance(found, Mapping) and isinstance(found.get("code"), str):
+        params = found.get("params", {})
+        if isinstance(params, Mapping):
+            return Message(found["code"], {str(k): _read(v) for k, v in params.items()})
+    return None
+
+
+def read_messages(found: Any) -> tuple[Message, ...]:
+    """Return the messages that JSON holds: one, or a list of them; what is none is left out."""
+    several: Iterable[Any] = found if isinstance(found, list) else [found]
+    return tuple(read for one in several if (read := read_message(one)) is not None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return value.as_json()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        inner = read_message(value) if set(value) <= {"code", "params"} else None
+        return inner or {str(name): _read(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_read(item) for item in value]
+    return value

@@ -1,0 +1,77 @@
+"""Messages → text, in English and Chinese: the only place with sentences for readers of an answer.
+
+Each language is a folder with one module an area; a module's `TEXTS` maps the name of a code to a
+template (`str.format` with the parameters) or, where words depend on the parameters, to a function
+of them. `coverage.no_gradients` is `no_gradients` in `coverage.py`. What areas have in common in
+one language (plurals, ordinals, lists) is in its `words.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from mindrlhf_msprobe.common.language import LANGUAGES, language
+from mindrlhf_msprobe.common.message import TEXT, Message
+
+#: What one code says: a template, or a function of the parameters.
+Text = str | Callable[..., str]
+
+__all__ = ["LANGUAGES", "Text", "text_of", "texts_of"]
+
+
+def text_of(message: Message, lang: str | None = None) -> str:
+    """Return what a message says.
+
+    Args:
+        lang: `en` or `zh`; None: the locale's.
+
+    A code that this version does not know is said as it is, with its parameters: a run may come
+    from a newer version.
+    """
+    lang = language() if lang is None else lang
+    params = {name: _said(value, lang) for name, value in message.params.items()}
+    if message.code == TEXT:
+        return str(params.get("text", ""))
+    area, _, name = message.code.partition(".")
+    found = _texts(lang, area).get(name)
+    try:
+        if callable(found):
+            return found(**params)
+        if found is not None:
+            return found.format(**params)
+    except Exception:  # parameters from a file may be anything
+        pass
+    shown = ", ".join(f"{key}={value}" for key, value in params.items())
+    return f"{message.code}({shown})" if shown else message.code
+
+
+def texts_of(messages: Iterable[Message], lang: str | None = None, between: str = "; ") -> str:
+    """Return what several messages say, one behind the other."""
+    return between.join(filter(None, (text_of(message, lang) for message in messages)))
+
+
+def _said(value: Any, lang: str) -> Any:
+    if isinstance(value, Message):
+        return text_of(value, lang)
+    if isinstance(value, Mapping):
+        return {name: _said(item, lang) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_said(item, lang) for item in value]
+    return value
+
+
+@cache
+def _texts(lang: str, area: str) -> Mapping[str, Text]:
+    if not area.isidentifier() or lang not in LANGUAGES:
+        return {}
+    module = f"{__name__}.{lang}.{area}"
+    try:
+        found: Mapping[str, Text] = importlib.import_module(module).TEXTS
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        return {}
+    return found
