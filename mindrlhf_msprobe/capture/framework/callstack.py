@@ -7,10 +7,12 @@ import os
 import sys
 from types import CodeType, FrameType
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+import mindrlhf_msprobe
+
+_PACKAGE = os.path.dirname(os.path.abspath(mindrlhf_msprobe.__file__)) + os.sep
 _DEMO = os.path.join(_PACKAGE, "demo") + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-#: How the modules of graph_source.py, wrappers of construct, are called.
+#: How the modules that are written for MindSpore to compile are called.
 GENERATED = "mindrlhf_msprobe_graph_"
 _INTERNAL_LIBRARY = ("contextlib.py", "runpy.py", "threading.py")
 

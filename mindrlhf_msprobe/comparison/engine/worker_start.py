@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import mindrlhf_msprobe
 from mindrlhf_msprobe.common.processes import forked, may_fork
 from mindrlhf_msprobe.comparison.engine.worker_process import send, work
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 
-_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+_PACKAGE_PARENT = Path(str(mindrlhf_msprobe.__file__)).resolve().parents[1]
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: The exit code of a process for which somebody else has waited; no process ends with it.
 UNKNOWN_CODE = 256
