@@ -17,7 +17,8 @@ from typing import NoReturn
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import run
 from mindrlhf_msprobe.cli.exit_codes import UNDECIDED, close_stdout, complain
-from mindrlhf_msprobe.cli.parsing import Command, Parser, joined
+from mindrlhf_msprobe.cli.parsing import Command, Parser, joined, language_of
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
 
@@ -54,13 +55,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     own, for_script = run.split(sys.argv[1:] if argv is None else argv)
     asked = [name for name in _COMMANDS if own[:1] == [name]]
-    arguments = _parser(asked or _COMMANDS).parse_args(joined(own))
+    with speaking(language_of(own)):  # also --help and what is wrong with an argument
+        arguments = _parser(asked or _COMMANDS).parse_args(joined(own))
     if arguments.command == run.NAME:
         arguments.arguments = for_script
     return arguments
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    with speaking(arguments.lang):
+        return _answered(arguments)
+
+
+def _answered(arguments: argparse.Namespace) -> int:
     if arguments.command == run.NAME:
         return run.run_script(arguments)  # what the script raises is Python's to report
     try:

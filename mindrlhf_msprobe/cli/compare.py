@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
-from mindrlhf_msprobe.common.language import LANGUAGES
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -114,11 +113,6 @@ def add_parser(commands: Commands) -> None:
         help="the output of the comparison that proposed this recording: what it found is used",
     )
     compare.add_argument("--csv", action="store_true", help="write the tables as CSV as well")
-    compare.add_argument(
-        "--lang",
-        choices=LANGUAGES,
-        help="language of the headers and labels in summary.xlsx (default: the locale's)",
-    )
     compare.add_argument(
         "--all-rows",
         action="store_true",

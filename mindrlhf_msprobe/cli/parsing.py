@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
+from mindrlhf_msprobe.common.language import LANGUAGES
 
 if TYPE_CHECKING:
     #: What a command adds its parser to.
     Commands = argparse._SubParsersAction["Command"]
+
+#: The option that every command has.
+LANG = "--lang"
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,6 +31,14 @@ class Command(Parser):
 
     _intermixed = False
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_argument(
+            LANG,
+            choices=LANGUAGES,
+            help="language of the answer, and of what is written (default: the locale's)",
+        )
+
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As argparse does, options and the rest in any order."""
         if self._intermixed:  # which it calls for the options, then for the rest
@@ -36,6 +48,18 @@ class Command(Parser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._intermixed = False
+
+
+def language_of(arguments: Sequence[str]) -> str | None:
+    """Return the language that a command line names, before it is parsed; None if it names none."""
+    for index, argument in enumerate(arguments):
+        option, is_joined, value = argument.partition("=")
+        if option == "--":
+            break
+        if option == LANG:
+            value = value if is_joined else "".join(arguments[index + 1 : index + 2])
+            return value if value in LANGUAGES else None
+    return None
 
 
 def joined(arguments: Sequence[str]) -> list[str]:

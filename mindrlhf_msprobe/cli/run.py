@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, complain
+from mindrlhf_msprobe.cli.parsing import LANG
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -23,7 +24,7 @@ def add_parser(commands: Commands) -> None:
         "MindRLHF whose YAML file has a msprobe_config section. Everything behind SCRIPT goes to "
         "the script; so do exit codes and exceptions the other way. Under msrun: "
         "msrun … $(command -v mindrlhf-msprobe) run SCRIPT …",
-        usage="mindrlhf-msprobe run [-h] SCRIPT ...",
+        usage="mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ...",
     )
     run.add_argument("script", metavar="SCRIPT", help="the script that starts the training")
     run.set_defaults(run=run_script, arguments=[])
@@ -34,6 +35,8 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     own = list(arguments)
     if own[:1] == [NAME]:
         for index, argument in enumerate(own[1:], start=1):
+            if own[index - 1] == LANG:
+                continue
             if not argument.startswith("-"):
                 return own[: index + 1], own[index + 1 :]
             if argument == "--":

@@ -2,14 +2,56 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
 
 LANGUAGES = ("en", "zh")
 _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts, as in a shell
+#: What a caller asked for, which goes before the locale.
+_CHOSEN: ContextVar[str | None] = ContextVar("language", default=None)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-def language(environment: Mapping[str, str] = os.environ) -> str:
-    """Return `zh` where the locale is Chinese, else `en`."""
-    chosen = next((environment[name] for name in _VARIABLES if environment.get(name)), "")
-    return "zh" if chosen.lower().startswith("zh") else "en"
+def language(environment: Mapping[str, str] | None = None) -> str:
+    """Return the language that a caller chose; else `zh` where the locale is Chinese, or `en`.
+
+    Args:
+        environment: the variables of a locale, which alone decide then; None: the process's.
+    """
+    if environment is None:
+        if (chosen := _CHOSEN.get()) is not None:
+            return chosen
+        environment = os.environ
+    named = next((environment[name] for name in _VARIABLES if environment.get(name)), "")
+    return "zh" if named.lower().startswith("zh") else "en"
+
+
+@contextmanager
+def speaking(lang: str | None) -> Iterator[None]:
+    """Give answers in a language for as long as the block runs; None leaves it as it is."""
+    if lang is None:
+        yield
+        return
+    before = _CHOSEN.set(lang)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(before)
+
+
+def in_its_language(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have a function speak the language that its keyword `lang` names, if it names one."""
+
+    @functools.wraps(function)
+    def speaks(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        lang = kwargs.get("lang")
+        with speaking(lang if isinstance(lang, str) and lang in LANGUAGES else None):
+            return function(*args, **kwargs)
+
+    return speaks

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.common.language import LANGUAGES
+from mindrlhf_msprobe.common.language import LANGUAGES, in_its_language
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
@@ -73,6 +73,7 @@ _PathLike = str | Path
 ENGINES = ("local", "ray")
 
 
+@in_its_language
 def compare_runs(
     a: _PathLike,
     b: _PathLike | None = None,
@@ -139,7 +140,8 @@ def compare_runs(
             nor than four for each core (Ray: than the cluster has cores); 1: only this one; None:
             as many as there are cores, where it is worth while to start them.
         csv: write the tables as CSV as well.
-        lang: `en` or `zh`, for the headers and labels of summary.xlsx; None: the locale's.
+        lang: `en` or `zh`, of all that is said: the texts of the comparison, summary.xlsx and
+            verdict.json; None: the locale's.
         all_rows: list every record. By default, of a comparison of more than 50 000 records those
             of cells that agree are one row a phase, step and rank in the tables, and one of
             `Comparison.agreements` instead of a finding each.

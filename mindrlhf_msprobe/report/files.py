@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mindrlhf_msprobe.common.language import in_its_language, language
 from mindrlhf_msprobe.findings import Comparison, KeptFindings, TableName, table_of
 from mindrlhf_msprobe.report.formats import blank
 from mindrlhf_msprobe.report.formats.sheets import Table
@@ -46,6 +47,7 @@ def write_report(
     return list(write_comparison(comparison, output, csv, lang).tables)
 
 
+@in_its_language
 def write_comparison(
     comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None
 ) -> Comparison:
@@ -56,7 +58,7 @@ def write_comparison(
 
     Args:
         csv: write each table as a CSV file as well, and summary.xlsx as one for each sheet.
-        lang: `en` or `zh`, for the headers and labels of summary.xlsx; None: the locale's.
+        lang: `en` or `zh`, of summary.xlsx and verdict.json; None: the locale's.
 
     Raises:
         OutputError: the directory cannot be written, or holds a file of one of these names that
@@ -72,6 +74,7 @@ def write_comparison(
         return _write(written, tables, directory, csv)
 
 
+@in_its_language
 def write_beside(
     comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None
 ) -> Comparison:
@@ -132,7 +135,6 @@ def _with_summary(
     comparison: Comparison, stem: str, of_records: Sequence[Table], lang: str | None
 ) -> list[Table]:
     """Return the tables with the summary, which leads to them, in front."""
-    from mindrlhf_msprobe.common.language import language
     from mindrlhf_msprobe.report.tables.summary import summary_of
     from mindrlhf_msprobe.report.tables.workbook import file_names
 

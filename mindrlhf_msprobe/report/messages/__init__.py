@@ -14,19 +14,19 @@ from functools import cache
 from typing import Any
 
 from mindrlhf_msprobe.common.language import LANGUAGES, language
-from mindrlhf_msprobe.common.message import TEXT, Message
+from mindrlhf_msprobe.common.message import TEXT, Message, message
 
 #: What one code says: a template, or a function of the parameters.
 Text = str | Callable[..., str]
 
-__all__ = ["LANGUAGES", "Text", "text_of", "texts_of"]
+__all__ = ["LANGUAGES", "Text", "say", "text_of", "texts_of"]
 
 
 def text_of(message: Message, lang: str | None = None) -> str:
     """Return what a message says.
 
     Args:
-        lang: `en` or `zh`; None: the locale's.
+        lang: `en` or `zh`; None: the one that was chosen (`--lang`), else the locale's.
 
     A code that this version does not know is said as it is, with its parameters: a run may come
     from a newer version.
@@ -46,6 +46,11 @@ def text_of(message: Message, lang: str | None = None) -> str:
         pass
     shown = ", ".join(f"{key}={value}" for key, value in params.items())
     return f"{message.code}({shown})" if shown else message.code
+
+
+def say(code: str, /, **params: Any) -> str:
+    """Return what a code says of these parameters, in the language that is spoken."""
+    return text_of(message(code, **params))
 
 
 def texts_of(messages: Iterable[Message], lang: str | None = None, between: str = "; ") -> str:

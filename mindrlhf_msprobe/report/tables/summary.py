@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings import Comparison, Divergence, Spread, Status, Weights
 from mindrlhf_msprobe.report.console.inside import inside_words
 from mindrlhf_msprobe.report.console.preflight import all_check_lines
@@ -35,14 +36,15 @@ def summary_of(comparison: Comparison, links: Links | None = None, lang: str = "
         links: what the other tables are called.
         lang: `en` or `zh`, for names, headers and labels.
     """
-    sheets = (
-        _verdict_sheet(comparison),
-        overview_sheet(comparison, links or {}),
-        _preflight_sheet(comparison),
-        _coverage_sheet(comparison),
-        _tolerance_sheet(comparison),
-        legend_sheet(),
-    )
+    with speaking(lang):
+        sheets = (
+            _verdict_sheet(comparison),
+            overview_sheet(comparison, links or {}),
+            _preflight_sheet(comparison),
+            _coverage_sheet(comparison),
+            _tolerance_sheet(comparison),
+            legend_sheet(),
+        )
     return Table(STEM, tuple(in_language(sheet, lang) for sheet in sheets))
 
 
