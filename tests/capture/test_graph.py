@@ -920,6 +920,84 @@ def test_what_python_differentiates_through_a_jitted_cell_stays_as_it_is(
     assert not run.manifests[0]["lost"]
 
 
+class Branch(nn.Cell):
+    """Chooses by what it is given, among cells of which the first has several in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.several = nn.SequentialCell(Scale(), nn.Tanh(), Scale())
+        self.one = Scale()
+
+    def construct(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:  # noqa: SIM108 (a statement of the graph)
+            y = self.several(x)
+        else:
+            y = self.one(x)
+        return y
+
+
+class Branches(nn.Cell):
+    """Has such a cell in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch, self.head = Branch(), Scale()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.head(self.branch(x))
+
+
+class JittedBranches(Branches):
+    """The same, compiled."""
+
+    @ms.jit
+    def construct(self, x: Tensor) -> Tensor:
+        return self.head(self.branch(x))
+
+
+@pytest.mark.parametrize("jitted", ["cell", "function"])
+def test_a_branch_that_runs_again_in_the_backward_pass_is_recorded_once(
+    tmp_path: Path, jitted: str
+) -> None:
+    """MindSpore computes jitted branches once more where Python differentiates them."""
+
+    def run(path: Path, kind: type[nn.Cell], compiles: bool) -> list[bytes]:
+        network = kind()
+        optimizer = nn.SGD(network.trainable_params(), 0.1)
+
+        def scored(x: Tensor) -> Tensor:
+            return network(x) + 1.0
+
+        call = ms.jit(scored) if compiles else scored
+        step = ms.value_and_grad(lambda x: (call(x) ** 2).sum(), None, optimizer.parameters)
+        section = {"msprobe": True, "actor_train_dump": True, "task": "tensor"}
+        with Probe.from_config({**section, "dump_path": str(path)}) as probe:
+            probe.watch(actor=network, optimizers={"actor": optimizer})
+            with probe.phase("actor_update"):
+                for x in (tensor(2, 2), -tensor(2, 2), tensor(2, 2)):
+                    _, gradients = step(x)
+                    optimizer(gradients)
+            probe.step()
+        return [parameter.asnumpy().tobytes() for parameter in network.trainable_params()]
+
+    of_cell = jitted == "cell"
+    plain, compiled = tmp_path / "plain", tmp_path / "compiled"
+    weights = run(plain, Branches, False)
+    assert run(compiled, JittedBranches if of_cell else Branches, not of_cell) == weights
+    runs = [open_run(path) for path in (plain, compiled)]
+    assert not runs[1].lost
+    found = []
+    for each in runs:
+        entries = sorted(each.entries(), key=lambda entry: entry.seq or 0)
+        forward = [e for e in entries if e.direction == "forward"]
+        assert all(e.end is not None for e in forward)
+        names = [(e.cell, e.name.rpartition(".")[2], len(e.records)) for e in forward]
+        trained = sorted(e.name for e in entries if e.direction == "parameters_grad")
+        assert len({*trained}) == len(trained)
+        found.append((names, trained))
+    assert found[0] == found[1]
+
+
 def test_a_jitted_cell_that_ran_while_others_were_watched_is_recorded(
     layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
 ) -> None:

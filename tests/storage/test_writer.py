@@ -160,6 +160,22 @@ def test_equal_tensors_are_stored_once_and_found_under_each_name(tmp_path):
     np.testing.assert_array_equal(np.load(files[2]), array)
 
 
+def test_a_file_that_is_written_again_is_shared_by_what_it_holds_now(tmp_path):
+    """The same record with the same elements keeps its file; with others it is no longer shared."""
+    run = writer(tmp_path, task="tensor")
+    saves = [("a", 1, "x:1"), ("a", 1, "x:1"), ("b", 1, "x:1"), ("a", 2, "x:2"), ("c", 1, "x:1")]
+    saves += [("d", 2, "x:2"), ("b", 2, "x:2"), ("e", 1, "x:1")]
+    names = {}
+    for record, value, fingerprint in saves:
+        names[record] = run.save_tensor("actor_update", 0, record, np.full(3, value), fingerprint)
+    run.wait()
+    found = {
+        record: np.load(tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name)[0]
+        for record, name in names.items()
+    }
+    assert found == {"a": 2, "b": 2, "c": 1, "d": 2, "e": 1}
+
+
 def test_tensors_are_stored_where_hard_links_are_not_possible(tmp_path, monkeypatch):
     """On a file system without hard links each record gets a file of its own."""
 

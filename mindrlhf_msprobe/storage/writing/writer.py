@@ -65,11 +65,13 @@ class _Phase:
 
     Attributes:
         stored: the file of every fingerprint handed over.
+        named: the name of every file that tensors were handed over for.
         batch: entries that were handed over last, with no tensor after them.
     """
 
     files: PhaseFiles
     stored: dict[str, str] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
     batch: Batch | None = None
 
 
@@ -212,6 +214,12 @@ class RunWriter:
             known.batch = None  # the next entry comes after this tensor
             files, stored = known.files, known.stored
             source = stored.get(fingerprint) if fingerprint else None
+            if source == name:  # the file has these elements
+                return name
+            if name in known.named:  # it gets others, and nothing may share it any more
+                for other in [each for each, file in stored.items() if file == name]:
+                    del stored[other]
+            known.named.add(name)
             if source is not None:
                 original = source
 

@@ -91,6 +91,7 @@ class Compilations:
         # Held while MindSpore compiles: one graph has wrappers on its cells, another has none.
         self._compiling = threading.RLock()
         self._depth = 0
+        self._forwards = 0  # graphs that run forward
         self._local = _Local()
         self._variants = Variants(
             lambda cell: any(wrapping.holds_watched(cell) for wrapping in self._wrappings),
@@ -135,6 +136,7 @@ class Compilations:
         self._replace(API._CellGraphExecutor, "compile", self._of_cell)
         self._replace(API._JitExecutor, "compile", self._of_function)
         self._replace(API._JitExecutor, "_predict", self._function_by_phase)
+        self._replace(API._JitExecutor, "__call__", self._running_function)
         self._replace(nn.Cell, "_predict", self._cell_by_phase)
         self._replace(nn.Cell, "compile_and_run", self._running)
         if BYTECODE_CONTEXT is not None:
@@ -155,11 +157,42 @@ class Compilations:
         def noted(*args: Any, **kwargs: Any) -> Any:
             self._local.running += 1
             try:
-                return compile_and_run(*args, **kwargs)
+                with self._forward():
+                    return compile_and_run(*args, **kwargs)
             finally:
                 self._local.running -= 1
 
         return noted
+
+    def _running_function(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            with self._forward():
+                return run(*args, **kwargs)
+
+        return noted
+
+    @contextmanager
+    def _forward(self) -> Iterator[None]:
+        """Know that a graph runs forward, until it has handed over everything.
+
+        What Python differentiates, it may run backward from then on.
+        """
+        if SITES.only_backward:
+            EXECUTOR.sync()
+        with self._lock:
+            self._forwards += 1
+            SITES.only_backward = False
+        differentiated = False
+        try:
+            yield
+            if SITES.receiver is not None and EXECUTOR.requires_grad():
+                EXECUTOR.sync()
+                differentiated = True
+        finally:
+            with self._lock:
+                self._forwards -= 1
+                SITES.only_backward = differentiated and not self._forwards
 
     def _of_cell(self, compile_cell: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(compile_cell)
@@ -210,7 +243,8 @@ class Compilations:
         @functools.wraps(predict)
         def predict_chosen(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
             self._find_by_phase(cell)
-            return predict(cell, *args, **kwargs)
+            with self._forward():
+                return predict(cell, *args, **kwargs)
 
         return predict_chosen
 
