@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mindrlhf_msprobe import load_config
 from mindrlhf_msprobe.demo.command import EXAMPLE, example_path
@@ -66,3 +69,55 @@ def test_private_names_of_mindspore_are_in_one_module():
     package = ROOT / "mindrlhf_msprobe"
     found = {str(p.relative_to(package)) for p in package.rglob("*.py") if [*private_names(p)]}
     assert found == {"capture/framework/private.py"}
+
+
+@pytest.mark.parametrize(("readme", "most"), [("README.md", 600), ("README_CN.md", 2200)])
+def test_the_readmes_are_short(readme, most):
+    """The first minute, no more: under 600 English words, or as many letters as they take."""
+    text = (ROOT / readme).read_text(encoding="utf-8")
+    counted = len(text.split()) if readme == "README.md" else len(re.findall(r"[一-鿿]|\w+", text))
+    assert counted < most
+
+
+def test_pre_commit_and_make_run_what_ci_runs():
+    """The lint session of noxfile.py, the Makefile and pre-commit have the same commands."""
+    session = (ROOT / "noxfile.py").read_text(encoding="utf-8").partition("def lint(")[2]
+    lines = re.findall(r"session\.run\((.*)\)", session.partition("\n\n\n")[0])
+    wanted = {" ".join(ast.literal_eval(f"({line},)")) for line in lines}
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = {hook["entry"] for repo in config["repos"] for hook in repo["hooks"]}
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lint = make.partition("\nlint:\n")[2].partition("\n\n")[0]
+    assert wanted == {"ruff check .", "ruff format --check .", "mypy"}
+    assert {hook.removeprefix("python -m ") for hook in hooks} == wanted
+    assert {line.strip().removeprefix("$(PYTHON) -m ") for line in lint.splitlines()} == wanted
+
+
+def test_entries_of_two_branches_in_the_changelog_do_not_conflict(tmp_path):
+    """Two branches add an entry at the same place; after merging and rebasing both are there."""
+
+    def git(*arguments):
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, timeout=60)
+
+    def add(entry):
+        text = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
+        head, mark, rest = text.partition("\n- ")
+        (tmp_path / "CHANGELOG.md").write_text(f"{head}\n- {entry}{mark}{rest}", encoding="utf-8")
+        git("commit", "-qam", entry)
+
+    git("init", "-q", "-b", "main")
+    for name in (".gitattributes", "CHANGELOG.md"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    git("add", "-A")
+    git("commit", "-qm", "start")
+    git("checkout", "-qb", "other")
+    add("Of the other branch.")
+    git("checkout", "-q", "main")
+    add("Of main.")
+    git("checkout", "-q", "other")
+    git("rebase", "-q", "main")
+    text = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "- Of main.\n" in text
+    assert "- Of the other branch.\n" in text
+    assert "<<<<" not in text
