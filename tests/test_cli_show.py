@@ -12,8 +12,8 @@ import pytest
 from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.spans import spans
 from mindrlhf_msprobe.common.units import size
-from mindrlhf_msprobe.report.console.wording import spans
 from mindrlhf_msprobe.storage.reading import inventory
 from mindrlhf_msprobe.storage.reading.reader import open_run
 

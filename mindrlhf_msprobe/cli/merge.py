@@ -34,8 +34,8 @@ def add_parser(commands: Commands) -> None:
 def _merge(arguments: argparse.Namespace) -> int:
     import dataclasses
 
+    from mindrlhf_msprobe.common.spans import spans
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.wording import spans
     from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 
     if "" in (arguments.output_path, *arguments.runs):

@@ -56,7 +56,7 @@ class _Shown:
 
 def _show(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.wording import in_words
+    from mindrlhf_msprobe.report.messages import say
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
@@ -66,7 +66,7 @@ def _show(arguments: argparse.Namespace) -> int:
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):
         if number is not None and number not in held:
             raise UsageError(
-                f"{run.path} holds no {what} {number}; it holds {in_words(what, held)}."
+                say("listing.holds_none", path=str(run.path), what=what, number=number, held=held)
             )
     if name is None:
         shown = _run(run, at)
@@ -83,9 +83,10 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _run(run: Run, at: _At) -> _Shown:
+    from mindrlhf_msprobe.common.spans import spans
     from mindrlhf_msprobe.report.console import listing
     from mindrlhf_msprobe.report.console.generation import render_generation
-    from mindrlhf_msprobe.report.console.wording import spans
+    from mindrlhf_msprobe.report.messages import say
     from mindrlhf_msprobe.storage.reading.inventory import inventory
 
     holdings = inventory(run, **at)
@@ -94,7 +95,7 @@ def _run(run: Run, at: _At) -> _Shown:
     unreadable += [f"{held.name}: {why}" for held in holdings for why in held.unreadable]
     problems = [*unreadable, *run.lost]
     if run.missing_ranks:
-        problems.append(f"recorded nothing here: rank(s) {spans(run.missing_ranks)} of the job")
+        problems.append(say("listing.missing_ranks", ranks=spans(run.missing_ranks)))
     lines = [listing.render_holdings(run.path, run.state, holdings, problems, run.cost)]
     lines += render_generation(run.manifests, at["rank"])
     lines += listing.render_left_out(run.left_out)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.language import language, speaking
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -15,7 +16,6 @@ from mindrlhf_msprobe.findings import (
     Outcome,
     Spread,
     Verdict,
-    counted,
 )
 from mindrlhf_msprobe.report.console.inside import inside_words
 from mindrlhf_msprobe.report.console.preflight import check_lines, preflight_lines
@@ -34,6 +34,7 @@ from mindrlhf_msprobe.report.console.wording import (
     size_of_next,
     stop_lines,
 )
+from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
@@ -43,10 +44,20 @@ _RULES = 2
 _RANKS = 4
 
 
-def render(comparison: Comparison, seconds: float | None = None) -> str:
-    """Return what a comparison says, as plain text; names cannot move the cursor or hide lines."""
+def render(comparison: Comparison, seconds: float | None = None, *, lang: str | None = None) -> str:
+    """Return what a comparison says, as plain text; names cannot move the cursor or hide lines.
+
+    Args:
+        seconds: how long it took.
+        lang: `en` or `zh`; None: the one that was chosen, else the locale's.
+    """
+    with speaking(lang):
+        return "\n".join(map(printable, _lines(comparison, seconds)))
+
+
+def _lines(comparison: Comparison, seconds: float | None) -> list[str]:
     verdict = comparison.verdict
-    more = "in summary.xlsx" if comparison.tables else ""
+    more = say("console.in_summary") if comparison.tables else ""
     lines = [*stop_lines(comparison.stops), *preflight_lines(comparison.preflight, more)]
     lines += _headline(verdict)
     if verdict.first_divergence is not None:
@@ -57,52 +68,42 @@ def render(comparison: Comparison, seconds: float | None = None) -> str:
         one = comparison.run_a == comparison.run_b
         lines += _look_closer(verdict.first_divergence, comparison.output_path, one)
         if verdict.non_finite.records:
-            lines.append(f"Records that agree{_non_finite(verdict)}.")
+            lines.append(say("console.agree_non_finite", non_finite=_non_finite(verdict)))
     if comparison.earlier is not None:
         words = earlier_of(*comparison.earlier)
-        lines.append(words[0].upper() + words[1:] + ".")
+        end = "" if words.endswith("。") else "。" if language() == "zh" else "."
+        lines.append(words[0].upper() + words[1:] + end)
     lines += _chosen(comparison)
     lines += _tolerance(comparison, more)
-    lines += _capped("Note", list(comparison.notes), more)
-    lines += _capped("Not compared", _not_compared(comparison), more)
-    lines += _capped("Incomplete", list(comparison.problems), more)
+    lines += _capped("console.note", list(comparison.notes), more)
+    lines += _capped("console.not_compared", _not_compared(comparison), more)
+    lines += _capped("console.incomplete", list(comparison.problems), more)
     lines += _files(comparison)
     lines.append(_summary(verdict, seconds))
-    return "\n".join(map(printable, lines))
+    return lines
 
 
 def _headline(verdict: Verdict) -> list[str]:
-    scope = _scope(verdict)
+    scope, non_finite = _scope(verdict), _non_finite(verdict)
+    known = {"compared": verdict.compared, "scope": scope}
     if verdict.status is Outcome.IDENTICAL:
-        agree = "agrees" if verdict.compared == 1 else "agree"
-        what = f"{_records(verdict.compared)} of {scope} {agree} bit for bit"
-        return [f"IDENTICAL: {what}{_non_finite(verdict)}."]
+        return [say("console.identical", **known, non_finite=non_finite)]
     if verdict.status is Outcome.WITHIN_TOLERANCE:
         close = verdict.counts["within_tolerance"]
-        which = f"agree, {close} of them" if verdict.compared > 1 else "agrees"
-        return [
-            f"WITHIN TOLERANCE: {_records(verdict.compared)} of {scope} {which} within the "
-            f"tolerance or by statistics only{_non_finite(verdict)}."
-        ]
+        return [say("console.within_tolerance", **known, close=close, non_finite=non_finite)]
     if verdict.unread:
-        agree = "agrees" if verdict.compared == 1 else "agree"
         left = len(verdict.unread) - _LINES
         return [
-            f"INCOMPARABLE: {_records(verdict.compared)} of {scope} {agree}, but not all that was "
-            f"recorded could be read, so the runs cannot be called the same:",
+            say("console.unread", **known),
             *(f"  {unread}" for unread in verdict.unread[:_LINES]),
-            *([f"  … {left} more"] if left > 0 else []),
-            "Restore these files from where they were copied, or record again, and compare once "
-            "more.",
+            *([f"  {say('console.more', number=left)}"] if left > 0 else []),
+            say("console.restore"),
         ]
     if verdict.status is Outcome.INCOMPARABLE:
-        return [
-            "INCOMPARABLE: the two runs have nothing in common that could be compared. Check that "
-            "both recorded the same phases, steps and keys, and that these are the right two."
-        ]
+        return [say("console.incomparable")]
     first = verdict.first_divergence
     assert first is not None
-    return [f"DIVERGED at {place_of(first)}"]
+    return [say("console.diverged", place=place_of(first))]
 
 
 def _non_finite(verdict: Verdict) -> str:
@@ -110,36 +111,42 @@ def _non_finite(verdict: Verdict) -> str:
     found = verdict.non_finite
     if not found.records:
         return ""
-    where = ", ".join(filter(None, (f"step {found.step}", found.phase, f"rank {found.rank}")))
-    hold = "hold" if found.records > 1 else "holds"
-    which = f"{found.records} of them {hold}" if verdict.compared > 1 else "it holds"
-    return f"; {which} NaN or Inf on both sides, first at {where}: {found.record}"
+    return say(
+        "console.non_finite",
+        records=found.records,
+        several=verdict.compared > 1,
+        step=found.step,
+        phase=found.phase,
+        rank=found.rank,
+        record=found.record,
+    )
 
 
 def _divergence(first: Divergence) -> list[str]:
     # Where a setting can explain key data, the settings are named instead of "data".
-    says = "" if first.is_explained and first.cause is Cause.DATA else f"cause: {first.cause}. "
-    lines = [f"  {first.entry or first.record}", f"  {says}{first.explanation}"]
+    explained = first.is_explained and first.cause is Cause.DATA
+    says = (
+        first.explanation
+        if explained
+        else say("console.cause", cause=first.cause.value, explanation=first.explanation)
+    )
+    lines = [f"  {first.entry or first.record}", f"  {says}"]
     if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
-        relative = "" if first.max_rel_err is None else f", max rel {first.max_rel_err:.2g}"
-        lines.append(f"  max abs {first.max_abs_err:.2g}{relative}")
+        error = say("console.max_abs", absolute=first.max_abs_err, relative=first.max_rel_err)
+        lines.append(f"  {error}")
     if words := inside_words(first.inside):
-        lines.append(f"  inside: {words}")
+        lines.append(f"  {say('console.inside', words=words)}")
     if first.source:
-        lines.append(f"  source: {first.source}")
-    agreed = before(first)
-    if not agreed:
-        return lines
-    last = f" The last: {first.last_agreeing}" if first.last_agreeing else ""
-    return [*lines, f"Before it: {agreed}{last}"]
+        lines.append(f"  {say('console.source', source=first.source)}")
+    if agreed := before(first):
+        lines.append(say("console.agreed_before", agreed=agreed, last=first.last_agreeing))
+    return lines
 
 
 def _check_first(first: Divergence) -> list[str]:
     """Return what differs before any tensor and can explain the finding."""
-    lines = check_lines(first.check_first, f"in {VERDICT_FILE}")
-    if not lines:
-        return []
-    return ["Check this first: it differs between the runs and can have this effect", *_in(lines)]
+    lines = check_lines(first.check_first, say("console.in_verdict", file=VERDICT_FILE))
+    return [say("console.check_first"), *_in(lines)] if lines else []
 
 
 def _in(lines: Sequence[str]) -> list[str]:
@@ -151,25 +158,17 @@ def _look_closer(first: Divergence, output: str | None, one_run: bool) -> list[s
         return []
     if first.is_explained and first.key is not None and output is not None:
         # Recording every layer of the phase comes after a look at what is known to differ.
-        return [
-            f"If that is meant to differ: next_step in {VERDICT_FILE} says what to record to look "
-            f"closer."
-        ]
-    unless = "Look closer"
-    if first.check_first:
-        unless = (
-            "If that is meant to differ" if first.is_explained else "If that does not explain it"
-        )
-        unless += ", look closer"
-    again = "it again, into another" if one_run else "both again, each into its own"
+        return [say("console.meant", file=VERDICT_FILE)]
+    unless = ("meant" if first.is_explained else "unexplained") if first.check_first else ""
+    size = size_of_next(first, one_run)
     lines = [
-        f"{unless}: record {again} dump_path{size_of_next(first, one_run)}, with",
+        say("console.look_closer", unless=unless, one_run=one_run, size=size),
         f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",
     ]
     if words := bisection_of(first):
         lines.append(f"  {words}")
     if output is not None and "msprobe" in first.next_step:
-        lines.append(f"  and compare them with --after {output}")
+        lines.append(f"  {say('console.compare_after', output=output)}")
     return lines
 
 
@@ -182,37 +181,39 @@ def _spread(verdict: Verdict) -> list[str]:
     after = [place for place in verdict.spread if place.place != origin]
     chains: list[tuple[str, list[Spread], Callable[[Spread], str]]] = []
     chains += [(str(origin), inside, _layer)] if inside else []
-    chains += [(f"step {first.step}", after, _place)] if after else []
+    if after:
+        chains.append((say("console.of_step", step=first.step), after, _place))
     return [
-        f"After it, in {where}{'' if i else _key([*inside, *after])}: {_chain(places, show)}"
+        say(
+            "console.chain",
+            where=where,
+            key="" if i else _key([*inside, *after]),
+            chain=_chain(places, show),
+        )
         for i, (where, places, show) in enumerate(chains)
     ]
 
 
 def _parted(verdict: Verdict, more: str) -> list[str]:
-    """Return which ranks part first, then, and not at all."""
+    """Return which ranks diverge first, which later, and which not at all."""
     lines = ranks_parted(verdict)
-    if len(lines) <= _RANKS:
-        return [f"Ranks: {line}" for line in lines]
-    *shown, last = [*lines[: _RANKS - 1], lines[-1]]
-    rest = f"… {len(lines) - _RANKS} more places {more}".rstrip()
-    return [f"Ranks: {line}" for line in (*shown, rest, last)]
+    if len(lines) > _RANKS:
+        left = say("console.more_places", number=len(lines) - _RANKS)
+        lines = [*lines[: _RANKS - 1], f"{left} {more}".rstrip(), lines[-1]]
+    return [say("console.ranks", line=line) for line in lines]
 
 
 def _key(places: Sequence[Spread]) -> str:
     """Return what the numbers behind the places are, as far as there are any."""
-    parts = []
-    if any(place.max_abs_err for place in places):
-        parts.append("max abs error")
-    if any(place.factor is not None for place in places):
-        parts.append("× relative distance, the first divergence being ×1")
-    return f" ({'; '.join(parts)})" if parts else ""
+    absolute = any(place.max_abs_err for place in places)
+    relative = any(place.factor is not None for place in places)
+    return say("console.chain_key", absolute=absolute, relative=relative)
 
 
 def _chain(places: Sequence[Spread], show: Callable[[Spread], str]) -> str:
     shown = [show(place) for place in places[:_PLACES]]
     if len(places) > len(shown):
-        shown.append(f"… {len(places) - len(shown)} more")
+        shown.append(say("console.more", number=len(places) - len(shown)))
     return " → ".join(shown)
 
 
@@ -221,8 +222,15 @@ def _layer(layer: Spread) -> str:
 
 
 def _place(place: Spread) -> str:
-    records = f" ({place.different} of {place.compared} records)" if place.compared > 1 else ""
-    return f"{place.place}{_size(place)}{records}"
+    if place.compared <= 1:
+        return f"{place.place}{_size(place)}"
+    return say(
+        "console.spread",
+        place=place.place,
+        size=_size(place),
+        different=place.different,
+        compared=place.compared,
+    )
 
 
 def _size(place: Spread) -> str:
@@ -235,42 +243,46 @@ def _tolerance(comparison: Comparison, more: str) -> list[str]:
         return []
     shown = [rule_use(rule) for rule in comparison.rules[:_RULES]]
     if len(comparison.rules) > len(shown):
-        shown.append(f"… {len(comparison.rules) - len(shown)} more {more}".rstrip())
-    return [f"Tolerance: {'; '.join(shown)}"]
+        shown.append(_left(len(comparison.rules) - len(shown), more))
+    return [say("console.tolerance", rules="; ".join(shown))]
 
 
 def _chosen(comparison: Comparison) -> list[str]:
-    """Return which part of the runs was compared, where the caller wanted a part."""
+    """Return which records of the runs were compared, where the caller wanted some alone."""
     lines = [] if comparison.chosen is None else chosen_of(comparison.chosen)
     return [line[0].upper() + line[1:] for line in lines]
 
 
 def _not_compared(comparison: Comparison) -> list[str]:
     gaps = [
-        f"{_records(gap.records)} only in {gap.only_in} — {gap.reason}."
-        if gap.only_in != "both"
-        else f"{gap.records} {gap.reason}."
+        say("console.gap", records=gap.records, only_in=gap.only_in, reason=gap.reason)
         for gap in comparison.verdict.coverage
     ]
     return gaps + merged(comparison.preflight.unknown)
 
 
-def _capped(what: str, lines: Sequence[str], more: str) -> list[str]:
-    shown = [f"{what}: {line}" for line in lines[:_LINES]]
+def _capped(code: str, lines: Sequence[str], more: str) -> list[str]:
+    shown = [say(code, line=line) for line in lines[:_LINES]]
     if len(lines) > len(shown):
-        shown.append(f"{what}: … {len(lines) - len(shown)} more {more}".rstrip())
+        shown.append(say(code, line=_left(len(lines) - len(shown), more)))
     return shown
+
+
+def _left(number: int, more: str) -> str:
+    """Return how many more there are, and where they stand."""
+    return f"{say('console.more', number=number)} {more}".rstrip()
 
 
 def _files(comparison: Comparison) -> list[str]:
     if comparison.output_path is None:
         return []
     output = Path(comparison.output_path)
-    lines = [f"Machine-readable: {output / comparison.verdict_file}"]
+    lines = [say("console.machine_readable", file=str(output / comparison.verdict_file))]
     if comparison.tables:
         first, *others = comparison.tables
-        rest = f" and {len(others)} more" if others else ""
-        lines.insert(0, f"Tables: {output / first}{rest}")
+        code = "console.tables_and_more" if others else "console.tables"
+        known = {"more": len(others)} if others else {}
+        lines.insert(0, say(code, file=str(output / first), **known))
     return lines
 
 
@@ -293,17 +305,16 @@ def _yaml(value: Any) -> str:
 
 
 def _scope(verdict: Verdict) -> str:
-    parts = [counted(verdict.steps, "step"), counted(verdict.ranks, "rank")]
-    if verdict.phases:
-        parts.append(counted(len(verdict.phases), "phase"))
-    return ", ".join(parts)
+    return say(
+        "console.scope", steps=verdict.steps, ranks=verdict.ranks, phases=len(verdict.phases)
+    )
 
 
 def _summary(verdict: Verdict, seconds: float | None) -> str:
-    counts = ", ".join(f"{n} {status}" for status, n in verdict.counts.items() if n)
-    took = "" if seconds is None else f" in {seconds:.1f} s"
-    return f"{_scope(verdict)} · {_records(verdict.compared)}{took}: {counts or 'none'}"
-
-
-def _records(number: int) -> str:
-    return counted(number, "record")
+    return say(
+        "console.summary",
+        scope=_scope(verdict),
+        compared=verdict.compared,
+        seconds=seconds,
+        counts=[f"{n} {status}" for status, n in verdict.counts.items() if n],
+    )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.printable import printable
-from mindrlhf_msprobe.report.console.wording import spans
+from mindrlhf_msprobe.common.spans import spans
+from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.generation import Generated, generated, steps_with_states
 from mindrlhf_msprobe.storage.reading.missing import rank_of
 
@@ -38,13 +39,14 @@ def render_generation(manifests: Iterable[Mapping[str, Any]], rank: int | None =
     lines = []
     for (head, inner), ranks in blocks.items():
         numbers = sorted({number for number in ranks if number is not None})
-        whose = f", rank(s) {spans(numbers)}" if numbers and len(numbers) < len(chosen) else ""
+        some = numbers and len(numbers) < len(chosen)
+        whose = say("listing.of_ranks", ranks=spans(numbers)) if some else ""
         lines += [f"{head}{whose}:" if inner else f"{head}{whose}", *inner]
     return [printable(line) for line in lines]
 
 
 def _head(found: Generated) -> str:
-    return f"Generation in {found.phase}, from step {found.step} on"
+    return say("listing.generation", phase=found.phase, step=found.step)
 
 
 def _settings(found: Generated) -> list[str]:
@@ -62,13 +64,12 @@ def _settings(found: Generated) -> list[str]:
         break_on_hyphens=False,
     )
     for name, changes in found.changes.items():
-        first = [f"{_value(found.settings[name])}"] if name in found.settings else []
-        then = [f"from step {step} on {_value(value)}" for step, value in changes]
-        if len(then) > _CHANGES:
-            left = f"… {len(then) - _CHANGES} more changes …"
-            then = [*then[: _CHANGES - 1], left, then[-1]]
-        lines.append(f"  {name}: {', '.join(first + then)}")
-    return lines or ["  no settings"]
+        first = _value(found.settings[name]) if name in found.settings else None
+        then = [(step, _value(value)) for step, value in changes]
+        left = max(0, len(then) - _CHANGES)
+        then = [*then[: _CHANGES - 1], then[-1]] if left else then
+        lines.append(f"  {name}: {say('listing.changes', first=first, then=then, left=left)}")
+    return lines or [f"  {say('listing.no_settings')}"]
 
 
 def _states(known: Mapping[str, Sequence[int]]) -> str:
@@ -77,8 +78,10 @@ def _states(known: Mapping[str, Sequence[int]]) -> str:
     for name, of_name in known.items():
         if of_name:
             steps.setdefault(spans(of_name), []).append(_GENERATORS.get(name, name))
-    parts = [f"{', '.join(names)} in step(s) {of}" for of, names in steps.items()]
-    return f"Random states noted: {'; '.join(parts)}" if parts else ""
+    parts = [
+        say("listing.states_in", names=", ".join(names), steps=of) for of, names in steps.items()
+    ]
+    return say("listing.states_noted", states="; ".join(parts)) if parts else ""
 
 
 def _value(value: Any) -> str:

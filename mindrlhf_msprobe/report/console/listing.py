@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.printable import printable, shortened
+from mindrlhf_msprobe.common.spans import spans
 from mindrlhf_msprobe.common.units import size
-from mindrlhf_msprobe.report.console.wording import spans, stopped_at
+from mindrlhf_msprobe.report.console.width import padded, width_of
+from mindrlhf_msprobe.report.console.wording import stopped_at
+from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.ending import Stop
 from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding
@@ -27,7 +30,7 @@ def render_holdings(
     cost: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> str:
     """Return the list of a run's phases and keys, and what recording them cost."""
-    rows = [("", "steps", "ranks", "saves/entries", "records", "size")]
+    rows = [header("run")]
     rows += [
         (
             printable(holding.name),
@@ -39,10 +42,11 @@ def render_holdings(
         )
         for holding in holdings
     ]
-    lines = [f"{path}: {state}, {size(sum(holding.size for holding in holdings))}"]
+    whole = size(sum(holding.size for holding in holdings))
+    lines = [f"{path}: {say('listing.states', state=state)}, {whole}"]
     lines += in_columns(rows)
     lines += render_cost(cost or {})
-    lines += [f"Incomplete: {problem}" for problem in problems]
+    lines += [say("listing.incomplete", problem=problem) for problem in problems]
     return "\n".join(map(printable, lines))
 
 
@@ -52,15 +56,18 @@ def render_left_out(directories: Sequence[Path]) -> list[str]:
     Of many, the first ones, and how many more there are.
     """
     shown = directories[:_MOST_LEFT_OUT]
-    lines = [f"Left out: {path}: it stood there before this run" for path in shown]
+    lines = [say("listing.left_out", path=str(path)) for path in shown]
     if more := len(directories) - len(shown):
-        lines.append(f"Left out: and {more} more that stood there before this run")
+        lines.append(say("listing.more_left_out", number=more))
     return [printable(line) for line in lines]
 
 
 def render_stops(stops: Sequence[Stop]) -> list[str]:
     """Return a line for each rank that did not finish: where it stopped, and of what."""
-    return [printable(f"Rank {stop.rank} {stopped_at(stop, (0,))}") for stop in stops]
+    return [
+        printable(say("listing.rank_stopped", rank=stop.rank, stopped=stopped_at(stop, (0,))))
+        for stop in stops
+    ]
 
 
 def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
@@ -69,17 +76,22 @@ def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
         rank, worst = max(cost.items(), key=lambda item: item[1]["seconds"])
         accounts = worst["phases"].items()
         steps = max(account["steps"] for _, account in accounts)
-        return [
-            f"Cost of recording, rank {rank}, {steps} step(s):",
-            f"  {worst['seconds']:.2f} s of the training's time, of which "
-            f"{worst['waited_seconds']:.2f} s waiting for room",
-            f"  {size(worst['bytes'])} written in {worst['background_seconds']:.2f} s behind it",
+        seconds, waited = float(worst["seconds"]), float(worst["waited_seconds"])
+        written, behind = size(worst["bytes"]), float(worst["background_seconds"])
+        lines = [
+            say("listing.cost_seconds", seconds=seconds, waited=waited),
+            say("listing.cost_written", size=written, seconds=behind),
             *(
-                f"  {printable(str(name))}: {account['seconds']['mean']:.3f} s a step"
+                say(
+                    "listing.cost_of_phase",
+                    phase=printable(str(name)),
+                    seconds=float(account["seconds"]["mean"]),
+                )
                 for name, account in accounts
             ),
             *(render_graph_cost(worst["graphs"]) if "graphs" in worst else ()),
         ]
+        return [say("listing.cost", rank=rank, steps=steps), *(f"  {line}" for line in lines)]
     except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
         return []
 
@@ -88,18 +100,32 @@ def render_graph_cost(graphs: Mapping[str, Any]) -> list[str]:
     """Return what probes in compiled graphs cost beside what is charged to the phases."""
     probed, plain, host = (graphs[k] for k in ("with_probes", "without_probes", "host_functions"))
     return [
-        f"  compiling {probed['compiled']} graph(s) with probes: {probed['seconds']:.2f} s; "
-        f"{plain['compiled']} of them also without probes: {plain['seconds']:.2f} s",
-        f"  host functions of graphs: {host['calls']} calls, {host['seconds']:.2f} s, "
-        f"{size(host['bytes'])} handed over; copies made inside the graph are not contained",
+        say(
+            "listing.cost_compiling",
+            probed=probed["compiled"],
+            probed_seconds=float(probed["seconds"]),
+            plain=plain["compiled"],
+            plain_seconds=float(plain["seconds"]),
+        ),
+        say(
+            "listing.cost_host",
+            calls=host["calls"],
+            seconds=float(host["seconds"]),
+            size=size(host["bytes"]),
+        ),
     ]
+
+
+def header(what: str) -> tuple[str, ...]:
+    """Return what the columns of a list are called."""
+    return tuple(say(f"listing.columns_of_{what}").split("\t"))
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of one length as lines whose columns stand below each other."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(width_of(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
+        "  ".join(padded(cell, width) for cell, width in zip(row, widths)).rstrip() for row in rows
     ]
 
 
@@ -112,7 +138,7 @@ def render_entries(entries: Sequence[Entry]) -> str:
         named: dict[str, list[Entry]] = {}
         for entry in entries:
             named.setdefault(entry.name, []).append(entry)
-        rows = [("entry", "steps", "ranks", "records")]
+        rows = [header("entries")]
         rows += [
             (
                 printable(name),
@@ -122,12 +148,12 @@ def render_entries(entries: Sequence[Entry]) -> str:
             )
             for name, held in named.items()
         ]
-        hint = "With --step N (and --rank N): in the order of time, with what each entry returned."
+        hint = say("listing.hint_entries")
         return "\n".join(map(printable, [*in_columns(rows), hint]))
     if not entries:
-        return "no entry that could be read"
-    where = f"step {entries[0].step}, rank {entries[0].rank}, in the order of time:"
-    table = [("entry", "token", "records", "output", "norm", "NaN", "Inf")]
+        return say("listing.no_entry")
+    where = say("listing.in_time", step=entries[0].step, rank=entries[0].rank)
+    table = [header("entries_in_time")]
     for entry in entries:
         tensors = [r.leaf for r in entry.records if r.io == "output" and r.leaf.is_tensor]
         token = "" if entry.token is None else str(entry.token)
@@ -141,7 +167,9 @@ def _output(tensors: Sequence[Leaf]) -> tuple[str, str, str, str]:
     if not tensors:
         return "", "", "", ""
     first, more = tensors[0], len(tensors) - 1
-    what = f"{_kind(first)}{f' and {more} more' if more else ''}"
+    what = _kind(first)
+    if more:
+        what = say("listing.and_more", what=what, more=more)
     counts = [[leaf.nan_count, leaf.inf_count] for leaf in tensors]
     nan, inf = ([c for c in column if c is not None] for column in zip(*counts))
     return what, _number(first.norm), str(sum(nan)) if nan else "", str(sum(inf)) if inf else ""
@@ -154,26 +182,25 @@ def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> s
         records: the same as records, which say what cannot be read.
     """
     unreadable = {
-        (found.step, found.rank, found.micro_step): f"cannot be read: {found.unreadable}"
+        (found.step, found.rank, found.micro_step): say("listing.unreadable", why=found.unreadable)
         for found in records
         if found.unreadable is not None
     }
-    names = ("step", "rank", "micro-step", "what", "max", "min", "mean", "norm", "NaN", "Inf")
-    rows: list[tuple[str, ...]] = [(*names, "")]
+    rows: list[tuple[str, ...]] = [(*header("saves"), "")]
     for save in saves:
         place = (save.step, save.rank, save.micro_step)
         *known, text = _save([record.leaf for record in save.records])
         rows.append((*map(str, place), *known, printable(unreadable.get(place, text))))
     kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     lines = in_columns([[row[i] for i in kept] for row in rows])
-    hint = "With --step N: each record's statistics and first values."
+    hint = say("listing.hint_saves")
     return "\n".join(map(printable, [*lines, hint]))
 
 
 def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
     """Return what a save is, max, min, mean, norm, NaN, Inf and text; of several: of all."""
     if not leaves:
-        return ("nothing", *[""] * 7)
+        return (say("listing.nothing"), *[""] * 7)
     first, several = leaves[0], len(leaves) > 1
     what = f"{len(leaves)} × {_kind(first)}" if several else _kind(first)
     if len({_kind(leaf) for leaf in leaves}) > 1:
@@ -201,7 +228,7 @@ def _edge(values: Iterable[Any], choose: Any) -> Any:
 def _kind(leaf: Leaf) -> str:
     """Return a value's dtype and shape, or its type."""
     if leaf.type == "str":
-        return "text"
+        return say("listing.text")
     if leaf.dtype is None:
         return printable(shortened(leaf.type, _LONGEST_VALUE))
     return f"{printable(shortened(leaf.dtype, _LONGEST_VALUE))} {list(leaf.shape or ())}"
@@ -221,10 +248,8 @@ def render_records(records: Sequence[FoundRecord]) -> str:
         leaf = found.record.leaf
         phase = found.phase or f"micro_step {found.micro_step}"
         argument = f" ({printable(found.record.argument)})" if found.record.argument else ""
-        lines.append(
-            f"{printable(found.record.name)}{argument}  step {found.step}, {phase}, "
-            f"rank {found.rank}"
-        )
+        where = say("listing.of_record", step=found.step, phase=phase, rank=found.rank)
+        lines.append(f"{printable(found.record.name)}{argument}  {where}")
         if leaf.is_tensor:
             known = leaf.nan_count is not None  # msprobe does not count
             counts = f"  NaN {leaf.nan_count}, Inf {leaf.inf_count}" if known else ""
@@ -232,13 +257,14 @@ def render_records(records: Sequence[FoundRecord]) -> str:
             of = (("max", leaf.max), ("min", leaf.min), ("mean", leaf.mean), ("norm", leaf.norm))
             lines.append("  " + "  ".join(f"{name} {shortened(value)}" for name, value in of))
             if leaf.type == "str":
-                lines.append(f"  text {leaf.value!r}")
+                lines.append(f"  {say('listing.text_is', value=repr(leaf.value))}")
             if leaf.fingerprint is not None:
                 lines.append(f"  {shortened(leaf.fingerprint)}")
         else:
             lines.append(f"  {leaf.type} {leaf.value!r}")
         if found.values is not None:
-            lines.append(f"  first values {found.values}")
+            lines.append(f"  {say('listing.first_values', values=str(found.values))}")
         if found.unreadable is not None:
-            lines.append(f"  cannot be read: {printable(found.unreadable)}")
+            why = printable(found.unreadable)
+            lines.append(f"  {say('listing.unreadable', why=why)}")
     return "\n".join(map(printable, lines))

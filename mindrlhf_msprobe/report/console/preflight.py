@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mindrlhf_msprobe.findings import CheckFirst, Difference, Preflight, Weights
 from mindrlhf_msprobe.report.console.wording import weights_of
+from mindrlhf_msprobe.report.messages import say
 
 _WEIGHTS = "initial_weights"
 #: What explains most comes first; a section that is not named comes last.
@@ -46,8 +47,8 @@ def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
     if not lines:
         return []
     left = len(lines) - _LINES
-    rest = [f"… {left} more {more}".rstrip()] if left > 0 else []
-    return ["Before any tensor, these differ:", *(f"  {line}" for line in lines[:_LINES] + rest)]
+    rest = [f"{say('console.more', number=left)} {more}".rstrip()] if left > 0 else []
+    return [say("console.before_any_tensor"), *(f"  {line}" for line in lines[:_LINES] + rest)]
 
 
 def _modes_together(differences: Sequence[Difference]) -> list[Difference]:
@@ -82,13 +83,15 @@ def check_lines(checks: Sequence[CheckFirst], more: str = "") -> list[str]:
     """Return what to check first, the nearest first, at most a few lines."""
     lines = all_check_lines(checks)
     left = len(lines) - _CHECKS
-    return lines[:_CHECKS] + ([f"… {left} more {more}".rstrip()] if left > 0 else [])
+    return lines[:_CHECKS] + (
+        [f"{say('console.more', number=left)} {more}".rstrip()] if left > 0 else []
+    )
 
 
 def all_check_lines(checks: Sequence[CheckFirst]) -> list[str]:
     """Return what to check first, the nearest first, a line each."""
     return [
-        f"{_weights_line(check.what)}: look at the checkpoint that was loaded"
+        say("console.load_checkpoint", weights=_weights_line(check.what))
         if isinstance(check.what, Weights)
         else _difference_line(check.what)
         for check in checks
@@ -98,13 +101,14 @@ def all_check_lines(checks: Sequence[CheckFirst]) -> list[str]:
 def _weights_line(weights: Weights) -> str:
     names = (*weights.different, *weights.only_in_a, *weights.only_in_b)
     some = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
-    return f"initial weights of {weights.role}: {weights_of(weights)} ({some})"
+    return say(
+        "console.initial_weights", role=weights.role, weights=weights_of(weights), names=some
+    )
 
 
 def _difference_line(difference: Difference) -> str:
-    section, name = difference.section.replace("_", " "), difference.name
     a, b = _values(difference.a, difference.b)
-    return f"{section}: {name}: {a} in A, {b} in B" if name else f"{section}: {a} in A, {b} in B"
+    return say("console.difference", section=difference.section, name=difference.name, a=a, b=b)
 
 
 def _values(a: str | None, b: str | None) -> tuple[str, str]:
@@ -117,7 +121,7 @@ def _values(a: str | None, b: str | None) -> tuple[str, str]:
 
 def _value(text: str | None, first: int) -> str:
     if text is None:
-        return "nothing"
+        return say("console.no_value")
     if len(text) <= _TEXT:
         return text
     start = max(0, min(first - _BEFORE, len(text) - _TEXT))

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mindrlhf_msprobe.common.spans import spans
+
+_FEW = 8
+
+__all__ = ["counted", "few", "listed", "ordinal", "spans"]
+
 
 def counted(number: int, what: str) -> str:
     """Return `1 record`, `2 records`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def ordinal(number: int) -> str:
+    """Return a number from 1 on in words: first, second, 11th."""
+    if number <= len(_ORDINALS):
+        return _ORDINALS[number - 1]
+    ending = "th" if number // 10 % 10 == 1 else _ENDINGS.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 def listed(items: Sequence[str], last: str = "and") -> str:
@@ -16,3 +34,9 @@ def listed(items: Sequence[str], last: str = "and") -> str:
     if len(items) < 2:
         return "".join(items)
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _FEW
+    return ", ".join(names[:_FEW]) + (f" and {more} more" if more > 0 else "")

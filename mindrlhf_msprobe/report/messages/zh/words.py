@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mindrlhf_msprobe.common.spans import spans
+
+_FEW = 8
+
+__all__ = ["few", "listed", "spans"]
+
 
 def listed(items: Sequence[str], last: str = "和") -> str:
     """Return `a`, `a 和 b`, `a、b 和 c`."""
@@ -11,3 +17,9 @@ def listed(items: Sequence[str], last: str = "和") -> str:
     if len(items) < 2:
         return "".join(items)
     return f"{'、'.join(items[:-1])} {last} {items[-1]}"
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _FEW
+    return "、".join(names[:_FEW]) + (f" 等，另有 {more} 个" if more > 0 else "")
