@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, overload
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
@@ -398,6 +399,8 @@ class Divergence:
 
     Attributes:
         record: the first record that differs, in causal order.
+        explanation: what `reasons` say, in the language that was asked for.
+        reasons: what happened to the record and why, a sentence a message.
         entry: the origin: the innermost cell to blame; None for key data.
         key: of key data, else None.
         occasion: which micro-step of key data it is, or which opening of the phase in this step.
@@ -428,7 +431,8 @@ class Divergence:
     cause: Cause
     max_abs_err: float | None
     max_rel_err: float | None
-    explanation: str
+    explanation: str = ""
+    reasons: tuple[Message, ...] = ()
     agreed_before: int = 0
     agreed_phases: int = 0
     agreed_steps: int = 0
@@ -463,6 +467,7 @@ class Divergence:
             "max_abs_err": number_to_json(self.max_abs_err),
             "max_rel_err": number_to_json(self.max_rel_err),
             "explanation": self.explanation,
+            "reasons": [reason.as_json() for reason in self.reasons],
             "agreed_before": self.agreed_before,
             "agreed_phases": self.agreed_phases,
             "agreed_steps": self.agreed_steps,

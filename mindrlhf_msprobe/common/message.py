@@ -39,6 +39,11 @@ def message(code: str, /, **params: Any) -> Message:
     return Message(code, params)
 
 
+def as_message(said: Message | str) -> Message:
+    """Return a message; of a text the message that holds it."""
+    return Message(TEXT, {"text": said}) if isinstance(said, str) else said
+
+
 def read_message(found: Any) -> Message | None:
     """Return the message that JSON holds, None if it holds none.
 
@@ -46,7 +51,7 @@ def read_message(found: Any) -> Message | None:
         found: what `as_json` made, or a text, as older versions wrote it.
     """
     if isinstance(found, str):
-        return Message(TEXT, {"text": found})
+        return as_message(found)
     if isinstance(found, Mapping) and isinstance(found.get("code"), str):
         params = found.get("params", {})
         if isinstance(params, Mapping):

@@ -290,7 +290,8 @@ def _conclude(
     verdict = conclude(judged, job.sides, job.plan, whole, before, _left_out(job), earlier, unread)
     if verdict.first_divergence is not None:
         before = without_consequences(before, verdict.first_divergence.step)
-    verdict = replace(verdict, first_divergence=_both_phases(verdict.first_divergence, job))
+    first = _in_words(_both_phases(verdict.first_divergence, job))
+    verdict = replace(verdict, first_divergence=first)
     return Comparison(
         run_a=a,
         run_b=b,
@@ -307,6 +308,15 @@ def _conclude(
         ),
         stops=tuple(_stops(runs)),
     )
+
+
+def _in_words(first: Divergence | None) -> Divergence | None:
+    """Return the first divergence with its explanation as text."""
+    if first is None:
+        return None
+    from mindrlhf_msprobe.report.messages import paragraph
+
+    return replace(first, explanation=paragraph(first.reasons))
 
 
 def _stops(runs: tuple[Run, Run]) -> Iterator[Stopped]:

@@ -1,10 +1,11 @@
-"""Why two runs first part there: the cause, the origin, and the sentence that says so."""
+"""Why two runs first differ there: the cause, the origin, and the messages that say so."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, as_message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import sides
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
@@ -24,8 +25,8 @@ from mindrlhf_msprobe.comparison.verdict.culprits.gradients import (
     before_optimizer,
     enters_optimizer,
 )
+from mindrlhf_msprobe.comparison.verdict.culprits.reasons import culprit_reasons
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import all_tokens, counts_tokens
-from mindrlhf_msprobe.comparison.verdict.culprits.words import words_of, words_of_occasion
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.inside import inside
 from mindrlhf_msprobe.comparison.verdict.next_recording.bisection import bisected
@@ -36,7 +37,7 @@ from mindrlhf_msprobe.comparison.verdict.next_recording.update import (
     next_update,
     with_phases,
 )
-from mindrlhf_msprobe.comparison.verdict.occasion import occasion_of
+from mindrlhf_msprobe.comparison.verdict.occasion import occasion_of, occasion_reasons
 from mindrlhf_msprobe.findings import (
     Cause,
     Culprit,
@@ -44,7 +45,6 @@ from mindrlhf_msprobe.findings import (
     Finding,
     Preflight,
     Status,
-    counted,
 )
 from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -58,15 +58,9 @@ _NAMED_CAUSES = {
     Status.NON_FINITE: Cause.NON_FINITE,
 }
 _PROMPTS = ("prompt", "prompts")  # nothing of the step has run before them
-_WHAT_HAPPENED = {
-    Status.UNREADABLE: "cannot be read",
-    Status.ONLY_IN_A: "was recorded in A only",
-    Status.ONLY_IN_B: "was recorded in B only",
-    Status.DTYPE_MISMATCH: "has another dtype",
-    Status.SHAPE_MISMATCH: "has another shape",
-    Status.NON_FINITE: "is NaN or infinite on one side only",
-    Status.DIFFERENT: "differs",
-}
+
+#: What is said of a cause, a sentence a message.
+_Reasons = tuple[Message, ...]
 
 
 def explain(
@@ -106,8 +100,8 @@ def explain(
     by_name = step.left_out and not step.left_out.all_else
     culprit = None if by_name else culprit_of(step, index, runs, history, occasion)
     if culprit is not None:
-        why = words_of(culprit, finding, why)
-    why = " ".join(filter(None, [why, words_of_occasion(occasion, finding)]))
+        why = culprit_reasons(culprit, finding, why)
+    why = (*why, *occasion_reasons(occasion, finding))
     before = [f for _, f in step.judged[:index] if f is not None]
     # What was left out of the comparison is on disk: comparing it comes first.
     proposed = None if step.left_out else _next(step, index, origin, runs, culprit)
@@ -126,7 +120,7 @@ def explain(
         cause=cause,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
-        explanation=" ".join(filter(None, [_sentence(finding, why), hint])),
+        reasons=(_happened(finding), *why, *([as_message(hint)] if hint else ())),
         agreed_before=len(before),
         agreed_phases=_agreed_phases(step, index),
         agreed_steps=agreed_steps,
@@ -209,38 +203,27 @@ def _source(step: JudgedStep, pair: Pair, origin: str | None) -> str:
 
 def _explain_chosen(
     step: JudgedStep, pair: Pair, finding: Finding
-) -> tuple[Cause, str | None, str]:
+) -> tuple[Cause, str | None, _Reasons]:
     """Explain the first difference among the records that the caller wanted compared.
 
     What was left out before it is not known to agree.
     """
     unseen = step.left_out
-    if unseen.all_else:
-        what = "All cells and the other keys were left out of the comparison (--keys)"
-    else:
-        where = "inside this cell" if pair.event.kind == END else "before it in this step"
-        what = (
-            f"The comparison left out {counted(unseen.records, 'record')} {where} (--include, "
-            f"--exclude)"
-        )
-    doubt = f"{what}, and one of those may be to blame: compare without leaving them out."
+    doubt = message("explanation.left_out_all")
+    if not unseen.all_else:
+        inside = pair.event.kind == END
+        doubt = message("explanation.left_out", records=unseen.records, inside=inside)
     if pair.entry is None:
-        return Cause.DATA, None, doubt
+        return Cause.DATA, None, (doubt,)
     name = pair.entry.name
     if unseen.given:
-        return (
-            Cause.INPUT,
-            name,
-            (
-                f"What the cell was given differs as well, which the comparison left out: "
-                f"{', '.join(unseen.given)}. The origin lies before it."
-            ),
-        )
+        given = message("explanation.given_left_out", given=list(unseen.given))
+        return Cause.INPUT, name, (given,)
     if finding.io == "parameters":
-        return Cause.PARAMETER, name, doubt
+        return Cause.PARAMETER, name, (doubt,)
     if pair.event.kind != END:
-        return Cause.INPUT, name, f"What it was given differs. {doubt}"
-    return Cause.COMPUTATION, name, f"What the cell was given agrees. {doubt}"
+        return Cause.INPUT, name, (message("explanation.given_differs"), doubt)
+    return Cause.COMPUTATION, name, (message("explanation.given_agrees"), doubt)
 
 
 def unreadable_place(finding: Finding) -> Divergence:
@@ -254,7 +237,7 @@ def unreadable_place(finding: Finding) -> Divergence:
         cause=Cause.UNREADABLE,
         max_abs_err=None,
         max_rel_err=None,
-        explanation=_sentence(finding, "Nothing of this step and rank can be compared."),
+        reasons=(_happened(finding), message("explanation.place_unreadable")),
         key=finding.key,
     )
 
@@ -289,9 +272,8 @@ def not_reached(
         cause=Cause.STOPPED,
         max_abs_err=None,
         max_rel_err=None,
-        explanation=(
-            f"Everything that both recorded agrees. {missing} had stopped; {other} went on with "
-            f"this record, and has {counted(records, 'record')} that {missing} did not reach."
+        reasons=(
+            message("explanation.not_reached", stopped=missing, other=other, records=records),
         ),
         agreed_before=agreed_before,
         agreed_steps=agreed_steps,
@@ -304,129 +286,105 @@ def _agreed_phases(step: JudgedStep, index: int) -> int:
     return len(before - {step.judged[index][0].event.phase})
 
 
-def _explain_unreadable(pair: Pair) -> tuple[Cause, str | None, str]:
+def _explain_unreadable(pair: Pair) -> tuple[Cause, str | None, _Reasons]:
     prints = [record.leaf.fingerprint for record in (pair.a, pair.b) if record is not None]
-    why = "Nothing is known of its elements, so nothing is to blame yet but the file"
-    if len(prints) == 2 and None not in prints:
-        same = prints[0] == prints[1]
-        why += f"; the fingerprints that were recorded {'agree' if same else 'differ'}"
-    return Cause.UNREADABLE, pair.entry.name if pair.entry else None, f"{why}."
+    known = len(prints) == 2 and None not in prints
+    agree = prints[0] == prints[1] if known else None
+    why = message("explanation.unreadable", fingerprints_agree=agree)
+    return Cause.UNREADABLE, pair.entry.name if pair.entry else None, (why,)
 
 
-def _sentence(finding: Finding, why: str) -> str:
-    note = f" ({finding.note})" if finding.note else ""
-    argument = f" ({finding.argument})" if finding.argument else ""
-    return f"{finding.record}{argument} {_WHAT_HAPPENED[finding.status]}{note}. {why}"
+def _happened(finding: Finding) -> Message:
+    return message(
+        "explanation.happened",
+        record=finding.record,
+        argument=finding.argument,
+        status=finding.status.value,
+        note=as_message(finding.note),
+    )
 
 
-def _explain_output(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[Cause, str, str]:
+def _explain_output(
+    step: JudgedStep, index: int, runs: tuple[Run, Run]
+) -> tuple[Cause, str, _Reasons]:
     pair, finding = step.judged[index]
     assert finding is not None
     assert pair.entry is not None
     name = pair.entry.name
     if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
-        return Cause.MISSING, name, "What it was given agrees; it ended in one run only."
+        return Cause.MISSING, name, (message("explanation.ended_in_one_run"),)
     if finding.status in ONE_SIDED and pair.a is not None and pair.b is not None:
-        why = "Everything before it agrees; a gradient is there in one run, and None in the other."
-        return Cause.MISSING, name, why
+        return Cause.MISSING, name, (message("explanation.gradient_in_one_run"),)
     if finding.status in ONE_SIDED:
-        why = "What it was given agrees; what it returned is put together otherwise."
-        return Cause.MISSING, name, why
+        return Cause.MISSING, name, (message("explanation.returned_otherwise"),)
     direction = pair.entry.direction
     if direction == "parameters_grad":
-        why = "Everything before it agrees: the gradient of this cell's parameters was computed"
-        why += " otherwise."
+        why: _Reasons = (message("explanation.parameter_gradient"),)
         if before_optimizer(step, index):
             return Cause.DATA, name, why  # the culprit says more
         if enters_optimizer(pair):
-            why += (
-                " It stands as it entered the optimizer: clipping, unscaling, accumulation and "
-                "reduction across ranks come before that, and may be to blame as well."
-            )
-        return Cause.COMPUTATION, name, f"{why}{_doubt_about_agreement(step, pair)}"
+            why = (*why, message("explanation.gradient_at_optimizer"))
+        return Cause.COMPUTATION, name, (*why, *_doubt_about_agreement(step, pair))
     parameters = any(record.io == "parameters" for record in pair.entry.records)
-    given = "Its inputs and its parameters agree" if parameters else "Its inputs agree"
+    given = "inputs_and_parameters" if parameters else "inputs"
     if direction == "backward":
-        given = "The gradient that arrived at it and everything before it agree"
+        given = "gradient"
     inside = (pair.entry.phase, name) in {
         (phase, parent) for (phase, _), parent in step.plan.parents.items()
     }
-    children = ", and so does everything recorded inside it" if inside else ""
-    doubt = (
-        _doubt(runs, step, finding, name)
-        + _doubt_about_parameters(runs)
-        + _doubt_about_agreement(step, pair)
+    why = (
+        message("explanation.cell_computed", given=given, inside=inside),
+        *_doubt(runs, step, finding, name),
+        *_doubt_about_parameters(runs),
+        *_doubt_about_agreement(step, pair),
+        *_doubt_about_opaque(step, pair),
     )
-    doubt += _doubt_about_opaque(step, pair)
-    return Cause.COMPUTATION, name, f"{given}{children}: this cell computed something else.{doubt}"
+    return Cause.COMPUTATION, name, why
 
 
 def _explain_begin(
     step: JudgedStep, index: int, runs: tuple[Run, Run]
-) -> tuple[Cause, str | None, str]:
+) -> tuple[Cause, str | None, _Reasons]:
     pair, finding = step.judged[index]
     assert finding is not None
     if pair.entry is None:
-        return Cause.UNREADABLE, None, "Nothing of this phase can be compared."
+        return Cause.UNREADABLE, None, (message("explanation.phase_unreadable"),)
     name, phase = pair.entry.name, pair.entry.phase
     if finding.io == "parameters" and finding.status in ONE_SIDED:
-        return (
-            Cause.MISSING,
-            name,
-            "Everything before it agrees, but the cell has this parameter in one run only, or it "
-            "was recorded in one run only.",
-        )
+        return Cause.MISSING, name, (message("explanation.parameter_in_one_run"),)
     if finding.io == "parameters":
-        return (
-            Cause.PARAMETER,
-            name,
-            "Everything before it agrees, but the cell already holds another parameter: look at "
-            "loading, at weight synchronisation or at the previous update.",
-        )
+        return Cause.PARAMETER, name, (message("explanation.parameter"),)
     parent = step.plan.parents.get((phase, pair.event.name))
     if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
-        return Cause.MISSING, name, _absence(step, pair, finding, parent, runs)
+        return Cause.MISSING, name, (_absence(step, pair, finding, parent, runs),)
     what = "gradient" if pair.entry.direction == "backward" else "input"
     if parent is not None:
-        return (
-            Cause.COMPUTATION,
-            parent,
-            f"{parent} was given the same and handed this cell another {what}: the code of the "
-            f"container itself, outside its cells, is the origin, or a parameter that it uses "
-            f"without calling its cell.{_doubt(runs, step, finding, parent)}"
-            f"{_doubt_about_agreement(step, pair)}",
+        why = (
+            message("explanation.container", container=parent, given=what),
+            *_doubt(runs, step, finding, parent),
+            *_doubt_about_agreement(step, pair),
         )
+        return Cause.COMPUTATION, parent, why
     earlier = [
         p for p, f in step.judged[:index] if f is not None and p.entry and p.entry.phase == phase
     ]
     if earlier and what == "gradient":
-        why = (
-            f"All {len(earlier)} records of {phase} before it agree; the gradient that arrives "
-            f"differs: look at what follows this cell, e.g. the loss."
-        )
+        entered = message("explanation.gradient_after", records=len(earlier), phase=phase)
     elif earlier:
-        why = (
-            f"All {len(earlier)} records of {phase} before it agree; what entered this cell was "
-            f"made outside the recorded cells."
-        )
+        entered = message("explanation.input_after", records=len(earlier), phase=phase)
     elif is_filtered(runs) and not _known(step, finding, name):
-        why = f"It is the first recorded cell of {phase}."
+        entered = message("explanation.first_recorded_cell", phase=phase)
     elif is_filtered(runs) and what == "gradient":
-        why = "The gradient that arrives differs: look at what follows this cell, e.g. the loss."
+        entered = message("explanation.gradient")
     elif is_filtered(runs) and pair.entry.cell != ROOT:
-        why = "What entered this cell was made outside the recorded cells."
+        entered = message("explanation.input")
     elif pair.entry.token and is_filtered(runs):
-        why = (
-            f"What entered the pass of token {pair.entry.token} differs; the earlier comparison "
-            f"says what came before it."
-        )
+        entered = message("explanation.token_input", token=pair.entry.token)
     elif pair.entry.token:
-        why = (
-            f"Token {pair.entry.token} is the first one recorded: an earlier one may have differed."
-        )
+        entered = message("explanation.first_token", token=pair.entry.token)
     else:
-        why = f"What entered {phase} differs already: look at what the trainer handed to it."
-    return Cause.INPUT, name, why + _doubt(runs, step, finding, name)
+        entered = message("explanation.phase_input", phase=phase)
+    return Cause.INPUT, name, (entered, *_doubt(runs, step, finding, name))
 
 
 def _missing_as_a_whole(step: JudgedStep, index: int) -> bool:
@@ -437,7 +395,7 @@ def _missing_as_a_whole(step: JudgedStep, index: int) -> bool:
 
 def _absence(
     step: JudgedStep, pair: Pair, finding: Finding, parent: str | None, runs: tuple[Run, Run]
-) -> str:
+) -> Message:
     """Say how much is missing beside the first missing entry."""
     in_a = finding.status is Status.ONLY_IN_A
     missing = "B" if in_a else "A"
@@ -448,50 +406,46 @@ def _absence(
         if p.entry is not None and p.entry.phase == pair.event.phase
     ]
     if all((p.b if in_a else p.a) is None for p, _ in step.judged):
-        what = f"{missing} recorded nothing of step {finding.step} here."
-    elif pair.entry is None:
+        return message("explanation.nothing_of_step", run=missing, step=finding.step)
+    if pair.entry is None:
         same = [p for p, _ in step.judged if p.event == pair.event]
-        both = any((p.b if in_a else p.a) is not None for p in same)
-        what = "The trainer saved it in one run only."
-        if both:
-            what = f"Both saved {pair.event.name}, with other elements in it."
-    elif all((p.b if in_a else p.a) is None for p in same_phase):
-        what = f"{missing} recorded nothing of {finding.phase} in this step."
-    else:
-        what = f"The cell ran{f' inside {parent}' if parent else ''} in one run only."
-    return what
+        if any((p.b if in_a else p.a) is not None for p in same):
+            return message("explanation.other_elements", key=pair.event.name)
+        return message("explanation.saved_in_one_run")
+    if all((p.b if in_a else p.a) is None for p in same_phase):
+        return message("explanation.nothing_of_phase", run=missing, phase=finding.phase)
+    return message("explanation.ran_in_one_run", container=parent)
 
 
-def _explain_data(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> tuple[Cause, None, str]:
+def _explain_data(
+    step: JudgedStep, index: int, runs: tuple[Run, Run]
+) -> tuple[Cause, None, _Reasons]:
     pair, finding = step.judged[index]
     assert finding is not None
     key, home = pair.event.name, pair.event.phase
     if finding.status in ONE_SIDED:
-        return Cause.MISSING, None, _absence(step, pair, finding, None, runs)
+        return Cause.MISSING, None, (_absence(step, pair, finding, None, runs),)
     cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
     given = key_data_home(key)
     before_it = given is not None and given.before_phase
     if key in INPUT_KEYS and (before_it or home not in cells):
-        made = "" if before_it else f", and the cells of {home} were not recorded"
-        return Cause.INPUT, None, f"What enters the phases of this step differs already{made}."
+        unseen = None if before_it else home
+        return Cause.INPUT, None, (message("explanation.step_input", not_recorded=unseen),)
     if home in cells and counts_tokens(home) and not all_tokens(step, home, runs, pair):
-        why = f"Every recorded cell of {home} agrees, but only some of its tokens were recorded."
+        why = message("explanation.some_tokens", phase=home)
     elif home in cells:
-        why = f"Every recorded cell of {home} agrees{_how(step, index, home)}"
+        why = _cells_agree(step, index, home)
     elif home is not None:
         switch = phase_table({})[home].switch
-        why = (
-            f"The cells of {home}, which it comes from, were not recorded in both runs, nor were "
-            f"the weights they ran with: {switch}: true fingerprints these, too."
-        )
+        why = message("explanation.phase_not_recorded", phase=home, switch=switch)
     elif cells:
-        why = f"Every recorded cell before it agrees{_how(step, index)}"
+        why = _cells_agree(step, index)
     else:
-        why = "No cell before it was recorded in both runs; all key data before it agree."
-    return Cause.DATA, None, why + (_doubt(runs) if cells else "")
+        why = message("explanation.no_cell_before")
+    return Cause.DATA, None, (why, *(_doubt(runs) if cells else ()))
 
 
-def _how(step: JudgedStep, index: int, phase: str | None = None) -> str:
+def _cells_agree(step: JudgedStep, index: int, phase: str | None = None) -> Message:
     """Say what it means that the cells before a key agree: all of them, or those of a phase."""
     statuses = [
         finding.status
@@ -499,12 +453,7 @@ def _how(step: JudgedStep, index: int, phase: str | None = None) -> str:
         if finding is not None and pair.entry and phase in (None, pair.entry.phase)
     ]
     close = sum(status is Status.WITHIN_TOLERANCE for status in statuses)
-    if not close:
-        return ": the trainer's own arithmetic made it differ."
-    return (
-        f", but {close} of their {len(statuses)} records only within the tolerance or by "
-        f"statistics: it may come of these small differences, or of the trainer's own arithmetic."
-    )
+    return message("explanation.cells_agree", phase=phase, close=close, records=len(statuses))
 
 
 def _doubt(
@@ -512,13 +461,13 @@ def _doubt(
     step: JudgedStep | None = None,
     finding: Finding | None = None,
     origin: str | None = None,
-) -> str:
+) -> _Reasons:
     """Say that a cell which was left out may be to blame instead, unless that is known."""
     if not is_filtered(runs):
-        return ""
+        return ()
     if step is not None and finding is not None and _known(step, finding, origin):
-        return ""
-    return " But cells were left out by include/exclude, and one of those may be to blame."
+        return ()
+    return (message("explanation.but_filtered"),)
 
 
 def _known(step: JudgedStep, finding: Finding, origin: str | None) -> bool:
@@ -526,31 +475,27 @@ def _known(step: JudgedStep, finding: Finding, origin: str | None) -> bool:
     return step.earlier is not None and step.earlier.knows(finding, origin)
 
 
-def _doubt_about_agreement(step: JudgedStep, pair: Pair) -> str:
+def _doubt_about_agreement(step: JudgedStep, pair: Pair) -> _Reasons:
     """Say that what came before agrees by statistics or within a tolerance only."""
     for other, finding in step.judged:
         if finding is None or other.event.phase != pair.event.phase:
             continue
         if finding.status is Status.WITHIN_TOLERANCE:
-            return (
-                " But some records agree within a tolerance or by statistics only, not bit for bit."
-            )
-    return ""
+            return (message("explanation.but_not_bitwise"),)
+    return ()
 
 
-def _doubt_about_opaque(step: JudgedStep, pair: Pair) -> str:
+def _doubt_about_opaque(step: JudgedStep, pair: Pair) -> _Reasons:
     """Say that the cell was given something that cannot be compared."""
     for other, finding in step.judged:
         same = other.event.name == pair.event.name and other.event.phase == pair.event.phase
         if same and finding is None and other.a is not None and other.b is not None:
-            return (
-                f" But {other.record.name} is a value of type {other.record.leaf.type}, which "
-                f"cannot be compared, and may be to blame."
-            )
-    return ""
+            record = other.record
+            return (message("explanation.but_opaque", record=record.name, type=record.leaf.type),)
+    return ()
 
 
-def _doubt_about_parameters(runs: tuple[Run, Run]) -> str:
+def _doubt_about_parameters(runs: tuple[Run, Run]) -> _Reasons:
     if all(config is None or config.parameters for config in configs(runs)):
-        return ""
-    return " But its parameters were not recorded (parameters: false), and may be to blame."
+        return ()
+    return (message("explanation.but_no_parameters"),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep
@@ -19,6 +20,22 @@ def occasion_of(step: JudgedStep, index: int) -> Occasion:
     if pair.event.kind == DATA:
         return _of_key_data(step, index)
     return Occasion() if pair.entry is None else _of_entry(step, index)
+
+
+def occasion_reasons(occasion: Occasion, finding: Finding) -> tuple[Message, ...]:
+    """Return which opening of a phase it is; nothing if it is the first, or of key data."""
+    if finding.entry is None or not occasion.number:
+        return ()
+    updated = finding.phase in UPDATE_PHASES and finding.phase in occasion.since
+    said = message(
+        "explanation.nth_call",
+        phase=finding.phase,
+        earlier=occasion.number,
+        between=[phase for phase in occasion.since if phase != finding.phase],
+        updated=updated and bool(occasion.weights_moved),
+        weights_moved=occasion.weights_moved,
+    )
+    return (said,)
 
 
 def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit | None:

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.common.message import TEXT, Message, message
 #: What one code says: a template, or a function of the parameters.
 Text = str | Callable[..., str]
 
-__all__ = ["LANGUAGES", "Text", "say", "text_of", "texts_of"]
+__all__ = ["LANGUAGES", "Text", "paragraph", "say", "text_of", "texts_of"]
 
 
 def text_of(message: Message, lang: str | None = None) -> str:
@@ -56,6 +56,12 @@ def say(code: str, /, **params: Any) -> str:
 def texts_of(messages: Iterable[Message], lang: str | None = None, between: str = "; ") -> str:
     """Return what several messages say, one behind the other."""
     return between.join(filter(None, (text_of(message, lang) for message in messages)))
+
+
+def paragraph(messages: Iterable[Message], lang: str | None = None) -> str:
+    """Return several messages, each of which is a whole sentence or several, as one text."""
+    lang = language() if lang is None else lang
+    return texts_of(messages, lang, between="" if lang == "zh" else " ")
 
 
 def _said(value: Any, lang: str) -> Any:

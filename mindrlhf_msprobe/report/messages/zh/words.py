@@ -1,4 +1,4 @@
-"""Lists in Chinese."""
+"""Lists, and the two runs, in Chinese."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mindrlhf_msprobe.common.spans import spans
 
 _FEW = 8
 
-__all__ = ["few", "listed", "spans"]
+__all__ = ["few", "listed", "side", "spans"]
 
 
 def listed(items: Sequence[str], last: str = "和") -> str:
@@ -23,3 +23,11 @@ def few(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - _FEW
     return "、".join(names[:_FEW]) + (f" 等，另有 {more} 个" if more > 0 else "")
+
+
+def side(run: str) -> str:
+    """Return which of the two runs A or B is: `A（标杆）`, `B（待比对）`."""
+    return f"{run}（{_SIDES[run]}）" if run in _SIDES else str(run)
+
+
+_SIDES = {"A": "标杆", "B": "待比对"}

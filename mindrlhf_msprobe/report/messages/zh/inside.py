@@ -1,0 +1,134 @@
+"""单条记录内部的差异：位于各轴的何处，是何种变化。"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mindrlhf_msprobe.report.messages.numbers import factor_number, few_pairs, few_spans
+
+#: 各轴的含义。
+_NOUNS = {
+    "sample": "样本",
+    "token": "token",
+    "head": "注意力头",
+    "channel": "通道",
+    "token_id": "token id",
+    "row": "行",
+}
+
+
+def _differs(
+    where: Sequence[str],
+    prompts: Sequence[int],
+    change: str | None,
+    elements: int | None,
+    size: int | None,
+    **_: Any,
+) -> str:
+    words = f"差异仅位于{'、'.join(where)}" if where else ""
+    if prompts:
+        words += f"，全部属于 prompt {'、'.join(map(str, prompts))}"
+    if change is not None:
+        words = "；".join(filter(None, [words, change]))
+    if elements is not None:
+        words += f"（{size} 个元素中有 {elements} 个不同）"
+    return f"{words}。"
+
+
+def _element(spans: Sequence[Sequence[int]], size: int, **_: Any) -> str:
+    return f"第 {few_spans(spans)} 个元素（共 {size} 个，从 0 计）"
+
+
+def _axis(axis: int, name: str | None, size: int, spans: Sequence[Sequence[int]], **_: Any) -> str:
+    first, last = spans[0]
+    to_the_end = "，从该处起直到末尾" if len(spans) == 1 and first and last == size - 1 else ""
+    noun = "" if name is None else _spaced(_NOUNS[name])
+    return f"轴 {axis} 的{noun or ' '}{few_spans(spans)}（共 {size}{to_the_end}）"
+
+
+def _spaced(noun: str) -> str:
+    return f" {noun} " if noun.isascii() else f"{noun} "
+
+
+def _along(axis: int, name: str | None) -> str:
+    return f"沿轴 {axis}" + ("" if name is None else f"（{_NOUNS[name]}）")
+
+
+def _factor(factor: float, **known: Any) -> str:
+    return _computed("×", factor, "max、min、mean 和 norm 表明", **known)
+
+
+def _offset(offset: float, **known: Any) -> str:
+    return _computed("+", offset, "统计量表明", **known)
+
+
+def _computed(
+    sign: str, value: float, said_by: str, basis: str, within: float, every: bool, **known: Any
+) -> str:
+    number = factor_number(value)
+    exact = f"，误差不超过 {within:.1e}" if within else "，精确成立"
+    if basis == "statistics":
+        return f"{said_by} B = A {sign} {number}{_named(**known)}{exact}"
+    each = "对所有元素" if every else "对每个不同的元素"
+    return f"{each}有 B = A {sign} {number}{_named(**known)}{exact}"
+
+
+def _named(
+    fraction: Sequence[int] | None = None,
+    root: Sequence[int] | None = None,
+    ddof: int = 0,
+    **_: Any,
+) -> str:
+    if fraction is not None:
+        p, q = fraction
+        return "" if q == 1 else f" = {p}/{q}"
+    if root is None:
+        return ""
+    p, q = root
+    said = f" = √({p}/{q})" if q > 1 else f" = √{p}"
+    return said + (f"，如同标准差分别除以 {ddof} 和 {ddof - 1}（ddof）" if ddof > 2 else "")
+
+
+def _rounded(side: str, dtype: str, **_: Any) -> str:
+    return f"{side} 等于 {'A' if side == 'B' else 'B'} 逐元素舍入到 {dtype}"
+
+
+def _order(
+    axis: int,
+    name: str | None,
+    size: int = 0,
+    turned: int | None = None,
+    moved: int = 0,
+    **known: Any,
+) -> str:
+    along = _along(axis, name)
+    if turned is not None:
+        return f"仅位置移动，数值未变：{along}，B 是 A 循环移动 {turned} 位的结果（共 {size}）"
+    return f"仅位置移动，数值未变：{along}顺序不同：{few_pairs(known['from'], moved)}"
+
+
+def _shifted(axis: int, name: str | None, by: int, **_: Any) -> str:
+    return f"仅位置移动，数值未变：{_along(axis, name)}，B 是 A 平移 {by} 位，B[i] = A[i{-by:+d}]"
+
+
+def _order_inside(axis: int, name: str | None, **_: Any) -> str:
+    return f"仅位置移动，数值未变：{_along(axis, name)}，每行元素相同、顺序不同"
+
+
+TEXTS: Mapping[str, Any] = {
+    "differs": _differs,
+    "element": _element,
+    "axis": _axis,
+    "factor": _factor,
+    "offset": _offset,
+    "rounded": _rounded,
+    "order": _order,
+    "order_inside": _order_inside,
+    "shifted": _shifted,
+    "moved": "仅位置移动，数值未变：相同的元素位于不同位置",
+    "rounding": "舍入误差：所有元素相差不超过 {ulps} 个 ulp",
+    "same_statistics": (
+        "max、min、mean 和 norm 相同而字节不同，像是数值移动了位置而未改变；采集真实数据可以确认"
+    ),
+}
