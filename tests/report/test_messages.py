@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
+import re
+import runpy
 import string
+from pathlib import Path
 
 import pytest
 
+import mindrlhf_msprobe
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
+from mindrlhf_msprobe.findings import CulpritCode, Status
 from mindrlhf_msprobe.report import messages
 from mindrlhf_msprobe.report.messages import LANGUAGES, text_of
+
+PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
+AREAS = sorted(
+    path.stem for path in (PACKAGE / "report/messages/en").glob("*.py") if path.stem[0] != "_"
+)
+AREAS.remove("words")
 
 
 def areas(lang):
@@ -41,6 +53,80 @@ def test_both_languages_say_the_same():
         for name, text in english.items():
             if not callable(text) and not callable(chinese[name]):
                 assert parameters(text) == parameters(chinese[name]), f"{area}.{name}"
+
+
+def examples(area):
+    """Return what stands in the texts of an area: by name, parameters as they may be.
+
+    Those of functions are in message_examples/AREA.py; a template is filled with its own names.
+    """
+    file = Path(__file__).parent / "message_examples" / f"{area}.py"
+    given = runpy.run_path(str(file))["EXAMPLES"] if file.exists() else {}
+    filled = {
+        name: [{parameter: parameter for parameter in parameters(text)}]
+        for name, text in texts("en", area).items()
+        if not callable(text) and not callable(texts("zh", area)[name])
+    }
+    return {**filled, **given}
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_every_text_is_made_in_both_languages(area):
+    """Of parameters as they occur, also after they were read from JSON."""
+    found = examples(area)
+    assert set(found) == set(texts("en", area)), f"message_examples/{area}.py"
+    for name, cases in found.items():
+        for params in cases:
+            said = Message(f"{area}.{name}", params)
+            english, chinese = (text_of(said, lang) for lang in LANGUAGES)
+            for text in (english, chinese):
+                assert not text.startswith(said.code), text
+                assert None not in params.values() or "None" not in text, text
+            assert not re.search("[\u4e00-\u9fff，。：；]", english), english
+            again = read_message(said.as_json())
+            assert (text_of(again, "en"), text_of(again, "zh")) == (english, chinese)
+
+
+def test_every_culprit_and_every_status_that_differs_has_words():
+    """Their codes are made of enums."""
+    assert {code.value for code in CulpritCode} == set(texts("en", "culprit"))
+    for status in Status:
+        if not status.agrees:
+            params = {"record": "r", "argument": "", "status": status.value, "note": ""}
+            assert text_of(Message("explanation.happened", params), "zh").startswith("r ")
+
+
+def calls():
+    """Yield each code that is written out in the package, with what it is given."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "message(" not in source and "say(" not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            if node.func.id not in ("message", "say") or not node.args:
+                continue
+            code = node.args[0]
+            if isinstance(code, ast.Constant) and isinstance(code.value, str):
+                yield path.name, node.lineno, code.value, [one.arg for one in node.keywords]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_code_in_the_package_has_words_for_its_parameters(lang):
+    """A code without words would be shown as it is."""
+    for file, line, code, given in calls():
+        area, _, name = code.partition(".")
+        where = f"{file}:{line}: {code}"
+        assert area in AREAS, where
+        assert name in texts(lang, area), where
+        text = texts(lang, area)[name]
+        if None in given:  # **params
+            continue
+        if callable(text):
+            inspect.signature(text).bind(**dict.fromkeys(given))
+        else:
+            assert parameters(text) <= set(given), where
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

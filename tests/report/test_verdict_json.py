@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe.common.message import read_messages
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.report.messages import LANGUAGES, paragraph
 
 FIRST = {
     "step": int,
@@ -22,6 +24,7 @@ FIRST = {
     "max_abs_err": float,
     "max_rel_err": float,
     "explanation": str,
+    "reasons": list,
 }
 
 
@@ -48,6 +51,26 @@ def test_a_divergence_has_every_field(tmp_path):
     assert content["first_divergence"]["cause"] == "computation"
     assert content["tables"] == list(result.tables)
     assert all((tmp_path / "out" / name).is_file() for name in content["tables"])
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_explanation_stands_beside_its_codes(tmp_path, lang):
+    """The text in the language that was asked for, the codes with parameters in any."""
+    a = record_training(tmp_path / "a", steps=1)
+    fault = Fault("layers.1.mlp", "reference_compute_log_prob")
+    b = record_training(tmp_path / "b", steps=1, faults=[fault])
+    result = compare_runs(a, b, output_path=tmp_path / "out", lang=lang)
+    found = verdict(tmp_path / "out")["first_divergence"]
+    assert [reason["code"] for reason in found["reasons"][:2]] == [
+        "explanation.happened",
+        "explanation.cell_computed",
+    ]
+    assert found["reasons"][0]["params"]["record"] == found["record"]
+    assert found["reasons"][1]["params"] == {"given": "inputs_and_parameters", "inside": False}
+    assert paragraph(read_messages(found["reasons"]), lang) == found["explanation"]
+    assert result.verdict.first_divergence.explanation == found["explanation"]
+    said = {"en": "Its inputs and its parameters agree: ", "zh": "其输入和权重均一致：差异由"}
+    assert said[lang] in found["explanation"]
 
 
 def test_equal_runs_have_no_first_divergence(tmp_path):

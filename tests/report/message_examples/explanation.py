@@ -1,0 +1,50 @@
+"""Parameters of the texts that explain the first divergence."""
+
+_CELL = "Cell.root.Net.forward.0"
+
+EXAMPLES = {
+    "happened": [
+        {"record": f"{_CELL}.input.0", "argument": "input_ids", "status": status, "note": note}
+        for status in ("unreadable", "only_in_a", "only_in_b", "dtype_mismatch", "non_finite")
+        for note in ("", "the fingerprints differ")
+    ]
+    + [{"record": "loss", "argument": "", "status": "different", "note": ""}]
+    + [{"record": "loss", "argument": "", "status": "shape_mismatch", "note": "[2] against [3]"}],
+    "left_out": [{"records": 1, "inside": True}, {"records": 12, "inside": False}],
+    "given_left_out": [{"given": [f"{_CELL}.input.0", f"{_CELL}.input.1"]}],
+    "unreadable": [{"fingerprints_agree": known} for known in (None, True, False)],
+    "not_reached": [
+        {"stopped": "A", "other": "B", "records": 1},
+        {"stopped": "B", "other": "A", "records": 189},
+    ],
+    "cell_computed": [
+        {"given": given, "inside": inside}
+        for given in ("inputs", "inputs_and_parameters", "gradient")
+        for inside in (True, False)
+    ],
+    "container": [{"container": _CELL, "given": given} for given in ("input", "gradient")],
+    "nothing_of_step": [{"run": "A", "step": 3}],
+    "nothing_of_phase": [{"run": "B", "phase": "actor_update"}],
+    "ran_in_one_run": [{"container": None}, {"container": _CELL}],
+    "step_input": [{"not_recorded": None}, {"not_recorded": "actor_generate_sequences"}],
+    "cells_agree": [
+        {"phase": phase, "close": close, "records": 40}
+        for phase in (None, "actor_compute_log_prob")
+        for close in (0, 3)
+    ],
+    "phase_not_recorded": [{"phase": "critic_compute_values", "switch": "critic_train_dump"}],
+    "nth_call": [
+        {
+            "phase": "actor_update",
+            "earlier": earlier,
+            "between": between,
+            "updated": updated,
+            "weights_moved": moved,
+        }
+        for earlier, between, updated, moved in (
+            (1, [], False, None),
+            (2, ["critic_update"], True, True),
+            (11, ["actor_compute_log_prob", "critic_update"], False, False),
+        )
+    ],
+}
