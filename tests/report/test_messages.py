@@ -24,6 +24,7 @@ AREAS = sorted(
     path.stem for path in (PACKAGE / "report/messages/en").glob("*.py") if path.stem[0] != "_"
 )
 AREAS.remove("words")
+WITH_EXAMPLES = ("culprit", "explanation", "inside")
 
 
 def areas(lang):
@@ -55,6 +56,12 @@ def test_both_languages_say_the_same():
                 assert parameters(text) == parameters(chinese[name]), f"{area}.{name}"
 
 
+def filling(template):
+    """Return a parameter for each place of a template: its name, a number where that is shown."""
+    found = string.Formatter().parse(template)
+    return {name: 1.5 if form else name for _, name, form, _ in found if name}
+
+
 def examples(area):
     """Return what stands in the texts of an area: by name, parameters as they may be.
 
@@ -63,7 +70,7 @@ def examples(area):
     file = Path(__file__).parent / "message_examples" / f"{area}.py"
     given = runpy.run_path(str(file))["EXAMPLES"] if file.exists() else {}
     filled = {
-        name: [{parameter: parameter for parameter in parameters(text)}]
+        name: [filling(text)]
         for name, text in texts("en", area).items()
         if not callable(text) and not callable(texts("zh", area)[name])
     }
@@ -74,7 +81,8 @@ def examples(area):
 def test_every_text_is_made_in_both_languages(area):
     """Of parameters as they occur, also after they were read from JSON."""
     found = examples(area)
-    assert set(found) == set(texts("en", area)), f"message_examples/{area}.py"
+    if area in WITH_EXAMPLES:
+        assert set(found) == set(texts("en", area)), f"message_examples/{area}.py"
     for name, cases in found.items():
         for params in cases:
             said = Message(f"{area}.{name}", params)
