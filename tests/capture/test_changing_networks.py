@@ -285,6 +285,36 @@ def test_a_child_replaced_after_it_was_compiled_is_said(
     assert "replaced" in run.manifests[0]["coverage"]["graph_mode"]["actor"]["second"]
 
 
+@pytest.mark.parametrize("old_runs", [False, True])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_replaced_child_whose_old_graph_runs_beside_the_new_one_is_said(
+    layer_probe: Callable[..., Probe],
+    recorded: Callable[[Probe], Run],
+    jitted: bool,
+    old_runs: bool,
+) -> None:
+    """Of a network or a jitted function around it: each kind of arguments has its own graph."""
+    network = Twice()
+
+    def scored(x: Tensor) -> Tensor:
+        return network(x) + 1.0
+
+    probe = layer_probe(strict=True)
+    ms.set_context(mode=ms.PYNATIVE_MODE if jitted else ms.GRAPH_MODE)
+    try:
+        call = ms.jit(scored) if jitted else network
+        probe.watch(actor=network)
+        for length in (2, 3, 2 if old_runs else 3):
+            with probe.phase(PHASE):
+                call(tensor(length, start=1.0))
+            if network.second.factor.asnumpy() == 3.0:
+                network.second = Scale(7.0)
+        coverage = recorded(probe).coverage().get("graph_mode", {})
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert ("second" in coverage.get("actor", {})) is old_runs
+
+
 def test_what_python_runs_has_no_wrapper(layer_probe: Callable[..., Probe], tmp_path: Path) -> None:
     """A user's own error is shown with the user's frames; only what jit compiles gets probes."""
     network, x = Catches(), tensor(2)

@@ -218,14 +218,17 @@ class PhaseCapture:
         return silent
 
     def _replaced(self) -> dict[str, str]:
-        """Return the cells that were put in the place of compiled ones, which still ran."""
+        """Return the cells that were put in the place of compiled ones, which still ran.
+
+        Also where the new one is compiled by now, into other graphs.
+        """
         unnamed = [number for number in self._graph.ran if number not in self._names]
         ran = {self._slots[number].name for number in unnamed}
         return {
-            name: "it was replaced after it was compiled, and what ran is what was compiled; the "
-            "cell in its place is recorded once it is compiled itself"
-            for name, cell in named_cells(self._root).items()
-            if name in ran and number_of(cell) not in SITES.compiled
+            name: "it was replaced after it was compiled, and graphs that were compiled before run "
+            "the old cell; the one in its place is recorded in graphs that are compiled with it"
+            for name in named_cells(self._root)
+            if name in ran
         }
 
 
