@@ -21,6 +21,7 @@ from mindrlhf_msprobe.cli.parsing import Command, Parser, joined, language_of
 from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
+from mindrlhf_msprobe.report.messages import say
 
 #: The commands, each a module of this package.
 _COMMANDS = ("compare", "show", "merge", "estimate", "run", "demo")
@@ -76,7 +77,7 @@ def _answered(arguments: argparse.Namespace) -> int:
         complain(arguments.command, error, lines=isinstance(error, ConfigError))
         return UNDECIDED
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(say("cli.interrupted"), file=sys.stderr)
         return 130
     except BrokenPipeError:
         close_stdout()
@@ -97,15 +98,13 @@ def _report(command: str, error: Exception) -> None:
 
     traced = os.environ.get(VARIABLE, "").strip() == "0"
     frames = traceback.extract_tb(error.__traceback__)
-    where = (
-        f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    )
-    advice = "" if traced else f"; {VARIABLE}=0 in the environment shows it"
-    complain(
-        command,
-        f"could not go on, by a fault of this tool: {type(error).__name__}: {str(error)[:300]}"
-        f"{where}. Please report it with its traceback{advice}.",
-    )
+    where = ""
+    if frames:
+        file = os.path.basename(frames[-1].filename)
+        where = say("cli.fault_where", file=file, line=frames[-1].lineno)
+    advice = "" if traced else say("cli.fault_advice", variable=VARIABLE)
+    kind, text = type(error).__name__, str(error)[:300]
+    complain(command, say("cli.fault", kind=kind, text=text, where=where, advice=advice))
     if traced:
         lines = "".join(traceback.format_exception(error))
         print(printable_lines(lines), file=sys.stderr)

@@ -10,13 +10,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
+    from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.findings import Comparison
 
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
-_TWO_RANKS = "two rank numbers with a comma between them, e.g. 0,1"
 
 
 def add_parser(commands: Commands) -> None:
@@ -161,7 +162,7 @@ def _compared(arguments: argparse.Namespace) -> int:
     unwritable = False
 
     def compare(output: str | None) -> Comparison:
-        with progress_bar("Comparing", "records") as advance:
+        with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
             return compare_runs(output_path=output, progress=advance, **options)
 
     began = time.perf_counter()
@@ -169,10 +170,7 @@ def _compared(arguments: argparse.Namespace) -> int:
         result = compare(arguments.output_path)
     except OutputError as error:
         unwritable = True
-        complain(
-            "compare",
-            f"no tables were written: {error} The answer is printed here.",
-        )
+        complain("compare", say("cli.no_tables", error=str(error)))
         result = compare(None) if error.comparison is None else error.comparison
     undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
     code = UNDECIDED if undecided else SAME if result else DIVERGED
@@ -198,24 +196,25 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     runs = [*arguments.runs, arguments.target_path, arguments.golden_path]
     runs = [run for run in runs if run is not None]
     if "" in runs:
-        raise UsageError("the path of a run is empty; expected the dump_path of a run")
+        raise UsageError(say("cli.empty_path_of_a_run"))
     within_one = len(runs) == 1 and (
         arguments.phases or arguments.ranks or "=" in (arguments.keys or "")
     )
     if len(runs) != 2 and not within_one:
-        hint = "; one run is enough with --phases, --ranks or --keys X=Y" if len(runs) == 1 else ""
-        raise UsageError(f"expected two runs to compare, got {len(runs)}: {' '.join(runs)}{hint}")
+        hint = say("cli.one_run_hint") if len(runs) == 1 else ""
+        given = " ".join(runs)
+        raise UsageError(say("cli.two_runs", number=len(runs), runs=given, hint=hint))
     try:
         default = Tolerance(arguments.rtol, arguments.atol)
     except ValueError as error:
         raise UsageError(str(error)) from None
     rules = load_rules(arguments.tolerance) if arguments.tolerance is not None else ()
-    phases = _two("--phases", arguments.phases, "two names with a comma between them")
-    ranks = _two("--ranks", arguments.ranks, _TWO_RANKS)
+    phases = _two("--phases", arguments.phases, "cli.two_names")
+    ranks = _two("--ranks", arguments.ranks, "cli.two_ranks")
     if ranks is not None and not all(re.fullmatch("[0-9]{1,9}", rank) for rank in ranks):
-        raise UsageError(f"--ranks is {arguments.ranks!r}; expected {_TWO_RANKS}")
+        raise _unexpected("--ranks", arguments.ranks, "cli.two_ranks")
     if arguments.address is not None and arguments.engine != "ray":
-        raise UsageError("--address is of a Ray cluster; give --engine ray with it")
+        raise UsageError(say("cli.address"))
     return {
         "a": runs[0],
         "b": runs[1] if len(runs) == 2 else None,
@@ -247,11 +246,16 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _two(option: str, value: str | None, expected: str) -> tuple[str, str] | None:
     """Split the two values of an option."""
-    from mindrlhf_msprobe.errors import UsageError
-
     if value is None:
         return None
     parts = [part.strip() for part in value.split(",")]
     if len(parts) != 2 or not all(parts):
-        raise UsageError(f"{option} is {value!r}; expected {expected}")
+        raise _unexpected(option, value, expected)
     return parts[0], parts[1]
+
+
+def _unexpected(option: str, value: str, expected: str) -> UsageError:
+    """Return the error of an option; `expected` is the code of what was expected."""
+    from mindrlhf_msprobe.errors import UsageError
+
+    return UsageError(say("cli.option", option=option, value=repr(value), expected=say(expected)))

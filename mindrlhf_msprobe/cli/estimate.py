@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer
+from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -58,11 +59,11 @@ def _estimate(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
-        raise UsageError("the path of the run is empty; expected the dump_path of a run")
+        raise UsageError(say("cli.empty_path"))
     for option in ("steps", "ranks"):
         number = getattr(arguments, option)
         if number is not None and number < 1:
-            raise UsageError(f"--{option} is {number}; expected a whole number, 1 or larger")
+            raise UsageError(say("cli.at_least_1", option=option, number=number))
     wanted, phases, steps = _wanted(arguments)
     found = estimate(
         open_run(arguments.path),
@@ -95,17 +96,11 @@ def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | Non
         wanted = ProbeConfig(**{"task": "tensor", "token_range_end": NO_END, **given})
         return wanted, None, 1
     if given:
-        raise UsageError(
-            f"--{', --'.join(given)} cannot stand beside --config, whose file says it already; "
-            f"give either, or change a copy of the file"
-        )
+        raise UsageError(say("cli.beside_config", options=", --".join(given)))
     wanted = load_config(arguments.config)
     phases = [name for name, phase in wanted.phase_table().items() if wanted.records_phase(phase)]
     if wanted.msprobe and wanted.key_data_dump:
         phases.append(KEY_DATA)
     if not phases:
-        raise UsageError(
-            f"{arguments.config} switches nothing on, so it takes no room; expected msprobe: true "
-            f"and a phase's switch or key_data_dump: true"
-        )
+        raise UsageError(say("cli.nothing_on", file=arguments.config))
     return wanted, phases, wanted.recorded_steps or 1

@@ -6,6 +6,7 @@ import os
 import sys
 
 from mindrlhf_msprobe.common.printable import printable, printable_json, printable_lines
+from mindrlhf_msprobe.report.console.width import fitted
 
 SAME = 0
 DIVERGED = 1
@@ -21,7 +22,8 @@ def complain(command: str, message: object, *, lines: bool = False) -> None:
 def answer(text: str, code: int, *, as_json: bool = False) -> int:
     """Print what was found and return the exit code, also where nobody reads to the end."""
     try:
-        print(printable_json(text) if as_json else printable_lines(text), flush=True)
+        shown = printable_json(text) if as_json else fitted(printable_lines(text), sys.stdout)
+        print(shown, flush=True)
     except BrokenPipeError:
         close_stdout()
     return code

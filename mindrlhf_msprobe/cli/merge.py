@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import SAME, answer, complain
+from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -39,25 +40,28 @@ def _merge(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 
     if "" in (arguments.output_path, *arguments.runs):
-        raise UsageError("the path of a run is empty; expected the dump_path of a run")
+        raise UsageError(say("cli.empty_path_of_a_run"))
     merged = merge_runs(arguments.runs, arguments.output_path)
     for remark in merged.remarks:
         complain("merge", remark)
     if merged.left_out:
         shown = ", ".join(map(str, merged.left_out[:3]))
-        complain(
-            "merge",
-            f"{len(merged.left_out)} file(s) or directories belong to no "
-            f"run and were left out: {shown}",
-        )
+        complain("merge", say("cli.merge_left_out", number=len(merged.left_out), shown=shown))
     if arguments.json:
         return answer(
             json.dumps(dataclasses.asdict(merged), default=str, indent=1), SAME, as_json=True
         )
     lines = [
-        f"{merged.path}: {len(arguments.runs)} directories, ranks {spans(merged.ranks)}, steps "
-        f"{spans(merged.steps) or 'none'}, {merged.files} files ({merged.copied} copied)"
+        say(
+            "cli.merged",
+            path=str(merged.path),
+            directories=len(arguments.runs),
+            ranks=spans(merged.ranks),
+            steps=spans(merged.steps),
+            files=merged.files,
+            copied=merged.copied,
+        )
     ]
     if merged.missing:
-        lines.append(f"ranks {spans(merged.missing)} of the job are in none of them")
+        lines.append(say("cli.merge_missing", ranks=spans(merged.missing)))
     return answer("\n".join(lines), SAME)

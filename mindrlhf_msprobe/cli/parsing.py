@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import LANGUAGES
+from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     #: What a command adds its parser to.
@@ -23,7 +24,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Say what was wrong and exit with UNDECIDED."""
-        self.exit(UNDECIDED, f"{self.prog}: {message}. See {self.prog} --help.\n")
+        self.exit(UNDECIDED, say("cli.see_help", prog=self.prog, error=message) + "\n")
 
 
 class Command(Parser):

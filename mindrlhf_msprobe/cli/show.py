@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, complain
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -56,11 +57,10 @@ class _Shown:
 
 def _show(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.messages import say
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
-        raise UsageError("the path of the run is empty; expected the dump_path of a run")
+        raise UsageError(say("cli.empty_path"))
     run, name = open_run(arguments.path), arguments.name
     at = {"step": arguments.step, "rank": arguments.rank}
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):
@@ -86,7 +86,6 @@ def _run(run: Run, at: _At) -> _Shown:
     from mindrlhf_msprobe.common.spans import spans
     from mindrlhf_msprobe.report.console import listing
     from mindrlhf_msprobe.report.console.generation import render_generation
-    from mindrlhf_msprobe.report.messages import say
     from mindrlhf_msprobe.storage.reading.inventory import inventory
 
     holdings = inventory(run, **at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
 from mindrlhf_msprobe.phases import Phase, phase_table
 from mindrlhf_msprobe.probe import Probe
+from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.records import cell_name
@@ -46,10 +48,11 @@ def run_demo(arguments: argparse.Namespace) -> int:
     quiet_frameworks(plan.output / "log")
     from mindrlhf_msprobe.report.console.console import render
     from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.console.width import fitted
 
     fault = plan.fault()
     _check_training(plan)
-    with quiet_probe(), progress_bar("Training twice") as advance:
+    with quiet_probe(), progress_bar(say("demo.training")) as advance:
         total = 2 * plan.steps
         advance(0, total)
         _train(plan, plan.run_a, None, lambda done: advance(done, total))
@@ -58,11 +61,10 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
     start = time.perf_counter()
     result = compare_runs(plan.run_a, plan.run_b, output_path=plan.comparison)
-    print(render(result, time.perf_counter() - start))
-    print()
+    answer = render(result, time.perf_counter() - start)
     right, words = _judge(result, fault, plan.probe_config)
-    print(words)
-    print(_what_next(plan, result))
+    said = "\n".join((answer, "", words, _what_next(plan, result)))
+    print(fitted(said, sys.stdout))
     if result.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
     return AS_PLANTED if right else OTHERWISE
@@ -105,10 +107,8 @@ class DemoPlan:
         try:
             self.output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(
-                f"--output {self.output} cannot be used: {error.strerror or error}. Give a "
-                f"directory in which files may be created."
-            ) from None
+            why = error.strerror or str(error)
+            raise RunError(say("demo.output", path=str(self.output), error=why)) from None
 
     def fault(self) -> Fault | None:
         """Return the fault to plant; imports the framework."""
@@ -124,16 +124,26 @@ class DemoPlan:
             ConfigError, RunError, UsageError: one of them cannot be used.
         """
         if arguments.steps < 1:
-            raise UsageError(f"--steps is {arguments.steps}; expected 1 or more.")
+            more = say("demo.one_or_more")
+            raise UsageError(
+                say("demo.range", option="--steps", value=arguments.steps, expected=more)
+            )
         if not 0 <= arguments.seed < 2**32:
-            raise UsageError(f"--seed is {arguments.seed}; expected 0 … {2**32 - 1}.")
+            seeds = f"0 … {2**32 - 1}"
+            raise UsageError(
+                say("demo.range", option="--seed", value=arguments.seed, expected=seeds)
+            )
         from_step = arguments.fault_step
         if from_step is None:
             from_step = min(1, arguments.steps - 1)
         if not 0 <= from_step < arguments.steps:
             raise UsageError(
-                f"--fault-step is {from_step}; expected 0 … {arguments.steps - 1}, a step of the "
-                f"training (--steps {arguments.steps})."
+                say(
+                    "demo.fault_step",
+                    value=from_step,
+                    last=arguments.steps - 1,
+                    steps=arguments.steps,
+                )
             )
         phase, cell = (None, "") if arguments.no_fault else _parse_fault(arguments.fault)
         trainer_config, probe_config = _read_config(arguments.config)
@@ -155,9 +165,7 @@ class DemoPlan:
             return
         for run in (self.run_a, self.run_b):
             if run.exists() and (layout.manifests(run) or layout.has_dumps(run)):
-                raise RunError(
-                    f"{run} already holds a run. Give another --output, or remove {self.output}."
-                )
+                raise RunError(say("demo.holds_a_run", run=str(run), output=str(self.output)))
 
 
 def _parse_fault(text: str | None) -> tuple[Phase, str]:
@@ -166,13 +174,15 @@ def _parse_fault(text: str | None) -> tuple[Phase, str]:
         return phases[DEFAULT_CELL[0]], DEFAULT_CELL[1]
     name, _, cell = (part.strip() for part in text.partition(":"))
     if not name or not cell:
-        raise UsageError(
-            f"--fault is {text!r}; expected PHASE:CELL, for example {':'.join(DEFAULT_CELL)}."
-        )
+        raise UsageError(say("demo.fault_form", value=repr(text), example=":".join(DEFAULT_CELL)))
     if name not in phases:
         raise UsageError(
-            f"--fault names the phase {name!r}, which is not known.{nearest(name, phases)} "
-            f"Phases: {', '.join(phases)}."
+            say(
+                "demo.fault_phase",
+                name=repr(name),
+                nearest=nearest(name, phases),
+                phases=", ".join(phases),
+            )
         )
     return phases[name], cell
 
@@ -187,14 +197,19 @@ def _read_config(path: str | None) -> tuple[Mapping[str, Any], ProbeConfig]:
         if section != SECTION
     }
     if config["rl_config"]["minibatches"] > config["rl_config"]["batch_size"]:
-        raise UsageError(f"{path}: rl_config.minibatches is larger than rl_config.batch_size.")
+        raise UsageError(say("demo.minibatches", path=str(path)))
     source = path if path is not None and SECTION in given else example
     probe_config = load_config(source)
     if not probe_config.msprobe or not probe_config.records_rank(0):
         setting = "ranks" if probe_config.msprobe else "msprobe"
         raise UsageError(
-            f"{path}: with {SECTION}.{setting}: {getattr(probe_config, setting)!r} nothing would "
-            f"be recorded; the demo is rank 0 and needs msprobe: true."
+            say(
+                "demo.nothing_recorded",
+                path=str(path),
+                section=SECTION,
+                setting=setting,
+                value=repr(getattr(probe_config, setting)),
+            )
         )
     return config, probe_config
 
@@ -208,12 +223,18 @@ def _merged(place: str, example: Mapping[str, Any], given: Any) -> dict[str, Any
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
-        raise UsageError(f"{place} is {given!r}; expected settings such as {dict(example)}.")
+        shown = str(dict(example))
+        raise UsageError(say("demo.no_settings", place=place, value=repr(given), example=shown))
     for key in given:
         if key not in example:
             raise UsageError(
-                f"unknown key {key!r} in {place}.{nearest(str(key), example)} Valid keys: "
-                f"{', '.join(example)}."
+                say(
+                    "demo.unknown_key",
+                    key=repr(key),
+                    place=place,
+                    nearest=nearest(str(key), example),
+                    keys=", ".join(example),
+                )
             )
     merged = {}
     for key, usual in example.items():
@@ -231,8 +252,8 @@ def _check_number(place: str, value: Any, usual: float) -> None:
     number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     least = 1 if whole else 0
     if not number or not least <= value < math.inf or (place.endswith("temperature") and not value):
-        kind = "a whole number, 1 or larger" if whole else "a number that is not negative"
-        raise UsageError(f"{place} is {value!r}; expected {kind}, such as {usual}.")
+        known = {"place": place, "value": repr(value), "usual": str(usual)}
+        raise UsageError(say("demo.number", **known, whole=whole))
 
 
 def example_path(name: str) -> Path:
@@ -241,7 +262,7 @@ def example_path(name: str) -> Path:
     for folder in (package / "yaml_examples", package.parent / "yaml_examples"):
         if (folder / name).is_file():
             return folder / name
-    raise RunError(f"the example {name} is missing from this installation; install it again.")
+    raise RunError(say("demo.no_example", name=name))
 
 
 def _require_frameworks() -> None:
@@ -249,10 +270,7 @@ def _require_frameworks() -> None:
 
     missing = [n for n in ("mindspore", "mindformers") if importlib.util.find_spec(n) is None]
     if missing:
-        raise UsageError(
-            f"the demo trains for real and needs {' and '.join(missing)}: install the package with "
-            f'its demo extra, pip install ".[demo]" in a checkout.'
-        )
+        raise UsageError(say("demo.needs", names=missing))
 
 
 class _PhaseNote:
@@ -290,7 +308,7 @@ def _check_training(plan: DemoPlan) -> None:
             find_cell(trainer.networks[plan.phase.role], plan.cell)
         trainer.make_experience()
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"the training cannot be built: {error}") from error
+        raise UsageError(say("demo.cannot_build", error=str(error))) from error
 
 
 def _train(
@@ -316,8 +334,7 @@ def _train(
 def _never_ran(plan: DemoPlan, dump_path: Path) -> str:
     assert plan.phase is not None
     cells = {entry.cell for entry in open_run(dump_path).entries(plan.phase.name)}
-    ran = f" Cells that ran in it: {', '.join(sorted(cells))}." if cells else ""
-    return f"the cell {plan.cell!r} never runs in {plan.phase.name}, so no fault was planted.{ran}"
+    return say("demo.never_ran", cell=plan.cell, phase=plan.phase.name, cells=sorted(cells))
 
 
 def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, str]:
@@ -325,31 +342,21 @@ def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tupl
     status, first = result.verdict.status, result.verdict.first_divergence
     if fault is None:
         if status is Outcome.IDENTICAL:
-            return True, "No fault was planted, and both runs agree bit for bit. As it should be."
+            return True, say("demo.none_identical")
         if status is Outcome.WITHIN_TOLERANCE:
-            return False, (
-                "No fault was planted, and nothing differs; but statistics alone do not prove that "
-                "both runs agree bit for bit: leave fingerprint: true."
-            )
-        return False, f"No fault was planted, but the verdict is {status}."
-    planted = f"Planted: {fault.phase}:{fault.cell_name} from step {fault.from_step} on."
+            return False, say("demo.none_within")
+        return False, say("demo.none_otherwise", status=status.value)
+    planted = say("demo.planted", phase=fault.phase, cell=fault.cell_name, step=fault.from_step)
     if first is None:
-        unseen = (
-            "" if _recorded(fault, config) else " The configuration does not record that place."
-        )
-        return (
-            False,
-            f"{planted} The verdict is {status}: what was recorded does not show it.{unseen}",
-        )
-    found = f"Found: {first.phase}:{cell_of(first) or first.record} at step {first.step}."
+        unseen = "" if _recorded(fault, config) else f" {say('demo.not_recorded')}"
+        return False, f"{planted} {say('demo.not_shown', status=status.value)}{unseen}"
+    blamed = cell_of(first) or first.record
+    found = say("demo.found", phase=first.phase, cell=blamed, step=first.step)
     if _names(first, fault, config):
-        return True, f"{planted} {found} The verdict is what was planted."
+        return True, f"{planted} {found} {say('demo.as_planted')}"
     if not _recorded(fault, config) and first.phase == fault.phase:
-        return True, (
-            f"{planted} {found} This configuration does not record the planted cell at that step; "
-            f"the verdict points to its phase. Record that phase's layers to see the cell."
-        )
-    return False, f"{planted} {found} The verdict is not what was planted."
+        return True, f"{planted} {found} {say('demo.phase_only')}"
+    return False, f"{planted} {found} {say('demo.otherwise')}"
 
 
 def _names(first: Divergence, fault: Fault, config: ProbeConfig) -> bool:
@@ -374,15 +381,16 @@ def _recorded(fault: Fault, config: ProbeConfig) -> bool:
 
 
 def _what_next(plan: DemoPlan, result: Comparison) -> str:
-    lines = ["What to do next:"]
+    lines = [say("demo.next")]
     first = result.verdict.first_divergence
     if first is not None:
         table = next((t for t in result.tables if first.phase and first.phase in t), None)
         if table is not None:
-            lines.append(f"  open {plan.comparison / table}: every record in the order it was made")
+            lines.append(f"  {say('demo.open_table', file=str(plan.comparison / table))}")
+    command = f"mindrlhf-msprobe compare {plan.run_a} {plan.run_b} -o OUT"
     lines += [
-        f"  look at what was recorded: {plan.run_a}",
-        f"  compare again: mindrlhf-msprobe compare {plan.run_a} {plan.run_b} -o OUT",
-        f"  see how a trainer uses the probe: {Path(__file__).with_name('trainer.py')}",
+        f"  {say('demo.look', run=str(plan.run_a))}",
+        f"  {say('demo.again', command=command)}",
+        f"  {say('demo.trainer', file=str(Path(__file__).with_name('trainer.py')))}",
     ]
     return "\n".join(lines)

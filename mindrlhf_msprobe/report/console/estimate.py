@@ -6,14 +6,14 @@ from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.common.units import size
 from mindrlhf_msprobe.report.console.listing import header, in_columns
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.storage.reading.estimate import Estimate
+from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA, Estimate
 
 
 def render_estimate(found: Estimate) -> str:
     """Return a line a phase and rank, then what all steps and ranks take and what is free."""
     rows = [header("estimate")]
     rows += [
-        (printable(p.phase), str(p.rank), str(p.tensors), str(p.distinct), size(p.size))
+        (_name(p.phase), str(p.rank), str(p.tensors), str(p.distinct), size(p.size))
         for p in found.phases
     ]
     lines = in_columns(rows)
@@ -32,3 +32,7 @@ def render_estimate(found: Estimate) -> str:
         lines.append(say("listing.does_not_fit"))
     lines += [say("listing.not_certain", remark=remark) for remark in found.remarks]
     return "\n".join(map(printable, lines))
+
+
+def _name(phase: str) -> str:
+    return say("listing.key_data") if phase == KEY_DATA else printable(phase)

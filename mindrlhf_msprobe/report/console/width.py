@@ -7,7 +7,9 @@ longer wherever a line ends, names of cells and paths among it; Chinese has no s
 from __future__ import annotations
 
 import re
+import shutil
 import unicodedata
+from typing import TextIO
 
 _WIDE = "WF"  # East Asian wide and fullwidth
 #: What is not broken: a wide character with the punctuation behind it, or a word of others.
@@ -50,6 +52,18 @@ def wrapped(line: str, width: int) -> list[str]:
         current += piece
         used += columns
     return [*lines, current.rstrip()]
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """Return a text of several lines as a stream shows it: broken on a terminal, else as it is."""
+    try:
+        terminal = stream.isatty()
+    except ValueError:  # it is closed
+        terminal = False
+    if not terminal:
+        return text  # for grep and scripts: a line is a line
+    width = shutil.get_terminal_size().columns
+    return "\n".join(part for line in text.split("\n") for part in wrapped(line, width))
 
 
 def _is_wide(char: str) -> bool:

@@ -38,6 +38,7 @@ TEXTS: dict[str, Any] = {
     "columns_of_entries_in_time": "entry\ttoken\trecords\toutput\tnorm\tNaN\tInf",
     "columns_of_saves": "step\trank\tmicro-step\twhat\tmax\tmin\tmean\tnorm\tNaN\tInf",
     "columns_of_estimate": "\trank\ttensors\tdistinct\ta step",
+    "key_data": "key data",
     "incomplete": "Incomplete: {problem}",
     "left_out": "Left out: {path}: it stood there before this run",
     "more_left_out": "Left out: and {number} more that stood there before this run",

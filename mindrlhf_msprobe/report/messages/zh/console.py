@@ -28,6 +28,20 @@ def _non_finite(
     return f"；{which}两侧均含 NaN 或 Inf，最早一处：{where}：{record}"
 
 
+CAUSES = {
+    "computation": "计算",
+    "parameter": "权重",
+    "input": "输入",
+    "data": "关键数据",
+    "missing": "缺失",
+    "shape": "shape 不同",
+    "dtype": "dtype 不同",
+    "non_finite": "NaN/Inf",
+    "unreadable": "无法读取",
+    "stopped": "中断",
+}
+
+
 def _max_abs(absolute: float, relative: float | None) -> str:
     behind = "" if relative is None else f"，最大相对误差 {relative:.2g}"
     return f"最大绝对误差 {absolute:.2g}{behind}"
@@ -239,7 +253,9 @@ TEXTS: dict[str, Any] = {
     "more": "… 另有 {number} 项",
     "in_summary": "见 summary.xlsx",
     "in_verdict": "见 {file}",
-    "cause": "原因（cause: {cause}）：{explanation}",
+    "cause": lambda cause, explanation: (
+        f"原因：{CAUSES.get(cause, cause)}（{cause}）。{explanation}"
+    ),
     "max_abs": _max_abs,
     "inside": "内部规律：{words}",
     "source": "代码位置：{source}",

@@ -37,6 +37,7 @@ TEXTS: dict[str, Any] = {
     "columns_of_entries_in_time": "条目\ttoken\t记录数\t输出\tnorm\tNaN\tInf",
     "columns_of_saves": "step\trank\tmicro_step\t内容\tmax\tmin\tmean\tnorm\tNaN\tInf",
     "columns_of_estimate": "\trank\t张量数\t去重后\t每个 step",
+    "key_data": "关键数据",
     "incomplete": "不完整：{problem}",
     "left_out": "未纳入：{path}：本次采集之前已存在",
     "more_left_out": "未纳入：另有 {number} 个目录在本次采集之前已存在",
