@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, overload
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, Messages
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
@@ -177,10 +177,10 @@ class Finding:
         io: input, output, parameters, parameters_grad, or data.
         path: the place inside the structure of its entry or key.
         argument: of a positional input, what `construct` calls the argument; "" if not known.
-        note: what a reader should know about the status, e.g. that only statistics were compared.
-        tolerance: what it was judged by, in words: a tolerance and the rule that gave it, or the
-            noise of further runs; "" if bitwise.
-        suspicion: why a record that agrees deserves a look all the same; "" if it does not.
+        notes: what a reader should know about the status, e.g. that only statistics were compared.
+        compared_by: a tolerance and the rule that gave it, and the noise of further runs; empty if
+            bitwise.
+        suspicions: why a record that agrees deserves a look all the same; empty if it does not.
     """
 
     record: str
@@ -196,11 +196,34 @@ class Finding:
     key: str | None = None
     micro_step: int | None = None
     metrics: Metrics | None = None
-    note: str = ""
-    tolerance: str = ""
-    suspicion: str = ""
+    notes: Messages = ()
+    compared_by: Messages = ()
+    suspicions: Messages = ()
     stack: tuple[str, ...] = field(default=(), repr=False)
     argument: str = ""
+
+    @property
+    def note(self) -> str:
+        """What `notes` say, in the language that was chosen, else the locale's."""
+        return _in_words(self.notes)
+
+    @property
+    def tolerance(self) -> str:
+        """What `compared_by` says, likewise; "" if bitwise."""
+        return _in_words(self.compared_by)
+
+    @property
+    def suspicion(self) -> str:
+        """What `suspicions` say, likewise; "" if there are none."""
+        return _in_words(self.suspicions)
+
+
+def _in_words(messages: Messages) -> str:
+    if not messages:
+        return ""
+    from mindrlhf_msprobe.report.messages import texts_of  # the words are made when asked for
+
+    return texts_of(messages)
 
 
 class Nearness(str, Enum):
@@ -251,7 +274,7 @@ class Agreement:
     Attributes:
         identical, within_tolerance: how many there are.
         suspicious: how many of them deserve a look all the same.
-        suspicion: the first of those, and why.
+        suspicion: which is the first of those, and why; None if there is none.
     """
 
     step: int
@@ -260,7 +283,7 @@ class Agreement:
     identical: int
     within_tolerance: int = 0
     suspicious: int = 0
-    suspicion: str = ""
+    suspicion: Message | None = None
 
     @property
     def records(self) -> int:
@@ -753,18 +776,24 @@ class RuleUse:
     """How often one tolerance, or the noise of further runs, decided.
 
     Attributes:
-        rule: the tolerance in words, as `Finding.tolerance` has it.
+        compared_by: the tolerance, or the noise, as `Finding.compared_by` has it.
         records: how many records were judged by it.
         passed: how many of them agree only because of it.
     """
 
-    rule: str
+    compared_by: Messages
     records: int
     passed: int
 
+    @property
+    def rule(self) -> str:
+        """What `compared_by` says, in the language that was chosen, else the locale's."""
+        return _in_words(self.compared_by)
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        return {"rule": self.rule, "records": self.records, "passed": self.passed}
+        codes = [message.as_json() for message in self.compared_by]
+        return {"rule": self.rule, "records": self.records, "passed": self.passed, "codes": codes}
 
 
 class Relation(str, Enum):

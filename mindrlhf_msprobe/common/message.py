@@ -28,10 +28,18 @@ class Message:
     code: str
     params: Mapping[str, Any] = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        """Hash it by its code and the texts in it: other parameters may be of any kind."""
+        return hash((self.code, *(v for v in self.params.values() if isinstance(v, str))))
+
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON: {"code": …, "params": {…}}, without params where there are none."""
         params = {name: _plain(value) for name, value in self.params.items()}
         return {"code": self.code, "params": params} if params else {"code": self.code}
+
+
+#: Messages that stand together, one behind the other.
+Messages = tuple[Message, ...]
 
 
 def message(code: str, /, **params: Any) -> Message:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.common.language import LANGUAGES, in_its_language
+from mindrlhf_msprobe.common.message import Messages
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
@@ -417,13 +418,13 @@ def _preflight(job: Job) -> Preflight:
 
 
 def _rules(judged: Iterable[JudgedPlace]) -> tuple[RuleUse, ...]:
-    used: Counter[str] = Counter()
-    passed: Counter[str] = Counter()
+    used: Counter[Messages] = Counter()
+    passed: Counter[Messages] = Counter()
     for place in judged:
-        for words, (records, only_by_it) in place.tally.rules.items():
-            used[words] += records
-            passed[words] += only_by_it
-    return tuple(RuleUse(rule, n, passed[rule]) for rule, n in used.items())
+        for by, (records, only_by_it) in place.tally.rules.items():
+            used[by] += records
+            passed[by] += only_by_it
+    return tuple(RuleUse(by, n, passed[by]) for by, n in used.items())
 
 
 def _job(

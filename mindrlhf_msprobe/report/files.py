@@ -58,7 +58,7 @@ def write_comparison(
 
     Args:
         csv: write each table as a CSV file as well, and summary.xlsx as one for each sheet.
-        lang: `en` or `zh`, of summary.xlsx and verdict.json; None: the locale's.
+        lang: `en` or `zh`, of notes, summary.xlsx and verdict.json; None: the locale's.
 
     Raises:
         OutputError: the directory cannot be written, or holds a file of one of these names that
@@ -67,7 +67,8 @@ def write_comparison(
     from mindrlhf_msprobe.report.tables.summary import STEM
     from mindrlhf_msprobe.report.tables.workbook import tables_of
 
-    of_records = tables_of(comparison.findings, comparison.agreements)
+    lang = lang or language()
+    of_records = tables_of(comparison.findings, comparison.agreements, lang=lang)
     tables = _with_summary(comparison, STEM, of_records, lang)
     with staged(output) as directory:
         written = replace(comparison, output_path=str(output))
@@ -95,6 +96,7 @@ def write_beside(
     from mindrlhf_msprobe.report.tables.summary import STEM
     from mindrlhf_msprobe.report.tables.workbook import tables_of
 
+    lang = lang or language()
     phases = {phase for phase, is_key in _names_of(comparison) if not is_key}
     with stamped(output) as (directory, stamp):
 
@@ -106,7 +108,7 @@ def write_beside(
         of_records = [
             replace(table, stem=f"{table.stem}_{stamp}") if table.of[0] == "key" else table
             for table in tables_of(
-                comparison.findings, comparison.agreements, file_of_a_rank=file_of_a_rank
+                comparison.findings, comparison.agreements, file_of_a_rank=file_of_a_rank, lang=lang
             )
         ]
         summary = f"{STEM}_{stamp}"
@@ -132,7 +134,7 @@ def _names_of(comparison: Comparison) -> set[TableName]:
 
 
 def _with_summary(
-    comparison: Comparison, stem: str, of_records: Sequence[Table], lang: str | None
+    comparison: Comparison, stem: str, of_records: Sequence[Table], lang: str
 ) -> list[Table]:
     """Return the tables with the summary, which leads to them, in front."""
     from mindrlhf_msprobe.report.tables.summary import summary_of
@@ -142,7 +144,7 @@ def _with_summary(
     links: dict[tuple[str, str], str] = {}
     for table, own in zip(of_records, names_of_records):
         links.setdefault(table.of, own[0])
-    return [replace(summary_of(comparison, links, lang or language()), stem=stem), *of_records]
+    return [replace(summary_of(comparison, links, lang), stem=stem), *of_records]
 
 
 def _write(

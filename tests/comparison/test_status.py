@@ -14,6 +14,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.status import judge
 from mindrlhf_msprobe.comparison.judging.texts import text_difference
 from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.report.messages import text_of, texts_of
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, leaf_from_json
 from mindrlhf_msprobe.storage.records import Record
@@ -79,7 +80,13 @@ def status(a, b, tolerance=None):
 
 
 def note(a, b, tolerance=None):
-    return judge(a, b, tolerance or Tolerance())[2]
+    return in_words(a, b, tolerance)[2]
+
+
+def in_words(a, b, tolerance=None):
+    """Return status, metrics and what the notes say."""
+    status, metrics, notes = judge(a, b, tolerance or Tolerance())
+    return status, metrics, texts_of(notes, "en")
 
 
 def test_equal_tensors_are_identical(stored):
@@ -209,7 +216,7 @@ def test_a_file_that_cannot_be_read_comes_before_another_dtype_or_shape(stored, 
         else:
             content = file.read_bytes()
             file.write_bytes(content[:-3] if damage == "cut" else b"x" * len(content))
-        result, _, why = judge(*(pair[::-1] if swapped else pair), Tolerance())
+        result, _, why = in_words(*(pair[::-1] if swapped else pair))
         assert result is Status.UNREADABLE
         assert why.startswith("B: " if swapped else "A: ")
         assert file.name in why
@@ -455,7 +462,7 @@ def test_texts_are_compared_with_the_place_of_the_first_difference(stored):
     """Texts differ with both sides shown around the first differing character."""
     a, b = text(stored, "What is 2 + 3? It is 5."), text(stored, "What is 2 + 3? It is 6.")
     assert status(a, text(stored, a.leaf.value)) is Status.IDENTICAL
-    result, metrics, why = judge(a, b, Tolerance())
+    result, metrics, why = in_words(a, b)
     assert result is Status.DIFFERENT
     assert metrics is not None
     assert "(character 21) on" in why
@@ -486,7 +493,8 @@ def test_texts_whose_words_are_lost_are_not_the_same(stored):
 
 def test_the_words_shown_are_cut_to_a_line():
     """Of long texts only the surroundings of the first difference are shown."""
-    shown = text_difference("x" * 500 + "a" + "y" * 500, "x" * 500 + "b" + "y" * 500)
+    a, b = ("x" * 500 + middle + "y" * 500 for middle in "ab")
+    shown = text_of(text_difference(a, b), "en")
     assert "(character 500) on" in shown
     assert len(shown) < 200
 
@@ -494,7 +502,7 @@ def test_the_words_shown_are_cut_to_a_line():
 @pytest.mark.parametrize("other", [-INF, NAN])
 def test_infinities_that_differ_are_not_apart_by_nothing(stored, other):
     """Where only infinite elements differ, the largest error is not said to be 0."""
-    status, metrics, why = judge(stored([1.0, INF]), stored([1.0, other]), Tolerance())
+    status, metrics, why = in_words(stored([1.0, INF]), stored([1.0, other]))
     assert status is Status.DIFFERENT
     assert metrics.max_abs_err == INF
     assert "infinit" in why

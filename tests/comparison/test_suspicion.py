@@ -8,6 +8,7 @@ import pytest
 
 from mindrlhf_msprobe.comparison.judging.suspicion import relative_error, suspicions
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
+from mindrlhf_msprobe.report.messages import texts_of
 
 WITHIN = Status.WITHIN_TOLERANCE
 ENTRY = "Cell.mlp.Dense.forward.0"
@@ -39,7 +40,7 @@ def side(**values):
 
 
 def last(*findings):
-    return suspicions(findings)[-1]
+    return texts_of(suspicions(findings)[-1], "en")
 
 
 def test_there_is_one_answer_for_each_finding():

@@ -17,6 +17,7 @@ from mindrlhf_msprobe.comparison.judging.texts import (
     token_difference,
 )
 from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.report.messages import text_of
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
 
@@ -55,7 +56,7 @@ def saved(root, **data):
 )
 def test_the_first_token_of_a_text_that_differs(a, b, token, character):
     """Words, signs and single Chinese characters are counted as tokens."""
-    shown = text_difference(a, b)
+    shown = text_of(text_difference(a, b), "en")
     assert shown.startswith(f"from token {token} (character {character}) on: ")
     assert repr(a) in shown
     assert repr(b) in shown
@@ -66,7 +67,7 @@ def test_the_first_token_id_that_differs_with_its_row():
     a = np.arange(40).reshape(2, 20)
     b = a.copy()
     b[1, 9] = 99
-    assert token_difference(a, b) == (
+    assert text_of(token_difference(a, b), "en") == (
         "from token 9 of row 1 on: … 24 25 26 27 28 [29] 30 31 32 33 … against "
         "… 24 25 26 27 28 [99] 30 31 32 33 …"
     )
@@ -75,7 +76,7 @@ def test_the_first_token_id_that_differs_with_its_row():
 @pytest.mark.parametrize("length", [0, 3, 8])
 def test_sequences_of_unlike_length_differ_where_one_ends(length):
     """A sequence that ends is marked as ended."""
-    shown = token_difference(np.arange(length), np.arange(length + 2))
+    shown = text_of(token_difference(np.arange(length), np.arange(length + 2)), "en")
     assert shown.startswith(f"from token {length} on:")
     assert "[end] against" in shown
 
@@ -91,12 +92,13 @@ def test_sequences_of_unlike_length_differ_where_one_ends(length):
 )
 def test_what_is_no_pair_of_sequences_says_nothing(a, b):
     """Numbers, unlike batches and equal sequences have no first token that differs."""
-    assert token_difference(a, b) == ""
+    assert token_difference(a, b) is None
 
 
 def test_a_tokenizer_shows_ids_as_text(tokenizer):
     """Both sides are decoded around the first id that differs."""
-    shown = token_difference(np.array([1, 2, 3]), np.array([1, 2, 7]), load_decoder(tokenizer))
+    a, b = np.array([1, 2, 3]), np.array([1, 2, 7])
+    shown = text_of(token_difference(a, b, load_decoder(tokenizer)), "en")
     assert "('one two three')" in shown
     assert "('one two seven')" in shown
     assert load_decoder(tokenizer.parent)([5]) == "five"
@@ -104,9 +106,8 @@ def test_a_tokenizer_shows_ids_as_text(tokenizer):
 
 def test_ids_a_tokenizer_does_not_know_do_no_harm(tokenizer):
     """Padding with -1 and ids beyond the vocabulary are left out of the text."""
-    shown = token_difference(
-        np.array([1, -1, 2**40]), np.array([1, -1, 9999]), load_decoder(tokenizer)
-    )
+    a, b = np.array([1, -1, 2**40]), np.array([1, -1, 9999])
+    shown = text_of(token_difference(a, b, load_decoder(tokenizer)), "en")
     assert "('one')" in shown
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison import compare as compare_module
 from mindrlhf_msprobe.comparison.judging.tolerance import Rule, Tolerances
@@ -73,8 +74,12 @@ def agreements_of(findings):
         places.setdefault((finding.step, finding.rank, finding.phase or ""), []).append(finding)
     for place, found in places.items():
         close = sum(f.status is Status.WITHIN_TOLERANCE for f in found)
-        odd = [f"{f.record}: {f.suspicion}" for f in found if f.suspicion]
-        yield Agreement(*place, len(found) - close, close, len(odd), odd[0] if odd else "")
+        odd = [f for f in found if f.suspicions]
+        first = None
+        if odd:
+            what = {"count": len(odd), "record": odd[0].record}
+            first = message("suspicion.of_many", **what, why=list(odd[0].suspicions))
+        yield Agreement(*place, len(found) - close, close, len(odd), first)
 
 
 def journals(run):

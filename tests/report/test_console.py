@@ -10,6 +10,7 @@ import yaml
 from parted import first_divergence
 from runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.preflight.remark import remark
 from mindrlhf_msprobe.config import ProbeConfig
@@ -201,7 +202,10 @@ def test_what_differs_before_any_tensor_comes_first():
 def test_every_list_is_capped():
     """However much there is to say, it stays one screen that points to the summary."""
     unknown = ("the initial weights of reference: not recorded in B",)
-    rules = tuple(RuleUse(f"rtol 0.00{n} (rule {n})", 100, 20) for n in range(1, 4))
+    rules = tuple(
+        RuleUse((Message("text", {"text": f"rtol 0.00{n} (rule {n})"}),), 100, 20)
+        for n in range(1, 4)
+    )
     lines = render(parted(preflight=Preflight(unknown=unknown), rules=rules)).splitlines()
     assert len(lines) <= 26
     assert "Not compared: … 3 more in summary.xlsx" in lines

@@ -24,7 +24,7 @@ AREAS = sorted(
     path.stem for path in (PACKAGE / "report/messages/en").glob("*.py") if path.stem[0] != "_"
 )
 AREAS.remove("words")
-WITH_EXAMPLES = ("culprit", "explanation", "inside")
+WITH_EXAMPLES = ("culprit", "explanation", "inside", "note", "suspicion", "tolerance")
 
 
 def areas(lang):

@@ -12,6 +12,7 @@ from openpyxl import load_workbook
 from parted import first_divergence
 
 from mindrlhf_msprobe.common.language import language
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.findings import (
     Agreement,
     Cause,
@@ -80,7 +81,7 @@ def comparison(*findings: Finding) -> Comparison:
             (Weights("actor", 120, ("w1",), only_in_a=("w2",)), Weights("critic", 10)),
             ("the initial weights of reference: not recorded in B",),
         ),
-        rules=(RuleUse("rtol 0.001", 100, 20),),
+        rules=(RuleUse((Message("text", {"text": "rtol 0.001"}),), 100, 20),),
         notes=("a prefix was taken off",),
         problems=("B: rank 0 lost 3",),
     )
@@ -88,7 +89,10 @@ def comparison(*findings: Finding) -> Comparison:
 
 @pytest.fixture
 def book(tmp_path):
-    found = (finding(), finding(Status.IDENTICAL, suspicion="2 NaN on both sides"))
+    found = (
+        finding(),
+        finding(Status.IDENTICAL, suspicions=(message("suspicion.non_finite", nan=2, inf=0),)),
+    )
     write_report(comparison(*found), tmp_path)
     return load_workbook(tmp_path / "summary.xlsx")
 
@@ -291,7 +295,11 @@ def test_numbers_in_csv_are_whole_and_bare(tmp_path):
 def test_no_text_in_csv_is_computed(tmp_path, text):
     """What a spreadsheet would take for a formula begins with an apostrophe."""
     side = Side(name=text)
-    write_report(comparison(finding(a=side, b=side, note=text)), tmp_path, csv=True)
+    write_report(
+        comparison(finding(a=side, b=side, notes=(Message("text", {"text": text}),))),
+        tmp_path,
+        csv=True,
+    )
     header, row = read_csv(tmp_path / "compare_result_actor_update.csv")
     assert row[header.index("NPU Name")] == "'" + text
 

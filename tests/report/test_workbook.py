@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from zipfile import ZipFile
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from openpyxl import load_workbook
 from runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Agreement, Finding, KeptFindings, Metrics, Side, Status
+from mindrlhf_msprobe.report.formats.csv_tables import write_csv_files
 from mindrlhf_msprobe.report.formats.sheets import Sheet
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
 from mindrlhf_msprobe.report.tables import workbook
@@ -89,6 +92,16 @@ def rows(path):
     sheet = load_workbook(path).worksheets[0]
     header, *content = sheet.iter_rows(values_only=True)
     return list(header), [dict(zip(header, row)) for row in content]
+
+
+NAN = message(
+    "suspicion.of_many", count=2, record="r", why=[message("suspicion.non_finite", nan=0, inf=0)]
+)
+
+
+def said(text):
+    """Return a note of these words."""
+    return (Message("text", {"text": text}),)
 
 
 def finding(status=Status.DIFFERENT, **values):
@@ -202,7 +215,7 @@ HARMFUL = [
 def test_no_name_becomes_a_formula(tmp_path, text):
     """Whatever a record, a note or a text is called, its cell holds text and can be opened."""
     side = Side(name=text, dtype=text, value=text)
-    write_tables([finding(record=text, a=side, b=side, note=text, stack=(text,))], tmp_path)
+    write_tables([finding(record=text, a=side, b=side, notes=said(text), stack=(text,))], tmp_path)
     sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
     cells = next(iter(sheet.iter_rows(min_row=2)))
     assert all(cell.data_type in ("s", "n", "inlineStr") for cell in cells)
@@ -274,8 +287,8 @@ def test_rows_are_coloured_by_what_they_say(tmp_path):
     """Two reds for what differs and what is missing, orange and yellow for what agrees so far."""
     order = (Status.DIFFERENT, Status.UNREADABLE, Status.WITHIN_TOLERANCE, Status.IDENTICAL)
     found = [finding(status) for status in order]
-    found += [finding(Status.IDENTICAL, suspicion="NaN"), finding(Status.SHAPE_MISMATCH)]
-    found += [finding(Status.WITHIN_TOLERANCE, suspicion="grows"), finding(Status.ONLY_IN_A)]
+    found += [finding(Status.IDENTICAL, suspicions=said("NaN")), finding(Status.SHAPE_MISMATCH)]
+    found += [finding(Status.WITHIN_TOLERANCE, suspicions=said("grows")), finding(Status.ONLY_IN_A)]
     write_tables(found, tmp_path)
     sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
     colours = [sheet.cell(row, 1).fill.fgColor.rgb[-6:] for row in range(2, 10)]
@@ -288,7 +301,7 @@ def test_rows_are_coloured_by_what_they_say(tmp_path):
 def test_what_a_record_was_judged_by_stands_last(tmp_path):
     """Tolerance and suspicion are the last columns of either kind of table."""
     found = [
-        finding(tolerance="rtol 0.01", suspicion="2 NaN on both sides"),
+        finding(compared_by=said("rtol 0.01"), suspicions=said("2 NaN on both sides")),
         finding(key="k", micro_step=0),
     ]
     write_tables(found, tmp_path)
@@ -363,10 +376,10 @@ def test_what_agrees_in_a_large_run_is_one_row(tmp_path):
     """A phase, step and rank of cells that agree; what differs follows below, key data are all."""
     side = Side("x", "Float32", (2,), 1.0, 0.0, 0.5, 1.0)
     cell = {"step": 3, "rank": 1, "phase": "actor_update", "io": "output", "path": "0"}
-    differs = Finding("r", Status.DIFFERENT, a=side, b=side, entry="e", note="no", **cell)
+    differs = Finding("r", Status.DIFFERENT, a=side, b=side, entry="e", notes=said("no"), **cell)
     agreements = [
         Agreement(3, 0, "actor_update", 900),
-        Agreement(3, 1, "actor_update", 890, 9, 2, "r: NaN or Inf on both sides"),
+        Agreement(3, 1, "actor_update", 890, 9, 2, NAN),
         Agreement(3, 1, "critic_update", 1),
     ]
     (update, critic) = tables_of([differs], agreements)
@@ -457,3 +470,39 @@ def test_each_rank_has_its_rows_packed_or_not(records, agreeing):
             if of[0] == "phase":
                 several = len(parts) > 1
                 assert all((stem == f"{of[1]} None") != several for stem, _ in parts)
+
+
+@pytest.mark.parametrize("table", ["compare_result_actor_update.csv", "log_prob.csv"])
+def test_notes_are_in_the_language_asked_for(tmp_path, table):
+    """The same codes stand behind both; statuses and headers stay, as they are keywords."""
+    of_key = {"entry": None, "phase": None, "key": "log_prob", "io": "data", "micro_step": 0}
+    place = of_key if table == "log_prob.csv" else {}
+    codes = [
+        message("note.fingerprints_differ"),
+        message("note.noise", repetitions=2, ratio=7.0, spread=1e-3, margin=5.0),
+    ]
+    rule = message("tolerance.default", rtol=1e-3, atol=0.0)
+    by = (rule, message("tolerance.noise", repetitions=2))
+    differs = finding(Status.DIFFERENT, notes=tuple(codes), compared_by=by, **place)
+    odd = (message("suspicion.grows", factor=12.0, before=1e-6, error=1.2e-5),)
+    close = finding(Status.WITHIN_TOLERANCE, suspicions=odd, **place)
+    rows = {}
+    for lang in ("en", "zh"):
+        (tmp_path / lang).mkdir()
+        (one,) = tables_of([differs, close], lang=lang)
+        write_csv_files([one], tmp_path / lang)
+        with open(tmp_path / lang / table, encoding="utf-8-sig", newline="") as file:
+            rows[lang] = list(csv.DictReader(file))
+    said = "Err_message" if place == {} else "note"
+    noise = "7 times the noise of 2 repetitions (0.001; up to 5 times passes)"
+    english = f"the fingerprints differ; {noise}"
+    assert rows["en"][0][said].endswith(english)
+    assert rows["en"][0]["tolerance"] == "rtol 0.001, atol 0; noise (2 repetitions)"
+    assert differs.note == english
+    assert rows["zh"][0][said].endswith(
+        "指纹不同；为 2 次重复采集噪声的 7 倍（噪声 0.001；5 倍以内视为一致）"
+    )
+    assert rows["zh"][0]["tolerance"] == "rtol 0.001，atol 0；噪声（2 次重复采集）"
+    assert rows["en"][1]["suspicion"] == "error grows ×12 in this cell: 1.0e-06 → 1.2e-05"
+    assert rows["zh"][1]["suspicion"] == "误差在该 Cell 中放大 12 倍：1.0e-06 → 1.2e-05"
+    assert [row["status"] for row in rows["zh"]] == [row["status"] for row in rows["en"]]

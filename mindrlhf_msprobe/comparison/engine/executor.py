@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.spans import Cut, Gathering, Part, answer_span
 from mindrlhf_msprobe.comparison.steps.folding import Folding
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
@@ -382,26 +383,21 @@ class _Schedule:
             else:
                 self._tasks.appendleft(task)
         else:
-            note = _note_on_two(self._failed_once[task.key], failure.reason)
+            two = {"first": self._failed_once[task.key], "second": failure.reason}
+            notes = (message("note.two_tries", **two),)
             if isinstance(task, SpanTask):
-                self._judge_again(task, replace(task.work, answers=(), given_up=note))
+                self._judge_again(task, replace(task.work, answers=(), given_up=notes))
             elif isinstance(task, ChunkTask):
-                self._settle(Judged.of(task.works[0], Status.UNREADABLE, None, note, ""))
+                self._settle(Judged.of(task.works[0], Status.UNREADABLE, None, notes, ()))
             else:
-                self._place_done(_given_up(task, note))
+                self._place_done(_given_up(task, notes))
 
     def results(self) -> list[JudgedPlace]:
         """Return what was found, in the order of the places."""
         return [self._judged[place] for place in self._places]
 
 
-def _note_on_two(first: str, second: str) -> str:
-    """Say why something was given up after two tries."""
-    why = f"each time {first}" if first == second else f"first {first}, then {second}"
-    return f"it could not be compared, in two tries: {why}"
-
-
-def _given_up(task: PlaceTask, note: str) -> JudgedPlace:
+def _given_up(task: PlaceTask, notes: Messages) -> JudgedPlace:
     """Return a place of which nothing could be compared: one unreadable finding."""
     finding = Finding(
         record=f"step {task.step}, rank {task.rank}",
@@ -413,7 +409,7 @@ def _given_up(task: PlaceTask, note: str) -> JudgedPlace:
         path="",
         a=Side(),
         b=Side(),
-        note=note,
+        notes=notes,
     )
     place = JudgedPlace(task.step, task.rank, [finding], [(0, 0)])
     place.finish()

@@ -11,35 +11,52 @@ import math
 from fractions import Fraction
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.against_msprobe import may_be_equal, of_two_tools
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite, is_number
-from mindrlhf_msprobe.comparison.judging.non_finite import Counts, one_sided_words
+from mindrlhf_msprobe.comparison.judging.non_finite import Counts, one_sided
 from mindrlhf_msprobe.findings import Metrics, Status
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 STATISTICS = ("max", "min", "mean", "norm")
-_BY_STATISTICS = "by statistics only: they never prove identity"
 
-#: (status, metrics, note)
-Judgement = tuple[Status, "Metrics | None", str]
+#: (status, metrics, notes)
+Judgement = tuple[Status, "Metrics | None", Messages]
+
+# What is said of very many records is one object for all of them.
+_BY_STATISTICS = (message("note.by_statistics"),)
+_FINGERPRINTS_EQUAL = (message("note.fingerprints_equal"),)
+_NO_ELEMENTS = (message("note.no_elements"),)
+_NOTHING_TO_COMPARE = (message("note.nothing_to_compare"),)
+_BYTES_DIFFER = (message("note.bytes_differ"),)
+_FINGERPRINTS_DIFFER = (message("note.fingerprints_differ"),)
+_STATISTICS_EQUAL = (message("note.statistics_equal"),)
+_NO_STATISTIC_TELLS = (*_FINGERPRINTS_DIFFER, message("note.no_statistic_tells"))
+_TWO_TOOLS = (message("note.two_tools"),)
+_ALL_NAN = (message("note.all_nan"),)
+_NAN_BESIDE_INFINITY = (message("note.nan_beside_infinity"),)
+_NAN_HIDES = (message("note.nan_hides"),)
+_INFINITIES = (message("note.infinities"),)
+_INFINITIES_HIDE = (message("note.infinities_hide"),)
+_STATISTICS_DIFFER = (message("note.statistics_differ"),)
 
 
 def judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     """Compare two tensors of one shape by their fingerprints, else by their statistics."""
     if same_fingerprint(a, b):
         if _equal(a.max, b.max) and _equal(a.min, b.min) and not _unlike_counts(a, b):
-            return Status.IDENTICAL, None, ""
-        return Status.DIFFERENT, None, "the fingerprints are equal, but max or min is not"
+            return Status.IDENTICAL, None, ()
+        return Status.DIFFERENT, None, _FINGERPRINTS_EQUAL
     if math.prod(a.shape or ()) == 0:
-        return Status.IDENTICAL, None, "no elements"
+        return Status.IDENTICAL, None, _NO_ELEMENTS
     counts = _counts(a, b)
     if sum(counts[0]) != sum(counts[1]):
-        return Status.NON_FINITE, None, one_sided_words(*counts)
+        return Status.NON_FINITE, None, (one_sided(*counts),)
     statistics = _Statistics(a, b)
     if comparable_fingerprints(a, b) is not None and a.dtype == b.dtype:
         return _judge_unlike_bytes(a, b, statistics, tolerance)
     if not statistics.known:
-        return Status.UNREADABLE, None, "neither statistics nor comparable fingerprints"
+        return Status.UNREADABLE, None, _NOTHING_TO_COMPARE
     if of_two_tools(a, b) and not statistics.equal:
         return _judge_two_tools(a, b, statistics, tolerance)
     if not statistics.finite:
@@ -83,21 +100,20 @@ def _judge_unlike_bytes(
 ) -> Judgement:
     """Judge tensors whose fingerprints differ: by how much, only finite statistics can tell."""
     if _within_rounding(a, b, statistics):
-        return Status.WITHIN_TOLERANCE, None, f"by statistics: {rounded(a, b)}"
+        return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance) and _may_be_close(a, b, tolerance):
-        return Status.WITHIN_TOLERANCE, None, "by statistics only: the bytes differ"
-    note = "the fingerprints differ"
+        return Status.WITHIN_TOLERANCE, None, _BYTES_DIFFER
     if statistics.known and not statistics.finite:
-        return Status.DIFFERENT, None, f"{note}; beside NaN or infinity no statistic says how much"
+        return Status.DIFFERENT, None, _NO_STATISTIC_TELLS
     equal = statistics.known and statistics.equal
-    return Status.DIFFERENT, None, f"{note}, the statistics are equal" if equal else note
+    return Status.DIFFERENT, None, _STATISTICS_EQUAL if equal else _FINGERPRINTS_DIFFER
 
 
 def _judge_two_tools(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> Judgement:
     if _has_nan(a) or _has_nan(b):
         return _judge_non_finite(a, b, statistics)
     if may_be_equal(a, b):
-        return Status.WITHIN_TOLERANCE, None, "by statistics of two tools, which round unlike"
+        return Status.WITHIN_TOLERANCE, None, _TWO_TOOLS
     return _judge_close(a, b, statistics, tolerance)
 
 
@@ -105,26 +121,24 @@ def _judge_non_finite(a: Leaf, b: Leaf, statistics: _Statistics) -> Judgement:
     """Judge tensors with NaN or infinity on both sides, of which no fingerprint tells more."""
     size = math.prod(a.shape or ())
     if a.nan_count == b.nan_count == size:
-        return Status.WITHIN_TOLERANCE, None, "by statistics: every element is NaN on both sides"
+        return Status.WITHIN_TOLERANCE, None, _ALL_NAN
     if _has_nan(a) or _has_nan(b):
         if _unlike_counts(a, b) or not (_has_nan(a) and _has_nan(b)):
-            return Status.DIFFERENT, None, "NaN beside infinity"
-        why = "NaN on both sides leaves no statistic of the other elements, and no fingerprint of"
-        return Status.UNREADABLE, None, f"{why} one kind is there to tell: not known"
+            return Status.DIFFERENT, None, _NAN_BESIDE_INFINITY
+        return Status.UNREADABLE, None, _NAN_HIDES
     if not statistics.equal:
-        return Status.DIFFERENT, None, "by statistics only, with infinities on both sides"
+        return Status.DIFFERENT, None, _INFINITIES
     if _all_infinite(a) or any(is_finite(x) for x, _ in statistics.known):
         return Status.WITHIN_TOLERANCE, None, _BY_STATISTICS
-    why = "infinities on both sides leave no statistic of the other elements, and no fingerprint"
-    return Status.UNREADABLE, None, f"{why} of one kind is there to tell: not known"
+    return Status.UNREADABLE, None, _INFINITIES_HIDE
 
 
 def _judge_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> Judgement:
     if _within_rounding(a, b, statistics):
-        return Status.WITHIN_TOLERANCE, None, f"by statistics: {rounded(a, b)}"
+        return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance):
         return Status.WITHIN_TOLERANCE, None, _BY_STATISTICS
-    return Status.DIFFERENT, None, "by statistics only"
+    return Status.DIFFERENT, None, _STATISTICS_DIFFER
 
 
 def same_fingerprint(a: Leaf, b: Leaf) -> bool:
@@ -150,9 +164,13 @@ def rounding(a: Leaf, b: Leaf) -> float | None:
     return known[0] if len(known) == 1 and a.dtype == b.dtype else None
 
 
-def rounded(a: Leaf, b: Leaf) -> str:
+def rounded(a: Leaf, b: Leaf) -> Message:
     """Say how exactly the one is known."""
-    return f"one is a difference of two gradients, exact to {rounding(a, b):.1e}"
+    return message("note.rounded", error=rounding(a, b))
+
+
+def _rounded_statistics(a: Leaf, b: Leaf) -> Messages:
+    return (message("note.rounded_statistics", error=rounding(a, b)),)
 
 
 def _within_rounding(a: Leaf, b: Leaf, statistics: _Statistics) -> bool:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import same_fingerprint
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import ArrayComparison
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.judging.metrics.spans import AT_ONCE, Elements
-from mindrlhf_msprobe.findings import Status, counted
+from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -48,11 +49,11 @@ class Noise:
 
     Attributes:
         natural: whether the repetitions of A differ as much among themselves.
-        note: by how much, in words.
+        note: by how much.
     """
 
     natural: bool
-    note: str
+    note: Message
 
 
 def within_noise(
@@ -74,56 +75,53 @@ def within_noise(
     known = [record for record in repetitions if record is not None and not record.leaf.error]
     if not known:
         return None
-    runs = counted(len(known), "repetition")
+    runs = len(known)
     members = [a, *known]
     measure, values = _measure(a, b, members, elements)
     if measure is None:
         return _by_kind(b, members, runs)
     prints = {record.leaf.fingerprint for record in members}
     if len(prints) == 1 and None not in prints:
-        return Noise(False, f"A and its {runs} agree bit for bit here")
+        return Noise(False, message("note.repetitions_identical", repetitions=runs))
     spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
     distances = [measure(member, b) for member in members]
     # Beside an unlike NaN or infinity a distance is that of the other elements alone: B is held
     # against those only that have the same ones in the same places.
     nearest = [distance for distance in distances if not distance.unlike]
     if not nearest:
-        return Noise(False, f"neither A nor its {runs} have NaN and infinity in the same places")
+        return Noise(False, message("note.repetitions_unlike_non_finite", repetitions=runs))
     strays = [found.by for found in spreads if found.by is not None]
     aparts = [found.by for found in nearest if found.by is not None]
     if len(strays) < len(spreads) or len(aparts) < len(nearest):
-        return Noise(False, "NaN or infinity leaves nothing to hold against the noise")
+        return Noise(False, message("note.noise_non_finite"))
     spread = [max(column) for column in zip(*strays)]
     distance = [min(column) for column in zip(*aparts)]
     if not all(map(math.isfinite, (*spread, *distance))):
-        return Noise(False, "a distance that is too large for a float")
+        return Noise(False, message("note.noise_too_large"))
     alike = not any(found.unlike for found in spreads)
-    return _judge(distance, spread, values, len(known), runs, alike)
+    return _judge(distance, spread, values, runs, alike)
 
 
 def _judge(
     distances: Sequence[float],
     spreads: Sequence[float],
     values: Sequence[int],
-    count: int,
-    runs: str,
+    runs: int,
     alike: bool,
 ) -> Noise:
     worst, margin, spread = 0.0, LEAST_MARGIN, spreads[0]
     for distance, stray, number in zip(distances, spreads, values):
         if not stray and any(spreads):  # too coarse a measure to tell
             continue
-        limit = _margin(number, count)
+        limit = _margin(number, runs)
         ratio = distance / stray if stray else math.inf if distance else 0.0
         if ratio / limit >= worst / margin:
             worst, margin, spread = ratio, limit, stray
     if math.isinf(worst):
-        how = "bit for bit here" if alike else "here in all but NaN and infinity"
-        return Noise(False, f"A and its {runs} agree {how}")
-    return Noise(
-        worst <= margin,
-        f"{worst:.3g} times the noise of {runs} ({spread:.2g}; up to {margin:.3g} times passes)",
-    )
+        code = "note.repetitions_identical" if alike else "note.repetitions_identical_but"
+        return Noise(False, message(code, repetitions=runs))
+    how = {"ratio": worst, "spread": spread, "margin": margin}
+    return Noise(worst <= margin, message("note.noise", repetitions=runs, **how))
 
 
 def _margin(values: int, repetitions: int) -> float:
@@ -131,19 +129,19 @@ def _margin(values: int, repetitions: int) -> float:
     return quantiles[repetitions - 1] if repetitions <= len(quantiles) else LEAST_MARGIN
 
 
-def _by_kind(b: Record, members: Sequence[Record], runs: str) -> Noise:
+def _by_kind(b: Record, members: Sequence[Record], runs: int) -> Noise:
     """Judge what has no distance: texts, shapes, dtypes. What comes and goes by itself is noise."""
     if any(count and not any(counts) for count, *counts in zip(*map(_non_finite, (b, *members)))):
-        return Noise(False, f"A and its {runs} have no such NaN or infinite elements")
+        return Noise(False, message("note.repetitions_finite", repetitions=runs))
     own, *kinds = (_kind(record) for record in (b, *members))
     if all(kind == kinds[0] for kind in kinds):
-        return Noise(False, f"A and its {runs} agree here")
+        return Noise(False, message("note.repetitions_alike", repetitions=runs))
     new = len(own) not in map(len, kinds) or any(
         len(set(column)) == 1 and value != column[0] for value, column in zip(own, zip(*kinds))
     )
     if new:
-        return Noise(False, f"A and its {runs} differ among themselves here, but not in this")
-    return Noise(True, f"A and its {runs} differ among themselves here, too")
+        return Noise(False, message("note.repetitions_differ_otherwise", repetitions=runs))
+    return Noise(True, message("note.repetitions_differ", repetitions=runs))
 
 
 def _kind(record: Record) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.findings import Finding, NonFinite, Side
 from mindrlhf_msprobe.storage.leaves import Leaf
 
@@ -13,11 +14,12 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 Counts = tuple[int, int]
 
 
-def one_sided_words(a: Counts, b: Counts) -> str:
+def one_sided(a: Counts, b: Counts) -> Message:
     """Say which side holds NaN or infinity where the other one is finite."""
     if sum(a) and sum(b):
-        return f"in A: {_words(a)}; in B: {_words(b)}"
-    return f"in A only: {_words(a)}" if sum(a) else f"in B only: {_words(b)}"
+        return message("note.in_both", nan_a=a[0], inf_a=a[1], nan_b=b[0], inf_b=b[1])
+    side, (nan, inf) = ("A", a) if sum(a) else ("B", b)
+    return message("note.in_one", side=side, nan=nan, inf=inf)
 
 
 def on_both_sides(findings: Iterable[Finding]) -> NonFinite:
@@ -34,10 +36,6 @@ def on_both_sides(findings: Iterable[Finding]) -> NonFinite:
         return NonFinite()
     phase = first.phase if first.entry is not None else None
     return NonFinite(count, first.step, first.rank, phase, first.record)
-
-
-def _words(counts: Counts) -> str:
-    return " and ".join(f"{n} {what}" for n, what in zip(counts, ("NaN", "Inf")) if n)
 
 
 def sides(finding: Finding) -> tuple[str, ...]:

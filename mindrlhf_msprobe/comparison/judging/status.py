@@ -9,6 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.judging.by_statistics import (
     Judgement,
@@ -20,7 +21,7 @@ from mindrlhf_msprobe.comparison.judging.by_statistics import (
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import ArrayComparison
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite, is_number
 from mindrlhf_msprobe.comparison.judging.metrics.spans import AT_ONCE, Elements
-from mindrlhf_msprobe.comparison.judging.non_finite import one_sided_words
+from mindrlhf_msprobe.comparison.judging.non_finite import one_sided
 from mindrlhf_msprobe.comparison.judging.texts import Decode, text_difference, token_difference
 from mindrlhf_msprobe.findings import Side, Status
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -61,7 +62,7 @@ def judge(
     decode: Decode | None = None,
     elements: Elements = AT_ONCE,
 ) -> Judgement:
-    """Compare two records and return status, metrics (with the tensors at hand) and a note.
+    """Compare two records and return status, metrics (with the tensors at hand) and notes.
 
     Args:
         decode: shows token ids as text.
@@ -76,12 +77,12 @@ def judge(
         # Arrays that are about to be compared are opened then.
         reason = record.leaf.error if both and alike else why_unreadable(record)
         if reason is not None:
-            return Status.UNREADABLE, None, f"{side}: {reason}"
+            return Status.UNREADABLE, None, _unreadable(side, reason)
     if a.leaf.type == b.leaf.type == "str" and a.leaf.is_tensor and b.leaf.is_tensor:
         return _judge_texts(a, b, elements)
     if "str" in (a.leaf.type, b.leaf.type) and a.leaf.is_tensor and b.leaf.is_tensor:
         kinds = ["text" if leaf.type == "str" else leaf.dtype for leaf in (a.leaf, b.leaf)]
-        return Status.DTYPE_MISMATCH, None, f"{shortened(kinds[0])} against {shortened(kinds[1])}"
+        return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
     if not (a.leaf.is_tensor and b.leaf.is_tensor):
         if any(f".{what}." in a.name for what in _GRADIENTS):
             none = [leaf.type == "NoneType" and not leaf.opaque for leaf in (a.leaf, b.leaf)]
@@ -90,16 +91,15 @@ def judge(
         return _judge_scalars(a.leaf, b.leaf, tolerance)
     by_value = not tolerance.bitwise
     if a.leaf.dtype != b.leaf.dtype and not by_value:
-        note = f"{shortened(a.leaf.dtype)} against {shortened(b.leaf.dtype)}"
-        return Status.DTYPE_MISMATCH, None, note
+        return Status.DTYPE_MISMATCH, None, _dtypes(a.leaf.dtype, b.leaf.dtype)
     if a.leaf.shape != b.leaf.shape:
-        note = f"{_shape(a)} against {_shape(b)}"
-        return Status.SHAPE_MISMATCH, None, _with_tokens(note, a, b, decode)
+        notes: Messages = (message("note.shapes", a=_shape(a), b=_shape(b)),)
+        return Status.SHAPE_MISMATCH, None, _with_tokens(notes, a, b, decode)
     if a.location is not None and b.location is not None:
-        status, metrics, note = _judge_arrays(a, b, tolerance, elements)
+        status, metrics, notes = _judge_arrays(a, b, tolerance, elements)
         if status is Status.DIFFERENT and metrics is not None:
-            note = _with_tokens(note, a, b, decode, metrics.first_mismatch)
-        return status, metrics, note
+            notes = _with_tokens(notes, a, b, decode, metrics.first_mismatch)
+        return status, metrics, notes
     return judge_statistics(a.leaf, b.leaf, tolerance)
 
 
@@ -126,34 +126,42 @@ def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement:
     """Compare key data that were saved as text; texts of unlike length are simply different."""
     texts = isinstance(a.leaf.value, str) and isinstance(b.leaf.value, str)
     if a.leaf.shape == b.leaf.shape and a.location is not None and b.location is not None:
-        status, metrics, note = _judge_arrays(a, b, Tolerance(), elements)
+        status, metrics, notes = _judge_arrays(a, b, Tolerance(), elements)
     elif texts:
         same = a.leaf.value == b.leaf.value and a.leaf.shape == b.leaf.shape
-        status, metrics, note = Status.IDENTICAL if same else Status.DIFFERENT, None, ""
+        status, metrics, notes = Status.IDENTICAL if same else Status.DIFFERENT, None, ()
     elif a.leaf.shape != b.leaf.shape:
-        return Status.DIFFERENT, None, f"{_shape(a)} against {_shape(b)} bytes"
+        return Status.DIFFERENT, None, (message("note.lengths", a=_shape(a), b=_shape(b)),)
     else:
         return judge_statistics(a.leaf, b.leaf, Tolerance())
     if status is Status.DIFFERENT and texts:
-        note = text_difference(str(a.leaf.value), str(b.leaf.value))
-    return status, metrics, note
+        notes = (text_difference(str(a.leaf.value), str(b.leaf.value)),)
+    return status, metrics, notes
 
 
 def _with_tokens(
-    note: str, a: Record, b: Record, decode: Decode | None, first: int | None = None
-) -> str:
+    notes: Messages, a: Record, b: Record, decode: Decode | None, first: int | None = None
+) -> Messages:
     """Add where two sequences of token ids first differ; other numbers say nothing that way.
 
     Args:
         first: the flat index of the first different element, where that is known.
     """
     if not all((r.leaf.dtype or "").startswith(("Int", "UInt")) and r.location for r in (a, b)):
-        return note
+        return notes
     try:
         where = token_difference(a.array(), b.array(), decode, first)
     except (ArrayFileError, OSError, ValueError):
-        return note
-    return "; ".join(filter(None, [note, where]))
+        return notes
+    return notes if where is None else (*notes, where)
+
+
+def _unreadable(side: str, reason: str) -> Messages:
+    return (message("note.unreadable_side", side=side, why=reason),)
+
+
+def _dtypes(a: str | None, b: str | None) -> Messages:
+    return (message("note.dtypes", a=shortened(a), b=shortened(b)),)
 
 
 def _shape(record: Record) -> str:
@@ -171,31 +179,35 @@ def _judge_no_gradient(other: Leaf, *, in_a: bool) -> Judgement:
     """
     # msprobe's extremes on CPU skip NaN, its mean and norm do not.
     if other.max == other.min == 0 and {other.mean, other.norm} <= {0, None}:
-        return Status.WITHIN_TOLERANCE, None, "no gradient against a gradient of zeros"
+        return Status.WITHIN_TOLERANCE, None, _ZERO_GRADIENT
     status = Status.ONLY_IN_A if in_a else Status.ONLY_IN_B
-    return status, None, f"no gradient in {'B' if in_a else 'A'}: None"
+    return status, None, (message("note.no_gradient", side="B" if in_a else "A"),)
+
+
+_ZERO_GRADIENT = (message("note.zero_gradient"),)
 
 
 def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     if a.opaque and b.opaque and a.type == b.type:
-        note = f"values of type {a.type} were not saved, so they cannot be compared"
-        return Status.UNREADABLE, None, note
+        return Status.UNREADABLE, None, (message("note.not_saved", type=a.type),)
     opaque = a.opaque or b.opaque  # nothing but the type is known
     if opaque or a.is_tensor != b.is_tensor or (a.type != b.type and tolerance.bitwise):
         kinds = [leaf.dtype if leaf.is_tensor else leaf.type for leaf in (a, b)]
-        return Status.DTYPE_MISMATCH, None, f"{shortened(kinds[0])} against {shortened(kinds[1])}"
+        return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
     if a.value == b.value or (_is_nan(a.value) and _is_nan(b.value)):
-        return Status.IDENTICAL, None, ""
-    note = f"{shortened(repr(a.value))} against {shortened(repr(b.value))}"
+        return Status.IDENTICAL, None, ()
     if isinstance(a.value, str) and isinstance(b.value, str) and len(a.value + b.value) > _LONG:
-        note = text_difference(a.value, b.value)
+        return Status.DIFFERENT, None, (text_difference(a.value, b.value),)
+    shown = {"a": shortened(repr(a.value)), "b": shortened(repr(b.value))}
+    notes = (message("note.values", **shown),)
     if not (is_number(a.value) and is_number(b.value)):
-        return Status.DIFFERENT, None, note
+        return Status.DIFFERENT, None, notes
     if is_finite(a.value) != is_finite(b.value):
-        return Status.NON_FINITE, None, f"in {'B' if is_finite(a.value) else 'A'} only: {note}"
+        side = "B" if is_finite(a.value) else "A"
+        return Status.NON_FINITE, None, (message("note.value_in_one", side=side, **shown),)
     if not tolerance.bitwise and tolerance.allows(a.value, b.value):
-        return Status.WITHIN_TOLERANCE, None, note
-    return Status.DIFFERENT, None, note
+        return Status.WITHIN_TOLERANCE, None, notes
+    return Status.DIFFERENT, None, notes
 
 
 def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements) -> Judgement:
@@ -204,46 +216,46 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements
         try:
             arrays.append(record.array())
         except ArrayFileError as error:
-            return Status.UNREADABLE, None, f"{side}: {_file_name(record)} {error}"
+            return Status.UNREADABLE, None, _unreadable(side, f"{_file_name(record)} {error}")
     same_prints = same_fingerprint(a.leaf, b.leaf)
     try:
         opened = arrays[0], arrays[1]
         if same_prints and elements.same_bytes((a, b), opened):
-            return Status.IDENTICAL, None, ""
+            return Status.IDENTICAL, None, ()
         compared = elements.compare((a, b), opened, tolerance)
     except (OSError, TypeError, ValueError) as error:
-        return Status.UNREADABLE, None, str(error)
-    status, metrics, note = _judge_compared(a.leaf, b.leaf, compared, tolerance)
-    if same_prints:
-        changed = "the fingerprints are equal, so a file was changed after it was recorded"
-        note = f"{note}; {changed}" if note else changed
-    return status, metrics, note
+        return Status.UNREADABLE, None, (message("note.unreadable", why=str(error)),)
+    status, metrics, notes = _judge_compared(a.leaf, b.leaf, compared, tolerance)
+    return status, metrics, (*notes, _FILE_CHANGED) if same_prints else notes
+
+
+_FILE_CHANGED = message("note.file_changed")
+_UNLIKE_INFINITIES = (message("note.unlike_infinities"),)
 
 
 def _judge_compared(a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tolerance) -> Judgement:
     if compared.equal:
-        return Status.IDENTICAL, compared.metrics, _same_value_note(a, b)
+        return Status.IDENTICAL, compared.metrics, _as_values(a, b)
     metrics = compared.metrics
     if compared.one_sided:
         sides = (metrics.nan_a, metrics.inf_a), (metrics.nan_b, metrics.inf_b)
-        return Status.NON_FINITE, metrics, one_sided_words(*sides)
+        return Status.NON_FINITE, metrics, (one_sided(*sides),)
     if compared.unlike:
-        note = "infinities of opposite sign, or NaN beside infinity"
         if not metrics.max_abs_err:  # all that is finite on both sides agrees
             metrics = replace(metrics, max_abs_err=math.inf, max_rel_err=None)
-        return Status.DIFFERENT, metrics, note
+        return Status.DIFFERENT, metrics, _UNLIKE_INFINITIES
     if compared.within and not tolerance.bitwise:
-        return Status.WITHIN_TOLERANCE, metrics, ""
+        return Status.WITHIN_TOLERANCE, metrics, ()
     allowed = rounding(a, b)
     if allowed is not None and metrics.max_abs_err is not None and metrics.max_abs_err <= allowed:
-        return Status.WITHIN_TOLERANCE, metrics, rounded(a, b)
-    return Status.DIFFERENT, metrics, ""
+        return Status.WITHIN_TOLERANCE, metrics, (rounded(a, b),)
+    return Status.DIFFERENT, metrics, ()
 
 
-def _same_value_note(a: Leaf, b: Leaf) -> str:
-    if a.dtype != b.dtype:
-        return f"same values, as {a.dtype} and as {b.dtype}"
-    return ""
+def _as_values(a: Leaf, b: Leaf) -> Messages:
+    if a.dtype == b.dtype:
+        return ()
+    return (message("note.same_values", a=a.dtype, b=b.dtype),)
 
 
 def _is_nan(value: Any) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.non_finite import counts_of
 from mindrlhf_msprobe.findings import Finding, Status
 
@@ -17,45 +18,46 @@ _GIVEN = ("input", "parameters")
 _Given = dict[tuple[str | None, str], float | None]
 
 
-def suspicions(findings: Sequence[Finding]) -> list[str]:
-    """Return for each finding of one step and rank why it deserves a look, or "".
+def suspicions(findings: Sequence[Finding]) -> list[Messages]:
+    """Return for each finding of one step and rank why it deserves a look; empty if it does not.
 
     Only a finding that agrees can: it holds NaN or infinities on both sides, or it is the output
     of a cell in which the error grew to `GROWTH` times the largest one of its inputs and
     parameters, or arose.
     """
     given = _errors_of_given(findings)
-    return [_suspicion(finding, given) if finding.status.agrees else "" for finding in findings]
+    return [_suspicion(finding, given) if finding.status.agrees else () for finding in findings]
 
 
-def _suspicion(finding: Finding, given: _Given) -> str:
-    return "; ".join(filter(None, (_non_finite(finding), _growth(finding, given))))
+def _suspicion(finding: Finding, given: _Given) -> Messages:
+    found = (_non_finite(finding), _growth(finding, given))
+    return tuple(reason for reason in found if reason is not None)
 
 
-def _non_finite(finding: Finding) -> str:
+def _non_finite(finding: Finding) -> Message | None:
     a, b = counts_of(finding)
     if not (any(a) and any(b)):
-        return ""
+        return None
     if finding.metrics is None and None in (finding.a.nan_count, finding.b.nan_count):
-        return "NaN or Inf on both sides"
-    parts = [f"{n} {what}" for n, m, what in zip(a, b, ("NaN", "Inf")) if n and m]
-    return f"{' and '.join(parts) or 'NaN or Inf'} on both sides"
+        return _UNCOUNTED
+    nan, inf = (n if m else 0 for n, m in zip(a, b))
+    return message("suspicion.non_finite", nan=nan, inf=inf)
 
 
-def _growth(finding: Finding, given: _Given) -> str:
+_UNCOUNTED = message("suspicion.non_finite", nan=0, inf=0)
+
+
+def _growth(finding: Finding, given: _Given) -> Message | None:
     if finding.status is not Status.WITHIN_TOLERANCE or finding.io != "output":
-        return ""
+        return None
     if finding.entry is None:
-        return ""
+        return None
     error, before = relative_error(finding), given.get((finding.phase, finding.entry))
     if not error or before is None or error < GROWTH * before:
-        return ""
+        return None
     if not before:
-        return (
-            f"error arises in this cell: its inputs and parameters show none, its output "
-            f"{error:.1e}"
-        )
-    return f"error grows ×{error / before:.3g} in this cell: {before:.1e} → {error:.1e}"
+        return message("suspicion.arises", error=error)
+    return message("suspicion.grows", factor=error / before, before=before, error=error)
 
 
 def _errors_of_given(findings: Sequence[Finding]) -> _Given:

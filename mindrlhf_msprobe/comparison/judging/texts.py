@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.errors import UsageError
 
@@ -22,8 +23,8 @@ _TOKEN = rf"[{_CJK}]|(?:(?![{_CJK}])\w)+|[^\w\s]"
 Decode = Callable[[Sequence[int]], str]
 
 
-def text_difference(a: str, b: str) -> str:
-    """Return where two texts first differ, with both sides around that place.
+def text_difference(a: str, b: str) -> Message:
+    """Say where two texts first differ, with both sides around that place.
 
     Tokens of a text are its words, its signs, and each character of Chinese, Japanese and Korean.
     """
@@ -42,13 +43,13 @@ def text_difference(a: str, b: str) -> str:
         shown = text[start : first + _CHARACTERS]
         return ("…" if start else "") + shown + ("…" if first + _CHARACTERS < len(text) else "")
 
-    return f"from token {number} (character {first}) on: {around(a)!r} against {around(b)!r}"
+    return message("note.texts", token=number, character=first, a=around(a), b=around(b))
 
 
 def token_difference(
     a: np.ndarray, b: np.ndarray, decode: Decode | None = None, first: int | None = None
-) -> str:
-    """Return where two integer arrays, one sequence a row, first differ; "" if they do not say.
+) -> Message | None:
+    """Say where two integer arrays, one sequence a row, first differ; None if they do not say.
 
     Args:
         a, b: of shape (…, length); the lengths may differ, but the rest of the shapes may not.
@@ -56,7 +57,7 @@ def token_difference(
         first: of arrays of one shape, the flat index of the first different element, if known.
     """
     if not (a.ndim and b.ndim) or a.shape[:-1] != b.shape[:-1]:
-        return ""
+        return None
     common = min(a.shape[-1], b.shape[-1])
     if first is not None and a.shape == b.shape:
         before, at = divmod(first, common)
@@ -67,15 +68,16 @@ def token_difference(
         unlike = _first_unlike(x[:common], y[:common])
         if unlike is not None or x.size != y.size:
             return _from_token(common if unlike is None else unlike, row, x, y, decode)
-    return ""
+    return None
 
 
 def _from_token(
     at: int, row: tuple[int, ...], x: np.ndarray, y: np.ndarray, decode: Decode | None
-) -> str:
-    where = f" of row {', '.join(map(str, row))}" if row else ""
-    sides = [_around(side, at, decode) for side in (x, y)]
-    return f"from token {at}{where} on: {sides[0]} against {sides[1]}"
+) -> Message:
+    a, b = (_around(side, at, decode) for side in (x, y))
+    if not row:
+        return message("note.tokens", token=at, a=a, b=b)
+    return message("note.tokens_of_row", token=at, row=", ".join(map(str, row)), a=a, b=b)
 
 
 def _first_unlike(x: np.ndarray, y: np.ndarray) -> int | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
@@ -31,10 +33,13 @@ class Rule:
         """Tell whether the rule is meant for a record of any of these names."""
         return any(map(pattern(self.pattern).search, names))
 
-    @property
-    def words(self) -> str:
-        """How tables name the rule."""
-        return f"{_words(self.tolerance) or 'bitwise'} (rule {self.pattern!r})"
+    @cached_property
+    def said(self) -> Messages:
+        """What tables say of the rule."""
+        if self.tolerance.bitwise:
+            return (message("tolerance.bitwise_rule", pattern=self.pattern),)
+        rtol, atol = self.tolerance.rtol, self.tolerance.atol
+        return (message("tolerance.rule", rtol=rtol, atol=atol, pattern=self.pattern),)
 
 
 @dataclass(frozen=True)
@@ -44,18 +49,18 @@ class Tolerances:
     default: Tolerance = field(default_factory=Tolerance)
     rules: tuple[Rule, ...] = ()
 
-    def of(self, *names: str) -> tuple[Tolerance, str]:
-        """Return the tolerance of a record by its names, and that tolerance in words."""
+    def of(self, *names: str) -> tuple[Tolerance, Messages]:
+        """Return the tolerance of a record by its names, and what says which; empty if bitwise."""
         for rule in self.rules:
             if rule.matches(names):
-                return rule.tolerance, rule.words
-        return self.default, _words(self.default)
+                return rule.tolerance, rule.said
+        return self.default, self._said
 
-
-def _words(tolerance: Tolerance) -> str:
-    if tolerance.bitwise:
-        return ""
-    return f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
+    @cached_property
+    def _said(self) -> Messages:
+        if self.default.bitwise:
+            return ()
+        return (message("tolerance.default", rtol=self.default.rtol, atol=self.default.atol),)
 
 
 def load_rules(path: str | Path) -> tuple[Rule, ...]:

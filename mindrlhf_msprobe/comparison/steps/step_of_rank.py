@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.spans import (
     AT_ONCE,
     SPAN_BYTES,
@@ -37,7 +38,7 @@ from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
 from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale, count_wholesale
-from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, PackedFindings, Status, counted
+from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, PackedFindings, Status
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record
@@ -177,7 +178,7 @@ class PairWork:
     b: Record
     repetitions: tuple[Record | None, ...] = ()
     answers: Answers = ()
-    given_up: str = ""
+    given_up: Messages = ()
 
     @cached_property
     def bytes(self) -> int:
@@ -195,16 +196,21 @@ class Judged:
     index: int
     status: Status
     metrics: Metrics | None
-    note: str
-    tolerance: str
+    notes: Messages
+    compared_by: Messages
     gap: str = ""
 
     @classmethod
     def of(
-        cls, work: PairWork, status: Status, metrics: Metrics | None, note: str, tolerance: str
+        cls,
+        work: PairWork,
+        status: Status,
+        metrics: Metrics | None,
+        notes: Messages,
+        compared_by: Messages,
     ) -> Judged:
         """Return the judgement of `work`."""
-        return cls(work.step, work.rank, work.index, status, metrics, note, tolerance)
+        return cls(work.step, work.rank, work.index, status, metrics, notes, compared_by)
 
 
 @dataclass(frozen=True)
@@ -289,8 +295,8 @@ class JudgedPlace:
             finding,
             status=judged.status,
             metrics=judged.metrics,
-            note=judged.note,
-            tolerance=judged.tolerance,
+            notes=judged.notes,
+            compared_by=judged.compared_by,
         )
 
     def finish(self) -> None:
@@ -298,9 +304,9 @@ class JudgedPlace:
         assert isinstance(self.findings, list)
         known = [(i, finding) for i, finding in enumerate(self.findings) if finding is not None]
         reasons = suspicions([finding for _, finding in known])
-        for (index, finding), reason in zip(known, reasons):
-            if reason:
-                self.findings[index] = replace(finding, suspicion=reason)
+        for (index, finding), found in zip(known, reasons):
+            if found:
+                self.findings[index] = replace(finding, suspicions=found)
         self.tally = tally_of(self.step, self.rank, self.findings, self.positions, self.counted)
 
     @property
@@ -403,7 +409,7 @@ def judge_or_ask(job: Job, work: PairWork) -> Judged | Asked:
         return judge_pair(job, work, Elements(job.span_bytes, work.answers))
     except Unanswered as unanswered:
         if work.given_up:
-            return Judged.of(work, Status.UNREADABLE, None, work.given_up, "")
+            return Judged.of(work, Status.UNREADABLE, None, work.given_up, ())
         return Asked(work, unanswered.cut)
 
 
@@ -413,43 +419,44 @@ def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged
     Raises:
         Unanswered: it is large, and what `elements` does not know yet.
     """
-    tolerance, words = job.tolerances.of(work.a.name, work.b.name)
+    tolerance, by = job.tolerances.of(work.a.name, work.b.name)
     try:
         decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
-        status, metrics, note = judge(work.a, work.b, tolerance, decode, elements)
+        status, metrics, notes = judge(work.a, work.b, tolerance, decode, elements)
     except Unanswered:
         raise
     except Exception as error:
-        reason = f"it could not be compared: {type(error).__name__}: {error}"
-        return Judged.of(work, Status.UNREADABLE, None, reason, words)
+        failed = message("note.failed", error=f"{type(error).__name__}: {error}")
+        return Judged.of(work, Status.UNREADABLE, None, (failed,), by)
     if status is Status.DIFFERENT and work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
-        judged = Judged.of(work, status, metrics, note, words)
+        judged = Judged.of(work, status, metrics, notes, by)
         return replace(judged, gap=_AT_OPTIMIZER)
     if status is Status.DIFFERENT and (gap := gap_if_unlike(work.a, work.b)):
-        return replace(Judged.of(work, status, metrics, note, words), gap=gap)
+        return replace(Judged.of(work, status, metrics, notes, by), gap=gap)
     if job.noise and status in EXPLAINABLE:
-        (status, metrics, note), by_noise = _by_noise(work, (status, metrics, note), elements)
-        words = "; ".join(filter(None, [words, by_noise]))
-    return Judged.of(work, status, metrics, note, words)
+        (status, metrics, notes), by_noise = _by_noise(work, (status, metrics, notes), elements)
+        by = (*by, *by_noise)
+    return Judged.of(work, status, metrics, notes, by)
 
 
-def _by_noise(work: PairWork, judged: Judgement, elements: Elements) -> tuple[Judgement, str]:
-    status, metrics, note = judged
+def _by_noise(work: PairWork, judged: Judgement, elements: Elements) -> tuple[Judgement, Messages]:
+    status, metrics, notes = judged
     try:
         noise = within_noise(work.a, work.b, work.repetitions, elements)
     except (ArrayFileError, OSError, TypeError, ValueError, ArithmeticError) as error:
-        return (status, metrics, _joined(note, f"its noise is not known: {error}")), ""
+        unknown = message("note.noise_unknown", error=str(error))
+        return (status, metrics, (*notes, unknown)), ()
     if noise is None:
-        return (status, metrics, _joined(note, "no repetition of A recorded it")), ""
+        return (status, metrics, (*notes, _NO_REPETITION)), ()
     if noise.natural:
         status = Status.WITHIN_TOLERANCE
     count = sum(record is not None for record in work.repetitions)
-    words = f"noise ({counted(count, 'repetition')})"
-    return (status, metrics, _joined(note, noise.note)), words
+    by = (message("tolerance.noise", repetitions=count),)
+    return (status, metrics, (*notes, noise.note)), by
 
 
-def _joined(*notes: str) -> str:
-    return "; ".join(filter(None, notes))
+_NO_REPETITION = message("note.no_repetition")
+_NOT_COMPARED = (message("note.not_compared"),)
 
 
 def _stored_bytes(record: Record) -> int:
@@ -554,18 +561,17 @@ def _is_unknown(pair: Pair) -> bool:
     return pair.a.leaf.type == pair.b.leaf.type
 
 
-def _one_sided(pair: Pair) -> tuple[Status, str]:
+def _one_sided(pair: Pair) -> tuple[Status, Messages]:
     """Return the status of a pair of which one run has nothing."""
     if pair.a is not None and pair.b is not None:
-        return Status.UNREADABLE, "it was not compared"  # until it has been
-    if pair.unreadable is not None:
-        return Status.UNREADABLE, pair.unreadable
-    if (reason := why_unreadable(pair.record)) is not None:
-        return Status.UNREADABLE, reason
-    return (Status.ONLY_IN_A if pair.b is None else Status.ONLY_IN_B), ""
+        return Status.UNREADABLE, _NOT_COMPARED  # until it has been
+    reason = pair.unreadable if pair.unreadable is not None else why_unreadable(pair.record)
+    if reason is not None:
+        return Status.UNREADABLE, (message("note.unreadable", why=reason),)
+    return (Status.ONLY_IN_A if pair.b is None else Status.ONLY_IN_B), ()
 
 
-def _finding(plan: StepPlan, pair: Pair, status: Status, note: str) -> Finding:
+def _finding(plan: StepPlan, pair: Pair, status: Status, notes: Messages) -> Finding:
     is_data = pair.record.io == "data"
     return Finding(
         record=pair.record.name,
@@ -580,7 +586,7 @@ def _finding(plan: StepPlan, pair: Pair, status: Status, note: str) -> Finding:
         entry=pair.entry.name if pair.entry else None,
         key=pair.event.name if is_data else None,
         micro_step=pair.event.micro_step if is_data else None,
-        note=note,
+        notes=notes,
         stack=pair.entry.stack if pair.entry else (),
         argument=pair.record.argument or (pair.b.argument if pair.b else ""),
     )

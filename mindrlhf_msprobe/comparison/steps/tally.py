@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.judging.non_finite import on_both_sides
 from mindrlhf_msprobe.findings import Agreement, Finding, NonFinite, Status
 from mindrlhf_msprobe.phases import (
@@ -26,12 +27,12 @@ class Counted:
     Attributes:
         identical: phase → how many.
         phases: (how many findings come before it, phase), for the first one of each phase.
-        rules: the tolerance in words → how many records were counted under it.
+        rules: what they would be judged by → how many records were counted under it.
     """
 
     identical: Mapping[str, int] = field(default_factory=dict)
     phases: Sequence[tuple[int, str]] = ()
-    rules: Mapping[str, int] = field(default_factory=dict)
+    rules: Mapping[Messages, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Tally:
     Attributes:
         counts: status → how many records ended in it.
         phases: whose cells were compared, in causal order.
-        rules: the tolerance in words → (how many records were judged by it, how many of them
+        rules: what records were judged by → (how many records were judged by it, how many of them
             agree only because of it).
         suspicious: how many records agree and deserve a look.
         agreements: what `is_folded` of each phase.
@@ -63,7 +64,7 @@ class Tally:
 
     counts: Mapping[str, int] = field(default_factory=dict)
     phases: tuple[str, ...] = ()
-    rules: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rules: Mapping[Messages, tuple[int, int]] = field(default_factory=dict)
     suspicious: int = 0
     agreements: tuple[Agreement, ...] = ()
     first: First | None = None
@@ -89,8 +90,8 @@ def tally_of(
 ) -> Tally:
     """Add up the findings of one place, each with its position, and what was counted."""
     counts: Counter[str] = Counter()
-    judged: Counter[str] = Counter(counted.rules)
-    passed: Counter[str] = Counter()
+    judged: Counter[Messages] = Counter(counted.rules)
+    passed: Counter[Messages] = Counter()
     phases: dict[str, None] = {}
     known = list(reversed(counted.phases))
     suspicious = 0
@@ -103,10 +104,10 @@ def tally_of(
         counts[finding.status.value] += 1
         if finding.entry and finding.phase:
             phases.setdefault(finding.phase)
-        if finding.tolerance:
-            judged[finding.tolerance] += 1
-            passed[finding.tolerance] += finding.status is Status.WITHIN_TOLERANCE
-        suspicious += bool(finding.suspicion)
+        if finding.compared_by:
+            judged[finding.compared_by] += 1
+            passed[finding.compared_by] += finding.status is Status.WITHIN_TOLERANCE
+        suspicious += bool(finding.suspicions)
         if first is None and not finding.status.agrees:
             first = First(finding, (*positions[index], *_within(finding, findings[:index])))
     for _, phase in reversed(known):
@@ -115,7 +116,7 @@ def tally_of(
     return Tally(
         {status: number for status, number in counts.items() if number},
         tuple(phases),
-        {words: (number, passed[words]) for words, number in judged.items()},
+        {by: (number, passed[by]) for by, number in judged.items()},
         suspicious,
         _agreements(step, rank, findings, counted, tuple(phases)),
         first,
@@ -155,9 +156,13 @@ def _agreements(
     for phase in dict.fromkeys([*phases, *folded]):
         mine = folded.get(phase, [])
         close = sum(f.status is Status.WITHIN_TOLERANCE for f in mine)
-        suspicious = [f for f in mine if f.suspicion]
+        suspicious = [f for f in mine if f.suspicions]
         identical = len(mine) - close + counted.identical.get(phase, 0)
         if identical or close:
-            example = f"{suspicious[0].record}: {suspicious[0].suspicion}" if suspicious else ""
-            found.append(Agreement(step, rank, phase, identical, close, len(suspicious), example))
+            first = None
+            if suspicious:
+                why = list(suspicious[0].suspicions)
+                what = {"count": len(suspicious), "record": suspicious[0].record}
+                first = message("suspicion.of_many", **what, why=why)
+            found.append(Agreement(step, rank, phase, identical, close, len(suspicious), first))
     return tuple(found)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Messages
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.pairing.alignment import Alignment
 from mindrlhf_msprobe.comparison.pairing.coverage import without_recorded
@@ -372,18 +373,18 @@ def _order(lines: _Lines, data: list[StepData]) -> list[EventKey]:
     )
 
 
-def _rules(lines: _Lines, tolerances: Tolerances, total: int) -> dict[str, int]:
+def _rules(lines: _Lines, tolerances: Tolerances, total: int) -> dict[Messages, int]:
     if not tolerances.rules:
-        words = tolerances.of("")[1]
-        return {words: total} if words and total else {}
-    used: Counter[str] = Counter()
+        by = tolerances.of("")[1]
+        return {by: total} if by and total else {}
+    used: Counter[Messages] = Counter()
     for entry, counted, line in zip(lines.shells[0], lines.counted, lines.content):
         if counted is not None:
-            used.update(_words(tolerances, n) for n, *_ in entry_records(entry.name, line))
-    del used[""]
+            used.update(_said(tolerances, n) for n, *_ in entry_records(entry.name, line))
+    del used[()]
     return dict(used)
 
 
 @lru_cache(maxsize=1 << 16)
-def _words(tolerances: Tolerances, name: str) -> str:
+def _said(tolerances: Tolerances, name: str) -> Messages:
     return tolerances.of(name, name)[1]

@@ -300,7 +300,7 @@ def _happened(finding: Finding) -> Message:
         record=finding.record,
         argument=finding.argument,
         status=finding.status.value,
-        note=as_message(finding.note),
+        note=message("note.all", notes=list(finding.notes)),
     )
 
 

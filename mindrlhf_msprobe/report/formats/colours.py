@@ -8,17 +8,17 @@ from mindrlhf_msprobe.report.formats.fills import CLOSE, DIFFERS, MISSING, PLAIN
 _MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
 
 
-def colour_of(status: Status, suspicion: str = "") -> str:
+def colour_of(status: Status, suspicious: bool = False) -> str:
     """Return the name of the colour of a record that ended in `status`."""
     if status in _MISSING:
         return MISSING
     if not status.agrees:
         return DIFFERS
-    if suspicion:
+    if suspicious:
         return SUSPICIOUS
     return CLOSE if status is Status.WITHIN_TOLERANCE else PLAIN
 
 
 def colour_of_finding(finding: Finding) -> str:
     """Return the name of the colour of a finding's row."""
-    return colour_of(finding.status, finding.suspicion)
+    return colour_of(finding.status, bool(finding.suspicions))

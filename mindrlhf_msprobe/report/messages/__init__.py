@@ -19,6 +19,8 @@ from mindrlhf_msprobe.common.message import TEXT, Message, message
 #: What one code says: a template, or a function of the parameters.
 Text = str | Callable[..., str]
 
+_BETWEEN = {"en": "; ", "zh": "；"}
+
 __all__ = ["LANGUAGES", "Text", "paragraph", "say", "text_of", "texts_of"]
 
 
@@ -53,8 +55,12 @@ def say(code: str, /, **params: Any) -> str:
     return text_of(message(code, **params))
 
 
-def texts_of(messages: Iterable[Message], lang: str | None = None, between: str = "; ") -> str:
-    """Return what several messages say, one behind the other."""
+def texts_of(
+    messages: Iterable[Message], lang: str | None = None, between: str | None = None
+) -> str:
+    """Return what several messages say, one behind the other, by default with a semicolon."""
+    lang = language() if lang is None else lang
+    between = _BETWEEN[lang] if between is None else between
     return between.join(filter(None, (text_of(message, lang) for message in messages)))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.findings import Finding, Side, Status
 from mindrlhf_msprobe.report.formats.sheets import Percent
+from mindrlhf_msprobe.report.messages import texts_of
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 BITWISE = "bitwise"
@@ -112,11 +114,36 @@ def _text_of(side: str) -> Callable[[Finding], Any]:
 TEXT_COLUMNS: tuple[Column, ...] = (("text1", _text_of("a")), ("text2", _text_of("b")))
 
 
+def _note(finding: Finding, lang: str = "en") -> str:
+    return texts_of(finding.notes, lang)
+
+
+def _tolerance(finding: Finding, lang: str = "en") -> str:
+    return texts_of(finding.compared_by, lang) or BITWISE
+
+
+def _suspicion(finding: Finding, lang: str = "en") -> str:
+    return texts_of(finding.suspicions, lang)
+
+
+def _message(finding: Finding, lang: str = "en") -> str:
+    if finding.status is Status.IDENTICAL:
+        return ""
+    note = texts_of(finding.notes, lang)
+    return f"{finding.status}: {note}" if note else str(finding.status)
+
+
+#: What has words in it: these are made when a row is written.
+_IN_WORDS = (_note, _tolerance, _suspicion, _message)
+
+
+def in_language(columns: Sequence[Column], lang: str) -> list[Callable[[Finding], Any]]:
+    """Return what the columns show of a finding, words in `lang`."""
+    return [partial(show, lang=lang) if show in _IN_WORDS else show for _, show in columns]
+
+
 #: Why a record ended in its status; last in every table.
-_JUDGED: tuple[Column, ...] = (
-    ("tolerance", lambda f: f.tolerance or BITWISE),
-    ("suspicion", lambda f: f.suspicion),
-)
+_JUDGED: tuple[Column, ...] = (("tolerance", _tolerance), ("suspicion", _suspicion))
 
 KEY_DATA_COLUMNS: tuple[Column, ...] = (
     ("step", lambda f: f.step),
@@ -132,7 +159,7 @@ KEY_DATA_COLUMNS: tuple[Column, ...] = (
     ("误差在千分之一内元素占比(%)", _metric("within_1e3_percent")),
     ("误差在百分之一内元素占比(%)", _metric("within_1e2_percent")),
     ("status", lambda f: f.status.value),
-    ("note", lambda f: f.note),
+    ("note", _note),
     ("dtype1", _side("a", "dtype")),
     ("dtype2", _side("b", "dtype")),
     ("max1", _statistic("a", "max")),
@@ -184,7 +211,7 @@ _STATISTICS: tuple[Column, ...] = (
 )
 _RESULT: tuple[Column, ...] = (
     ("Result", lambda f: "pass" if f.status.agrees else "error"),
-    ("Err_message", lambda f: "" if f.status is Status.IDENTICAL else _message(f)),
+    ("Err_message", _message),
     ("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
     ("step", lambda f: f.step),
     ("rank", lambda f: f.rank),
@@ -200,10 +227,6 @@ def _stack(finding: Finding) -> tuple[str, ...]:
     """Return where the cell was called: beside what went into it, as msprobe, and what is red."""
     goes_in = finding.io in ("input", "parameters")
     return finding.stack if goes_in or not finding.status.agrees else ()
-
-
-def _message(finding: Finding) -> str:
-    return f"{finding.status}: {finding.note}" if finding.note else str(finding.status)
 
 
 def cell_columns(by_elements: bool) -> tuple[Column, ...]:

@@ -125,7 +125,7 @@ def _counts(comparison: Comparison) -> Iterator[Row]:
     for status in Status:
         number = verdict.counts.get(status.value, 0)
         yield _row("counts", status.value, number, colour=colour_of(status) if number else PLAIN)
-    suspicious = sum(1 for finding in comparison.findings if finding.suspicion)
+    suspicious = sum(1 for finding in comparison.findings if finding.suspicions)
     suspicious += sum(agreement.suspicious for agreement in comparison.agreements)
     yield _row("counts", "of those that agree, suspicious", suspicious)
     for what, number in (
@@ -196,7 +196,7 @@ _TOLERANCE_COLUMNS = (("rule", 80), ("records", 12), ("passed only by it", 20))
 
 def _tolerance_sheet(comparison: Comparison) -> Sheet:
     rows = [_row(rule.rule, rule.records, rule.passed) for rule in comparison.rules]
-    bitwise = sum(1 for finding in comparison.findings if not finding.tolerance)
+    bitwise = sum(1 for finding in comparison.findings if not finding.compared_by)
     if comparison.agreements:  # which say nothing of it
         bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
     rows.append(_row(BITWISE, bitwise, None))

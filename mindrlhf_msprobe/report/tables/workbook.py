@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import (
     Agreement,
     Finding,
@@ -15,7 +16,6 @@ from mindrlhf_msprobe.findings import (
     Side,
     Status,
     TableName,
-    counted,
     holds_text,
     table_of,
 )
@@ -25,11 +25,13 @@ from mindrlhf_msprobe.report.formats.colours import colour_of_finding
 from mindrlhf_msprobe.report.formats.names import Names
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.formats.xlsx import outlines_of, write_xlsx
+from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.report.tables.columns import (
     KEY_DATA_COLUMNS,
     TEXT_COLUMNS,
     Column,
     cell_columns,
+    in_language,
 )
 
 MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
@@ -45,6 +47,7 @@ def tables_of(
     agreements: Iterable[Agreement] = (),
     *,
     file_of_a_rank: Callable[[str, int | None], str] | None = None,
+    lang: str = "en",
 ) -> list[Table]:
     """Return one table a key, then one a phase; their rows keep the findings' causal order.
 
@@ -52,6 +55,7 @@ def tables_of(
         agreements: what agrees and has no finding each; one row before those of its step and rank.
         file_of_a_rank: if each rank of a phase has a table of its own, what that is called: given
             the phase, and the rank, None where the phase has only one.
+        lang: `en` or `zh`, for notes; headers and statuses are msprobe's, and keywords.
     """
     kept = findings if isinstance(findings, KeptFindings) else _Listed(findings)
     folded: dict[TableName, list[Agreement]] = {}
@@ -63,14 +67,14 @@ def tables_of(
     for name in names:
         agreeing = folded.get(name, [])
         if file_of_a_rank is None or name[1]:
-            tables.append(_table(kept, name, counts.get(name, 0), agreeing))
+            tables.append(_table(kept, name, counts.get(name, 0), agreeing, lang))
             continue
         of_rank = kept.ranks(name)
         ranks = sorted({*of_rank, *(agreement.rank for agreement in agreeing)})
         for rank in ranks:
             own = [agreement for agreement in agreeing if agreement.rank == rank]
             stem = file_of_a_rank(name[0], rank if len(ranks) > 1 else None)
-            tables.append(replace(_table(kept, name, of_rank[rank], own, rank), stem=stem))
+            tables.append(replace(_table(kept, name, of_rank[rank], own, lang, rank), stem=stem))
     return tables
 
 
@@ -108,42 +112,42 @@ def _table(
     name: TableName,
     count: int,
     agreements: Sequence[Agreement],
+    lang: str,
     rank: int | None = None,
 ) -> Table:
     stem, is_key = name
 
     def findings() -> Iterator[Finding]:
-        return _with_agreements(kept.of(name, rank), agreements)
+        return _with_agreements(kept.of(name, rank), agreements, lang)
 
     count += len(agreements)
     if is_key:
         columns = KEY_DATA_COLUMNS + (TEXT_COLUMNS if kept.texts(name) else ())
-        sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=4)
+        sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=4, lang=lang)
         return Table(stem, (sheet,), 2, ("key", stem))
-    sheet = _sheet(stem, cell_columns(kept.by_elements(name)), findings, count, frozen=1)
+    columns = cell_columns(kept.by_elements(name))
+    sheet = _sheet(stem, columns, findings, count, frozen=1, lang=lang)
     return Table(f"compare_result_{stem}", (sheet,), 1, ("phase", stem))
 
 
 def _with_agreements(
-    findings: Iterable[Finding], agreements: Iterable[Agreement]
+    findings: Iterable[Finding], agreements: Iterable[Agreement], lang: str
 ) -> Iterator[Finding]:
     """Yield the findings of a table, before those of each step and rank what agrees there."""
     folded = deque(agreements)
     for finding in findings:
         while folded and (folded[0].step, folded[0].rank) <= (finding.step, finding.rank):
-            yield _as_finding(folded.popleft())
+            yield _as_finding(folded.popleft(), lang)
         yield finding
-    yield from map(_as_finding, folded)
+    for agreement in folded:
+        yield _as_finding(agreement, lang)
 
 
-def _as_finding(agreement: Agreement) -> Finding:
+def _as_finding(agreement: Agreement, lang: str) -> Finding:
     """Return what agrees as one row: its names say how many records it stands for."""
     close = agreement.within_tolerance
-    said = f"{counted(agreement.records, 'record')} that agree" + "s" * (agreement.records == 1)
-    note = f"{agreement.identical} identical, {close} within_tolerance" if close else ""
-    suspicious = ""
-    if agreement.suspicious:
-        suspicious = f"{agreement.suspicious} of them, first {agreement.suspicion}"
+    said = text_of(message("note.records_agree", records=agreement.records), lang)
+    counts = {"identical": agreement.identical, "within_tolerance": close}
     return Finding(
         record=said,
         status=Status.WITHIN_TOLERANCE if close else Status.IDENTICAL,
@@ -154,8 +158,8 @@ def _as_finding(agreement: Agreement) -> Finding:
         path="",
         a=Side(name=said),
         b=Side(name=said),
-        note=note,
-        suspicion=suspicious,
+        notes=(message("note.agreeing", **counts),) if close else (),
+        suspicions=() if agreement.suspicion is None else (agreement.suspicion,),
     )
 
 
@@ -204,8 +208,9 @@ def _sheet(
     count: int,
     *,
     frozen: int,
+    lang: str = "en",
 ) -> Sheet:
-    shown = [show for _, show in columns]
+    shown = in_language(columns, lang)
 
     def rows() -> Iterator[Row]:
         for finding in findings():

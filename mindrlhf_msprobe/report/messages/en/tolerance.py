@@ -1,0 +1,17 @@
+"""What a record was judged by, in English."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.report.messages.en.words import counted
+
+
+def _noise(repetitions: int) -> str:
+    return f"noise ({counted(repetitions, 'repetition')})"
+
+
+TEXTS = {
+    "default": "rtol {rtol:g}, atol {atol:g}",
+    "rule": "rtol {rtol:g}, atol {atol:g} (rule {pattern!r})",
+    "bitwise_rule": "bitwise (rule {pattern!r})",
+    "noise": _noise,
+}

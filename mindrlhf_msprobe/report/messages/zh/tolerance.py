@@ -1,0 +1,10 @@
+"""What a record was judged by, in Chinese."""
+
+from __future__ import annotations
+
+TEXTS = {
+    "default": "rtol {rtol:g}，atol {atol:g}",
+    "rule": "rtol {rtol:g}，atol {atol:g}（规则 {pattern!r}）",
+    "bitwise_rule": "逐位（规则 {pattern!r}）",
+    "noise": "噪声（{repetitions} 次重复采集）",
+}

@@ -1,0 +1,3 @@
+"""What a record was judged by."""
+
+EXAMPLES = {"noise": [{"repetitions": 1}, {"repetitions": 3}]}
