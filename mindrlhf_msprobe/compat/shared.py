@@ -168,6 +168,8 @@ def _joined(call: str, models: Any) -> Any:
     """Return a cell that holds others under their numbers and leaves their names alone."""
     from mindspore import nn
 
+    from mindrlhf_msprobe.capture.framework.private import put_child
+
     if not models:
         raise UsageError(f"{call} got an empty list; expected cells in it.")
     holder = nn.Cell(auto_prefix=False)
@@ -177,11 +179,13 @@ def _joined(call: str, models: Any) -> Any:
                 f"{call}: model[{number}] is a {type(model).__name__}; expected a "
                 f"mindspore.nn.Cell."
             )
-        holder._cells[str(number)] = model
+        put_child(holder, str(number), model)
     return holder
 
 
 def _same_cells(a: Any, b: Any) -> bool:
-    if a is None or len(a._cells) != len(b._cells):
+    from mindrlhf_msprobe.capture.framework.private import children_of
+
+    if a is None or len(children_of(a)) != len(children_of(b)):
         return False
-    return all(x is y for x, y in zip(a._cells.values(), b._cells.values()))
+    return all(x is y for x, y in zip(children_of(a).values(), children_of(b).values()))

@@ -17,6 +17,7 @@ from typing import Any
 from mindspore import nn
 from mindspore.train import Callback
 
+from mindrlhf_msprobe.capture.framework.private import children_of
 from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.config import load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
@@ -210,10 +211,10 @@ def recorded_network(
     """
     cell = forward = train_cell
     while cell is not given or _trains(cell):
-        names = [name for name in _INNER if isinstance(cell._cells.get(name), nn.Cell)]
+        names = [name for name in _INNER if isinstance(children_of(cell).get(name), nn.Cell)]
         if not names or not (_trains(cell) or type(cell).__module__.startswith(_WRAPPERS)):
             break
-        inner = cell._cells[names[0]]
+        inner = children_of(cell)[names[0]]
         if _trains(cell):
             forward = inner
         cell = inner
@@ -229,14 +230,14 @@ def recorded_network(
 
 def _trains(cell: nn.Cell) -> bool:
     return isinstance(cell, nn.TrainOneStepCell) or isinstance(
-        cell._cells.get("optimizer"), nn.Cell
+        children_of(cell).get("optimizer"), nn.Cell
     )
 
 
 def _optimizer(train_cell: nn.Cell) -> nn.Cell | None:
     """Return the optimizer inside a cell that trains."""
     for cell in named_cells(train_cell).values():
-        optimizer = cell._cells.get("optimizer")
+        optimizer = children_of(cell).get("optimizer")
         if isinstance(optimizer, nn.Cell):
             return optimizer
     return None

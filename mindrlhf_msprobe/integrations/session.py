@@ -208,7 +208,9 @@ def runs_in_python(model: Any) -> bool:
     """Tell whether the loss cell runs as Python code: only then can it be listened to."""
     import mindspore
 
-    jitted = hasattr(type(model).construct, "__wrapped_by_jit__")
+    from mindrlhf_msprobe.capture.framework.private import JITTED
+
+    jitted = hasattr(type(model).construct, JITTED)
     return bool(mindspore.get_context("mode") == mindspore.PYNATIVE_MODE) and not jitted
 
 

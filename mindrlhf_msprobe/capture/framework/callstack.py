@@ -8,6 +8,7 @@ import sys
 from types import CodeType, FrameType
 
 import mindrlhf_msprobe
+from mindrlhf_msprobe.capture.framework.private import RUN
 
 _PACKAGE = os.path.dirname(os.path.abspath(mindrlhf_msprobe.__file__)) + os.sep
 _DEMO = os.path.join(_PACKAGE, "demo") + os.sep
@@ -78,7 +79,7 @@ class CallStacks:
 def running_frame() -> FrameType | None:
     """Return the Python frame of MindSpore that runs the cell whose hook asks, if it is known."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name not in ("_run_construct", "__call__"):
+    while frame is not None and frame.f_code.co_name not in (RUN, "__call__"):
         frame = frame.f_back
     return frame
 

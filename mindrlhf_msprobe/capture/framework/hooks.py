@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 import mindspore
 from mindspore import nn
-from mindspore.common import hook_handle
 
 from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
-from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR, MIXED_PRECISION
+from mindrlhf_msprobe.capture.framework.private import (
+    FORWARD_HOOKS,
+    HOOKS,
+    RUN,
+    uncast,
+    without_recompiling,
+)
 
 #: Arguments and keyword arguments of a cell.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -43,27 +47,6 @@ _COMPILING = _Compiling()
 # kwargs and must do nothing.
 
 
-# Without the wrapper, because it is called four times an entry.
-_SET_CAST: Callable[[Any, bool], None] = INNER_EXECUTOR.set_mixed_precision_type
-
-
-def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function in which operators run as they are called.
-
-    A hook runs inside its cell. Under `to_float`, MindSpore casts the inputs of every operator that
-    runs there, also those of ours.
-    """
-
-    def inside(*args: Any) -> Any:
-        _SET_CAST(MIXED_PRECISION.NOTSET, True)
-        try:
-            return function(*args)
-        finally:
-            _SET_CAST(MIXED_PRECISION.NOTSET, False)
-
-    return inside
-
-
 def _pre_hook(before: Before) -> Callable[..., Any]:
     """Return `before` as MindSpore takes it."""
 
@@ -84,8 +67,8 @@ class CellHooks:
     """
 
     def __init__(self, before: Before, after: After) -> None:
-        self._before = _uncast(before)
-        self._after = _uncast(after)
+        self._before = uncast(before)
+        self._after = uncast(after)
         self._handles: list[Any] = []
 
         def hook(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
@@ -99,6 +82,8 @@ class CellHooks:
         """Hook a cell."""
         with without_recompiling():
             if cell.has_bprop:
+                if not can_watch_own_bprop():
+                    return
                 self._handles.append(_Watch(cell, self._before, self._after))
                 return
             handle = cell.register_forward_pre_hook(self._pre_hook, with_kwargs=True)
@@ -109,7 +94,7 @@ class CellHooks:
     def add_before(self, cell: nn.Cell, before: Before) -> None:
         """Have another function called before a cell runs."""
         with without_recompiling():
-            handle = cell.register_forward_pre_hook(_pre_hook(_uncast(before)), with_kwargs=True)
+            handle = cell.register_forward_pre_hook(_pre_hook(uncast(before)), with_kwargs=True)
             self._handles.append(_Registered(cell, handle))
 
     def remove(self) -> None:
@@ -117,21 +102,6 @@ class CellHooks:
         with without_recompiling():
             while self._handles:
                 self._handles.pop().remove()
-
-
-@contextmanager
-def without_recompiling() -> Iterator[None]:
-    """Keep what `ms.jit` has compiled (MindSpore's optimizers, for instance).
-
-    MindSpore counts every hook that comes or goes, and compiles all jitted functions again when
-    the count has changed. Ours change nothing in them.
-    """
-    version = getattr(hook_handle, "_HOOK_VERSION", None)
-    try:
-        yield
-    finally:
-        if version is not None:
-            hook_handle._HOOK_VERSION = version
 
 
 class ParameterHooks:
@@ -175,11 +145,9 @@ class ParameterHooks:
         return hook
 
 
-#: Where a cell keeps its forward hooks, and which of them take keyword arguments.
-_HOOKS = (
-    *("_lazy_forward_pre_hook", "_lazy_forward_pre_hook_with_kwargs"),
-    *("_lazy_forward_hook", "_lazy_forward_hook_with_kwargs"),
-)
+def can_watch_own_bprop() -> bool:
+    """Tell whether cells with a bprop of their own can be recorded in this MindSpore."""
+    return hasattr(nn.Cell, RUN)
 
 
 class _Registered:
@@ -191,7 +159,7 @@ class _Registered:
 
     def _leave_out(self, attributes: dict[str, Any]) -> None:
         number = self._handle.handle_id
-        for name in _HOOKS:
+        for name in HOOKS:
             if number in (attributes.get(name) or ()):
                 attributes[name] = OrderedDict(attributes[name])
                 del attributes[name][number]
@@ -203,47 +171,79 @@ class _Registered:
 
 
 class _NoHooks(OrderedDict):
-    """A cell's forward hooks, none, which nevertheless make it run by `_run_construct`."""
+    """A cell's forward hooks, none, which nevertheless make it run by `RUN`."""
 
     def __bool__(self) -> bool:
         return True
 
 
-class _Watch:
-    """What a forward pre-hook and a forward hook are, on a cell with its own bprop.
+_ABSENT = object()
+
+
+class _Runs:
+    """Stands in for the method that runs a cell with its own bprop in PyNative mode.
 
     `Cell.register_forward_hook` silently ignores such a cell, and any hook put on it makes `ms.jit`
-    fail to compile its gradient. Standing in for the method that runs the cell in PyNative mode
-    does neither, and its gradient stays what its bprop says.
+    fail to compile its gradient. Standing in for that method does neither, and its gradient stays
+    what its bprop says. One serves all who watch the cell; with the last of them what stood there
+    before comes back, as it was.
     """
 
-    def __init__(self, cell: nn.Cell, before: Before, after: After) -> None:
+    def __init__(self, cell: nn.Cell) -> None:
+        self.watches: list[_Watch] = []
         self._cell = cell
-        self._run = cell._run_construct
-        self._before = before
-        self._after = after
-        self._hooks = cell._lazy_forward_hook
-        vars(cell)["_run_construct"] = self
-        if not self._hooks:
-            vars(cell)["_lazy_forward_hook"] = _NoHooks()
+        self._run = getattr(cell, RUN)
+        self._hooks = _NoHooks()
+        attributes = vars(cell)
+        self._before = {name: attributes.get(name, _ABSENT) for name in (RUN, FORWARD_HOOKS)}
+        attributes[RUN] = self
+        if not getattr(cell, FORWARD_HOOKS, None):
+            attributes[FORWARD_HOOKS] = self._hooks
         self._end = left_out_of_copies(cell, self._restore)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = self._before(self._cell, args, kwargs) or (args, kwargs)
+        watches = [*self.watches]
+        for watch in watches:
+            args, kwargs = watch.before(self._cell, args, kwargs) or (args, kwargs)
         output = self._run(*args, **kwargs)
-        self._after(self._cell, output)
+        for watch in reversed(watches):
+            watch.after(self._cell, output)
         return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # A copy of the cell runs itself, unwatched.
-        return MethodType(type(self._cell)._run_construct, memo[id(self._cell)])
+        return MethodType(getattr(type(self._cell), RUN), memo[id(self._cell)])
 
-    def remove(self) -> None:
-        """Give the cell its own method back."""
+    def end(self) -> None:
+        """Give the cell back what stood there."""
         self._end()
         self._restore(vars(self._cell))
 
     def _restore(self, attributes: dict[str, Any]) -> None:
-        attributes.pop("_run_construct", None)
-        if not len(attributes["_lazy_forward_hook"] or ()):  # hooks that came meanwhile stay
-            attributes["_lazy_forward_hook"] = self._hooks
+        if attributes.get(RUN) is self:
+            _put(attributes, RUN, self._before[RUN])
+        if attributes.get(FORWARD_HOOKS) is self._hooks and not len(self._hooks):
+            _put(attributes, FORWARD_HOOKS, self._before[FORWARD_HOOKS])  # others' hooks stay
+
+
+def _put(attributes: dict[str, Any], name: str, value: Any) -> None:
+    if value is _ABSENT:
+        attributes.pop(name, None)
+    else:
+        attributes[name] = value
+
+
+class _Watch:
+    """What a forward pre-hook and a forward hook are, on a cell with its own bprop."""
+
+    def __init__(self, cell: nn.Cell, before: Before, after: After) -> None:
+        self.before, self.after = before, after
+        stands = vars(cell).get(RUN)
+        self._runs = stands if isinstance(stands, _Runs) else _Runs(cell)
+        self._runs.watches.append(self)
+
+    def remove(self) -> None:
+        """End to watch the cell."""
+        self._runs.watches.remove(self)
+        if not self._runs.watches:
+            self._runs.end()

@@ -132,7 +132,9 @@ class _Memory:
 
 
 def _in_place(tensor: Any, kind: np.dtype) -> np.ndarray | None:
-    address = tensor._data_ptr()
+    from mindrlhf_msprobe.capture.framework.private import address_of
+
+    address = address_of(tensor)
     return np.asarray(_Memory(tensor, address, kind.str)) if address else None
 
 

@@ -19,7 +19,13 @@ import mindspore
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.entries import FaultSink
-from mindrlhf_msprobe.capture.framework.private import API
+from mindrlhf_msprobe.capture.framework.private import (
+    any_compiled,
+    can_watch_compilation,
+    children_of,
+    is_compiled,
+    is_recomputed,
+)
 from mindrlhf_msprobe.capture.graph.calls import CellSlot
 from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
@@ -243,6 +249,9 @@ class GraphProbes:
         }
 
     def _listen(self) -> None:
+        if not can_watch_compilation():
+            self.put_on()  # for good, then
+            return
         try:
             COMPILATIONS.add(self)
         except Exception as error:  # an executor unlike those of the versions that were tried
@@ -259,9 +268,9 @@ class GraphProbes:
     def _asked_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Asked]]:
         """Return the cells of which something is recorded, and what."""
         cells = named_cells(network)
-        for cell in filter(_is_recomputed, cells.values()):
-            for child in cell._cells.values():
-                if child is not None and _is_recomputed(child):
+        for cell in filter(is_recomputed, cells.values()):
+            for child in children_of(cell).values():
+                if child is not None and is_recomputed(child):
                     note_inside_recomputed(child)
         optimizers = {id(cell) for known in self._optimizers.values() for cell in known}
         asked = [
@@ -313,11 +322,6 @@ def why_no_gradients(cell: nn.Cell) -> str:
     return ""
 
 
-def _is_recomputed(cell: nn.Cell) -> bool:
-    """Tell whether MindSpore computes a cell again, by itself or as a part of another one."""
-    return bool(vars(cell).get("_has_config_recompute"))
-
-
 def _casts(cell: nn.Cell) -> bool:
     """Tell whether MindSpore casts what a cell is given, by `to_float`."""
     return any(cell.get_flags().get(name) for name in ("fp16", "fp32", "bf16"))
@@ -348,11 +352,11 @@ def _compiled_around(network: nn.Cell) -> nn.Cell | None:
     for cell in named_cells(network).values():
         if cell.compile_cache:
             return cell
-    if not any(getattr(API, "cells_compile_cache", {}).values()):
+    if not any_compiled():
         return None
     # By its type: isinstance would ask a weak proxy for what may no longer exist.
     cells = (found for found in gc.get_objects() if issubclass(type(found), nn.Cell))
-    for around in [cell for cell in cells if vars(cell).get("_compile_cache")]:
+    for around in [cell for cell in cells if is_compiled(cell)]:
         if any(cell is network for cell in named_cells(around).values()):
             return around
     return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.framework.private import children_of, parameters_of
 from mindrlhf_msprobe.capture.networks.recompute import is_helper
 from mindrlhf_msprobe.errors import UsageError
 
@@ -54,7 +55,9 @@ def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
             name += "~"
         cells[name] = cell
         children = [
-            (prefix + key, f"{prefix}{key}.", c) for key, c in cell._cells.items() if c is not None
+            (prefix + key, f"{prefix}{key}.", c)
+            for key, c in children_of(cell).items()
+            if c is not None
         ]
         pending += reversed(children)
     return cells
@@ -72,8 +75,8 @@ class Children:
         pending = [cell]
         while pending:
             holder = pending.pop()
-            cells = list(holder._cells.values())
-            self._known.append((holder._cells, cells, [id(child) for child in cells]))
+            cells = list(children_of(holder).values())
+            self._known.append((children_of(holder), cells, [id(child) for child in cells]))
             pending += [c for c in cells if isinstance(c, (nn.CellList, nn.CellDict))]
 
     def changed(self) -> bool:
@@ -81,14 +84,9 @@ class Children:
         return any([*map(id, now.values())] != then for now, _, then in self._known)
 
 
-def has_run(cell: nn.Cell) -> bool:
-    """Tell whether a cell has ever been called in PyNative mode."""
-    return bool(cell._init_flag or cell._is_check_and_refresh)
-
-
 def in_a_tuple(cell: nn.Cell) -> set[str]:
     """Return the names of the parameters that a cell holds in a ParameterTuple."""
-    return {name for name in cell._params if not name.isidentifier()}
+    return {name for name in parameters_of(cell) if not name.isidentifier()}
 
 
 def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
@@ -108,11 +106,11 @@ def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
     by_rank = sorted(cells, key=lambda cell: not isinstance(cell, nn.Optimizer))
     for by_name in (False, True):
         for cell in by_rank:
-            for name, parameter in cell._params.items():
+            for name, parameter in parameters_of(cell).items():
                 if name.isidentifier() is by_name:
                     owners[id(parameter)] = id(cell)
     return {
-        id(cell): {n for n in tuples[id(cell)] if owners[id(cell._params[n])] != id(cell)}
+        id(cell): {n for n in tuples[id(cell)] if owners[id(parameters_of(cell)[n])] != id(cell)}
         for cell in cells
         if id(cell) in tuples
     }

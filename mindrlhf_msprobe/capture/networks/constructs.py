@@ -7,6 +7,8 @@ from typing import Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.framework.private import JITTED
+
 #: The cell's attributes that hold its own construct while a wrapper stands in its place, and the
 #: wrapper.
 CONSTRUCT = "msprobe_construct"
@@ -28,4 +30,4 @@ def own_construct(cell: nn.Cell) -> Callable[..., Any]:
 def is_jitted(cell: nn.Cell) -> bool:
     """Tell whether a cell's construct is compiled also where Python runs the cell."""
     construct = own_construct(cell)
-    return hasattr(getattr(construct, "__func__", construct), "__wrapped_by_jit__")
+    return hasattr(getattr(construct, "__func__", construct), JITTED)

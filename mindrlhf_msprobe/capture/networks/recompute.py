@@ -7,27 +7,26 @@ one through which the gradients flow.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any
 
 from mindspore import nn
 
-_module = importlib.import_module("mindspore.common.recompute")  # a function has its name, too
-_CELL = _module._RecomputeCell
-_FIRST: CodeType = _CELL.construct.__code__
-_AGAIN: CodeType = _CELL.bprop.__code__
+from mindrlhf_msprobe.capture.framework.private import (
+    FIRST_RUN,
+    ONLY_VALUES,
+    RUN_AGAIN,
+    is_recompute_helper,
+    recomputing_cell,
+)
+
 _CALL: CodeType = nn.Cell.__call__.__code__
-# MindSpore 2.10 has a second way, in which the gradients flow through the first run.
-_HANDLE = getattr(_module, "_RecomputeHandle", None)
-_ONLY_VALUES: CodeType | None = _HANDLE.recompute.__code__ if _HANDLE else None
 
 #: The functions of MindSpore that run a cell for the first time or once more.
-MARKS = frozenset(code for code in (_FIRST, _AGAIN, _ONLY_VALUES) if code is not None)
+MARKS = frozenset(code for code in (FIRST_RUN, RUN_AGAIN, ONLY_VALUES) if code is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Repetitions:
     @staticmethod
     def is_again(frame: FrameType | None) -> bool:
         """Tell whether a frame of `MARKS` runs a cell once more."""
-        return frame is not None and frame.f_code is not _FIRST
+        return frame is not None and frame.f_code is not FIRST_RUN
 
     def first(self, frame: FrameType | None, cell: int, call: Call) -> None:
         """Note a call inside the first run; `frame` is the innermost of `MARKS`, or None."""
@@ -69,7 +68,7 @@ class Repetitions:
 
     def again(self, frame: FrameType, cell: int) -> Call | None:
         """Return the call that is being repeated, or None where no gradients flow through it."""
-        if frame.f_code is not _AGAIN:
+        if frame.f_code is not RUN_AGAIN:
             return None
         region = self._regions.get(_key(frame, 1))
         if region is None:
@@ -90,7 +89,7 @@ def runs_again() -> bool:
         code = frame.f_code
         if code is _CALL:
             in_a_cell = True
-        elif code is _ONLY_VALUES or (in_a_cell and code is _AGAIN):
+        elif code is ONLY_VALUES or (in_a_cell and code is RUN_AGAIN):
             return True
         frame = frame.f_back
     return False
@@ -108,11 +107,11 @@ def _key(frame: FrameType, popped: int) -> tuple[int, int]:
 
 def is_helper(cell: nn.Cell) -> bool:
     """Tell whether a cell is one by which MindSpore recomputes another."""
-    return isinstance(cell, _CELL)
+    return is_recompute_helper(cell)
 
 
 def repeating_cells(cell: nn.Cell) -> Iterator[nn.Cell]:
     """Yield the cell inside MindSpore that runs `cell` again, if it is recomputed."""
-    wrapper: Any = cell._recompute_cell
-    if isinstance(wrapper, _CELL) and wrapper.net is wrapper.wrap_cell:
-        yield wrapper.wrap_cell
+    inside = recomputing_cell(cell)
+    if inside is not None:
+        yield inside

@@ -28,7 +28,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.entries import Entries
 from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
-from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph
 from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
@@ -103,7 +103,7 @@ def _is_kept(tensor: Tensor, capture: object) -> bool:
 
 
 def _is_leaf(tensor: Any) -> bool:
-    return _can_have_gradient(tensor) and not tensor._has_auto_grad()
+    return _can_have_gradient(tensor) and not has_gradient_graph(tensor)
 
 
 def _tapped(tensor: Tensor, show: Show | None) -> Tensor:
@@ -193,7 +193,7 @@ class CallGradients:
             tapped = _tapped(tensor, self._shown(self._leaves, place))
             self._due += 1
             self._coming += 1
-            if tensor._has_auto_grad():
+            if has_gradient_graph(tensor):
                 tensor.assign_value(tapped)
                 self._inputs[key] = place
             else:
@@ -217,7 +217,7 @@ class CallGradients:
                 self._tap_output(tensor, output)
         for place in outputs.values():
             tensor, place.tensor = place.tensor, None
-            if tensor is not None and tensor._has_auto_grad():
+            if tensor is not None and has_gradient_graph(tensor):
                 self._tap_output(tensor, place)
         self._inputs.clear()
 

@@ -17,13 +17,12 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, running_frame
 from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
-from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR
+from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR, has_run
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
 from mindrlhf_msprobe.capture.guarded import Guarded
 from mindrlhf_msprobe.capture.networks.arguments import argument_names, left_out_arguments
 from mindrlhf_msprobe.capture.networks.cells import (
     Children,
-    has_run,
     named_cells,
     parameters_held_twice,
 )

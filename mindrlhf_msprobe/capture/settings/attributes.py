@@ -14,6 +14,12 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from mindrlhf_msprobe.capture.framework.private import (
+    HOOK_PREFIX,
+    OF_EVERY_CELL,
+    children_of,
+    parameters_of,
+)
 from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.settings.configurations import address_free, is_mindspore_dtype
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
@@ -32,24 +38,7 @@ _MAX_INTEGER = 1 << 63
 #: The attributes that are scalars in Python: the same object means the same value.
 PLAIN_TYPES = (bool, int, float, str, type(None))
 
-# What every cell holds, and no trainer sets; MindSpore 2.7. Later versions are asked beside.
-_OF_EVERY_CELL = frozenset(
-    [
-        *("training", "requires_grad", "is_top_cell", "arguments_key", "cell_type"),
-        *("grad_ops_label", "has_bprop", "mixed_precision_type", "cls_name", "_param_prefix"),
-        *("_auto_prefix", "_phase", "_create_time", "_id", "_jit_graph_name", "_compiled"),
-        *("_bprop_debug", "_amp_level", "_is_recursion_hook", "_has_config_recompute"),
-        *("_is_check_and_refresh", "_init_flag", "_has_mutable_args_list"),
-        *("_parallel_parameter_merge_net_dict", "_compile_cache", "_dynamic_shape_inputs"),
-        *("_in_strategy", "_out_strategy", "_shard_fn", "_recompute_cell"),
-        *("_parameter_layout_dict", "_phase_cache", "_scope", "_jit_config_dict"),
-        *("jit_config_dict", "_parallel_inputs_run", "_construct_inputs_num"),
-        *("_construct_inputs_names", "instance_key", "_buffers", "_cells", "_params"),
-        *("_params_list", "_primitives", "current_phase"),
-    ]
-)
 _OURS = "msprobe_"
-_LAZY = "_lazy_"  # hooks
 # What an optimizer derives from its own settings, and what counts its parameters.
 _DERIVED = frozenset(
     [
@@ -70,7 +59,7 @@ def _names_of_every_cell() -> frozenset[str]:
     """Return the attributes that `nn.Cell` itself sets, which its code names as texts."""
     code = nn.Cell.__init__.__code__
     named = {const for const in code.co_consts if isinstance(const, str) and const.isidentifier()}
-    return _OF_EVERY_CELL | named
+    return OF_EVERY_CELL | named
 
 
 @functools.lru_cache(maxsize=4096)  # thousands of cells have the names of a few classes
@@ -78,7 +67,7 @@ def is_setting(name: str) -> bool:
     """Tell whether an attribute of this name may be a setting, and none that is kept secret."""
     return (
         len(name) <= _MAX_NAME
-        and not name.startswith((_OURS, _LAZY, "__"))
+        and not name.startswith((_OURS, HOOK_PREFIX, "__"))
         and name not in _names_of_every_cell()
         and not is_secret_key(name)
     )
@@ -191,8 +180,8 @@ def _fixed_parameters(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
     Where a cell holds the optimizer, its own parameters are none that the optimizer updates,
     whatever they say of themselves.
     """
-    trains = any(is_optimizer(child) for child in cell._cells.values())
-    for name, parameter in cell._params.items():
+    trains = any(is_optimizer(child) for child in children_of(cell).values())
+    for name, parameter in parameters_of(cell).items():
         fixed = parameter is not None and (trains or not parameter.requires_grad)
         if fixed and name.isidentifier() and parameter.size == 1:
             yield name, parameter
@@ -220,7 +209,7 @@ def optimizer_settings(optimizer: nn.Cell) -> dict[str, Any]:
         prefix = "" if path == ROOT_NAME else f"{path}."
         if prefix:
             found[path] = type(cell).__name__
-        for name, value in [*vars(cell).items(), *cell._params.items()]:
+        for name, value in [*vars(cell).items(), *parameters_of(cell).items()]:
             if is_setting(name) and name not in _DERIVED and not name.startswith("_"):
                 if isinstance(value, Parameter) and _is_of_trained(name, value, trained):
                     continue

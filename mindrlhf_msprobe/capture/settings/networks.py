@@ -17,6 +17,7 @@ from typing import Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.framework.private import parameters_of
 from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.settings.attributes import (
     cell_attributes,
@@ -173,7 +174,9 @@ def optimizers_of(networks: Iterable[tuple[str, nn.Cell]]) -> list[tuple[str, nn
     """
     owners: dict[int, str] = {}
     for role, network in networks:
-        parameters = (p for cell in named_cells(network).values() for p in cell._params.values())
+        parameters = (
+            p for cell in named_cells(network).values() for p in parameters_of(cell).values()
+        )
         for parameter in parameters:
             if parameter is not None and parameter.requires_grad:
                 owners.setdefault(id(parameter), role)

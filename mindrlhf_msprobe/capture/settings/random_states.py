@@ -87,6 +87,6 @@ def _mindspore() -> bytes | None:
 
 def _was_seeded() -> bool:
     """Tell whether MindSpore's default generator was given a seed; True where it does not say."""
-    module = sys.modules.get("mindspore.common.generator")
-    operator = getattr(getattr(module, "default_generator", None), "_generator", None)
-    return bool(getattr(operator, "manual_seed", True))
+    from mindrlhf_msprobe.capture.framework.private import default_generator_was_seeded
+
+    return default_generator_was_seeded()

@@ -19,7 +19,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Tensor, ops
 
-from mindrlhf_msprobe.capture.framework.private import API
+from mindrlhf_msprobe.capture.framework.private import no_gradients
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 FINGERPRINT_ALGORITHM = "fmix32x2"
@@ -69,7 +69,7 @@ class DeviceSummaries:
 
     def add(self, tensor: Tensor) -> int:
         """Queue the reductions of a tensor and return its number among those not read yet."""
-        with API._no_grad():
+        with no_gradients():
             self._pending.append(self._reduced(tensor))
         return len(self._pending) - 1
 
@@ -77,7 +77,7 @@ class DeviceSummaries:
         """Fetch what was found of all tensors, in one transfer a dtype, and forget them."""
         pending, self._pending = self._pending, []
         found = [p.floats for p in pending if p.floats is not None]
-        with API._no_grad():
+        with no_gradients():
             floats = {
                 dtype: _fetched([f for f in found if f.dtype == dtype])
                 for dtype in dict.fromkeys([ms.float32, *(f.dtype for f in found)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -112,7 +113,8 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     if _is_mindspore_tensor(value):
         kind, name = "mindspore.Tensor", _name_of(value.dtype)
         wait_for(value)
-        computed = computed or value._has_auto_grad()  # in the graph of gradients are outputs only
+        # In the graph of gradients are outputs only.
+        computed = computed or _gradient_graph_check()(value)
         if _is_mindspores_own(type(value)):
             elements = elements_of(value, name, computed=computed)
             if elements is not None:
@@ -129,6 +131,14 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     # ascontiguousarray would turn a 0-d array into one of shape (1,).
     contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return HostTensor(kind, name or dtype_name(array.dtype), contiguous)
+
+
+@lru_cache(maxsize=1)
+def _gradient_graph_check() -> Callable[[Any], bool]:
+    # Not imported with this module: values of other frameworks do not need MindSpore.
+    from mindrlhf_msprobe.capture.framework.private import has_gradient_graph
+
+    return has_gradient_graph
 
 
 def subtract(a: HostTensor, b: HostTensor) -> HostTensor:

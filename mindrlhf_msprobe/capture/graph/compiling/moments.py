@@ -19,11 +19,14 @@ from typing import Any, Protocol
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.private import (
-    API,
+    BY_PHASE,
     BYTECODE_CONTEXT,
+    CELL_COMPILER,
     EXECUTOR,
+    FUNCTION_COMPILER,
     GRAPH_EXECUTORS,
     OP_SEEDS,
+    RUN_GRAPH,
 )
 from mindrlhf_msprobe.capture.graph.compiled_graph import MARK, Graph
 from mindrlhf_msprobe.capture.graph.compiling.variants import TopCall, Variants
@@ -133,12 +136,12 @@ class Compilations:
         for executor in GRAPH_EXECUTORS:
             self._replace(executor, "compile", self._around)
             self._replace(executor, "generate_arguments_key", self._marked)
-        self._replace(API._CellGraphExecutor, "compile", self._of_cell)
-        self._replace(API._JitExecutor, "compile", self._of_function)
-        self._replace(API._JitExecutor, "_predict", self._function_by_phase)
-        self._replace(API._JitExecutor, "__call__", self._running_function)
-        self._replace(nn.Cell, "_predict", self._cell_by_phase)
-        self._replace(nn.Cell, "compile_and_run", self._running)
+        self._replace(CELL_COMPILER, "compile", self._of_cell)
+        self._replace(FUNCTION_COMPILER, "compile", self._of_function)
+        self._replace(FUNCTION_COMPILER, BY_PHASE, self._function_by_phase)
+        self._replace(FUNCTION_COMPILER, "__call__", self._running_function)
+        self._replace(nn.Cell, BY_PHASE, self._cell_by_phase)
+        self._replace(nn.Cell, RUN_GRAPH, self._running)
         if BYTECODE_CONTEXT is not None:
             self._replace(BYTECODE_CONTEXT, "__enter__", self._before_bytecode)
             self._replace(BYTECODE_CONTEXT, "__exit__", self._after_bytecode)
