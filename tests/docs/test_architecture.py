@@ -1,0 +1,114 @@
+"""architecture.md is true: its paths exist, its functions are where it says, its arrows hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from documents import ROOT
+
+PACKAGE = ROOT / "mindrlhf_msprobe"
+PAGES = ["docs/en/architecture.md", "docs/zh/architecture.md"]
+
+_PATH = re.compile(r"[\w./-]+(?:/|\.py)")
+_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
+
+
+def rows_of(page: str) -> list[list[list[str]]]:
+    """Return the rows of a page's tables as cells, each as the codes that stand in it."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def home(path: str) -> Path:
+    return ROOT / path if path.startswith(("tests/", "docs/")) else PACKAGE / path
+
+
+def names_in(file: Path) -> set[str]:
+    """Return what a module defines: functions, classes, their methods, and constants."""
+    found: set[str] = set()
+
+    def visit(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                visit(node.body, f"{prefix}{node.name}.")
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign):
+                targets = [node.target]
+            found.update(prefix + t.id for t in targets if isinstance(t, ast.Name))
+
+    visit(ast.parse(file.read_text(encoding="utf-8")).body, "")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_exists(page):
+    """Files and folders of the package and of the tests, wherever they are named."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    paths = [code for code in re.findall(r"`([^`\n]+)`", text) if _PATH.fullmatch(code)]
+    assert len(paths) > 50
+    missing = [path for path in paths if path != "mindrlhf_msprobe/" and not home(path).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_function_is_in_its_file(page):
+    """The names behind a file in a row of a table are defined in that file."""
+    checked = 0
+    for row in rows_of(page):
+        for files, names in zip(row, row[1:]):
+            if not (files and files[0].endswith(".py") and home(files[0]).is_file()):
+                continue
+            wanted = {name for name in names if _NAME.fullmatch(name) and "/" not in name}
+            wanted = {name for name in wanted if not name.endswith(".py")}
+            checked += len(wanted)
+            assert wanted <= names_in(home(files[0])), files[0]
+    assert checked > 50
+
+
+def test_both_languages_name_the_same():
+    """The Chinese page has the rows of the English one."""
+    english, chinese = ([row[1:] for row in rows_of(page)] for page in PAGES)
+    assert english == chinese
+
+
+def imported(file: Path) -> set[str]:
+    """Return the modules that a file imports, by their first two names."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {".".join(name.split(".")[:2]) for name in found}
+
+
+def test_rooms_import_what_the_page_says_and_no_more():
+    """The third column of the first table holds for every module of a room."""
+    text = (ROOT / PAGES[0]).read_text(encoding="utf-8")
+    allowed = {
+        room: set(re.findall(r"\w+", others)) - {"none"}
+        for room, others in re.findall(r"^\| `(\w+)/` \|[^|]*\| ([\w, ]+) \|$", text, re.MULTILINE)
+    }
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert set(allowed) == rooms
+    for room in rooms:
+        found = set()
+        for file in (PACKAGE / room).rglob("*.py"):
+            found |= {name.partition(".")[2] for name in imported(file)} & rooms - {room}
+        assert found <= allowed[room], room
+
+
+def test_only_some_rooms_import_mindspore():
+    """storage, comparison, report, cli and common work without it."""
+    importing = {
+        file.relative_to(PACKAGE).parts[0]
+        for file in PACKAGE.rglob("*.py")
+        if {name.partition(".")[0] for name in imported(file)} & {"mindspore", "mindformers"}
+    }
+    assert importing == {"capture", "integrations", "demo", "compat"}
