@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_every_function_is_in_its_file(page):
     """The names behind a file in a row of a table are defined in that file."""
     checked = 0
     for row in rows_of(page):
-        for files, names in zip(row, row[1:]):
+        for files, names in itertools.pairwise(row):
             if not (files and files[0].endswith(".py") and home(files[0]).is_file()):
                 continue
             wanted = {name for name in names if _NAME.fullmatch(name) and "/" not in name}

@@ -28,6 +28,7 @@ from given import Given
 
 from mindrlhf_msprobe import ProbeConfig, load_config
 from mindrlhf_msprobe.cli import _COMMANDS, _parser
+from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.probe import recording_probes
 
 #: The README's two commands that install the package: .ci/run runs them as they are written.
@@ -102,12 +103,6 @@ class Reader:
     def _json(self, block: Block) -> None:
         assert block.file is not None, f"{block.place}: what reads it? Name it as a file"
 
-    def _diff(self, block: Block) -> None:
-        # test_mindrlhf_grpo_real.py trains with it, where there is a checkout of MindRLHF.
-        patch = (ROOT / "tests" / "integrations" / "hand_made_grpo.patch").read_text("utf-8")
-        shown = [line.rstrip() for line in block.text.splitlines()]
-        assert shown == [line.rstrip() for line in patch.splitlines()], block.place
-
     def _text(self, block: Block) -> None:
         if block.is_output:
             wrong = unlike(block.text, self.printed)
@@ -127,6 +122,25 @@ def test_every_block_does_what_the_page_says(page, tmp_path, monkeypatch, demo):
         Reader(page, tmp_path, given).read()
         for probe in recording_probes():  # as at the end of a script
             probe.close()
+
+
+def test_the_patch_for_mindrlhf_is_whole():
+    """Its hunks are as long as they say, and it opens the phases of the integration page.
+
+    test_mindrlhf_grpo_real.py trains with it, where there is a checkout of MindRLHF.
+    """
+    patch = ROOT / "docs" / "mindrlhf_grpo.patch"
+    done = subprocess.run(
+        ["git", "apply", "--numstat", str(patch)], capture_output=True, text=True, check=True
+    )
+    page = (ROOT / "docs" / "en" / "integration.md").read_text(encoding="utf-8")
+    files = [line.split("\t") for line in done.stdout.splitlines()]
+    assert all(f"| `{name}` |" in page for _, _, name in files)
+    sums = [sum(int(line[i]) for line in files) for i in (0, 1)]
+    assert f"It adds {sums[0]} lines, and removes {sums[1]}" in page
+    phases = re.findall(r'probe\.phase\("(\w+)"', patch.read_text(encoding="utf-8"))
+    assert set(phases) <= set(phase_table({}))
+    assert len(phases) == 4
 
 
 def test_ci_runs_what_is_skipped_here():

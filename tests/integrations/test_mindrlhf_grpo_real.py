@@ -144,7 +144,7 @@ def test_the_patch_by_hand_records_the_same(trained, tmp_path, monkeypatch):
         pytest.skip("the patch is the same in both modes; MindRLHF's default is tried")
     for part in ("mindrlhf", "examples"):
         shutil.copytree(Path(MINDRLHF, part), tmp_path / part)
-    patch = ["patch", "-p1", "-i", str(DRIVER.parent / "hand_made_grpo.patch")]
+    patch = ["patch", "-p1", "-i", str(DRIVER.parents[2] / "docs" / "mindrlhf_grpo.patch")]
     applied = subprocess.run(patch, cwd=tmp_path, capture_output=True, text=True)
     if applied.returncode:
         pytest.skip(f"the patch was made for another version of MindRLHF: {applied.stdout}")
