@@ -8,7 +8,7 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from itertools import islice
 from typing import Any, overload
@@ -680,15 +680,39 @@ class Preflight:
 
 @dataclass(frozen=True)
 class CoverageGap:
-    """Records of one run that the other was configured not to record: listed, not a divergence."""
+    """Records of one run that the other was configured not to record: listed, not a divergence.
+
+    Attributes:
+        reason: why, in the language of the answer; "" before there is one.
+        only_in: A, B or both.
+        message: the same, as a code with parameters.
+    """
 
     reason: str
     only_in: str
     records: int
+    message: Message | None = None
+
+    @classmethod
+    def of(cls, message: Message, only_in: str, records: int) -> CoverageGap:
+        """Return one without words."""
+        return cls("", only_in, records, message)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        return {"reason": self.reason, "only_in": self.only_in, "records": self.records}
+        said = {"reason": self.reason, "only_in": self.only_in, "records": self.records}
+        return said if self.message is None else {**said, **self.message.as_json()}
+
+
+def gathered(gaps: Iterable[CoverageGap]) -> tuple[CoverageGap, ...]:
+    """Return gaps of which those for one reason on one side are one, with the records of all."""
+    first: dict[tuple[Any, ...], CoverageGap] = {}
+    records: Counter[tuple[Any, ...]] = Counter()
+    for gap in gaps:
+        what = gap.message or gap.reason, gap.only_in
+        first.setdefault(what, gap)
+        records[what] += gap.records
+    return tuple(replace(gap, records=records[what]) for what, gap in first.items())
 
 
 @dataclass(frozen=True)

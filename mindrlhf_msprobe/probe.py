@@ -22,6 +22,7 @@ from mindrlhf_msprobe.capture.calls.arguments import (
 )
 from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.capture.calls.phase import NO_PHASE, NoPhase, PhaseContext
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest
 from mindrlhf_msprobe.phases import GENERATE, ROLES, Phase
@@ -170,13 +171,14 @@ class Probe:
         }
         self._recorder.watch({role: self._networks[role] for role in networks}, checked)
 
-    def leave_out(self, phase: str, why: str, *, quiet: bool = False) -> None:
+    def leave_out(self, phase: str, why: str | Message, *, quiet: bool = False) -> None:
         """Say that a phase cannot be recorded in this training, and why.
 
         A comparison then lists its layers as left out; without this they are missing. Where the
         phase is switched off this does nothing.
 
         Args:
+            why: a text, or a message of this package's.
             quiet: do not log it: it has been said otherwise.
 
         Raises:
@@ -186,7 +188,7 @@ class Probe:
             self._refuse_if_closed("leave_out")
             self._recorder.leave_out(self._known_phase("leave_out", phase), why, quiet=quiet)
 
-    def leave_out_data(self, key: str, why: str, *, quiet: bool = False) -> None:
+    def leave_out_data(self, key: str, why: str | Message, *, quiet: bool = False) -> None:
         """Say that a key's data cannot be recorded in this training, and why; as `leave_out`."""
         if self._recorder is not None:
             self._refuse_if_closed("leave_out_data")

@@ -12,7 +12,9 @@ import runs
 from runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
+from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.storage.reading.estimate import estimate
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
@@ -127,10 +129,12 @@ def test_what_was_left_out_is_said_in_words(tmp_path):
     recording.end_step()
     recording.close()
     found = estimate(open_run(tmp_path / "run"), ProbeConfig(), phases=["key data"])
-    assert "log_prob: it never leaves the loss" in found.remarks
-    assert "actor head: a dynamic shape" in found.remarks
+    said = [text_of(remark, "en") for remark in found.remarks]
+    assert "log_prob: it never leaves the loss" in said
+    assert "actor head: a dynamic shape" in said
     (key_data,) = found.phases
-    assert f"{key_data.size} bytes more for each of them" in found.remarks[-1]
+    assert f"{key_data.size} bytes more for each of them" in said[-1]
+    assert f"另需 {key_data.size} 字节" in text_of(found.remarks[-1], "zh")
 
 
 def test_every_dtype_has_its_size(tmp_path):
@@ -145,9 +149,8 @@ def test_every_dtype_has_its_size(tmp_path):
     recording.close()
     found = estimate(open_run(tmp_path / "run"), ProbeConfig(task="tensor"))
     assert found.phases[0].distinct == 7
-    assert found.remarks == tuple(
-        f"{what}: {why}" for what, why in open_run(tmp_path / "run").coverage().items()
-    )
+    assert found.remarks == ()
+    assert open_run(tmp_path / "run").coverage() == {}
 
 
 def test_the_command_says_what_fits(tmp_path, capsys):
@@ -209,4 +212,4 @@ def test_records_without_fingerprints_are_an_upper_bound(tmp_path):
     wanted = ProbeConfig(task="tensor")
     less, more = (estimate(open_run(tmp_path / name), wanted) for name in ("with", "without"))
     assert more.total > less.total
-    assert any("without fingerprints" in remark for remark in more.remarks)
+    assert message("estimate.no_fingerprints") in more.remarks

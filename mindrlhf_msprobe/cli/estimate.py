@@ -55,6 +55,7 @@ def add_parser(commands: Commands) -> None:
 def _estimate(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.console.estimate import render_estimate
+    from mindrlhf_msprobe.report.messages import text_of
     from mindrlhf_msprobe.storage.reading.estimate import estimate
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
@@ -72,7 +73,10 @@ def _estimate(arguments: argparse.Namespace) -> int:
         steps=arguments.steps or steps,
         ranks=arguments.ranks or len(wanted.ranks) or None,
     )
-    content = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
+    said = [text_of(remark) for remark in found.remarks]
+    whole = found.to_json()
+    whole = {**whole, "remarks": said, "remark_codes": whole["remarks"]}
+    content = json.dumps(whole, ensure_ascii=False, indent=1)
     code = SAME if found.fits else DIVERGED
     return answer(
         content if arguments.json else render_estimate(found), code, as_json=arguments.json

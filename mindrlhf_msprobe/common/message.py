@@ -15,6 +15,8 @@ from mindrlhf_msprobe.common.frozen import dataclass
 #: The code of a text that is known as a text alone: a run of an older version holds such ones.
 TEXT = "text"
 
+_DEEPEST = 20  # levels of what a file says
+
 
 @dataclass(frozen=True)
 class Message:
@@ -29,8 +31,9 @@ class Message:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        """Hash it by its code and the texts in it: other parameters may be of any kind."""
-        return hash((self.code, *(v for v in self.params.values() if isinstance(v, str))))
+        """Hash it by its code and the plain parameters: others may be of any kind."""
+        plain = ((k, v) for k, v in self.params.items() if isinstance(v, (str, int, float)))
+        return hash((self.code, frozenset(plain)))
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON: {"code": …, "params": {…}}, without params where there are none."""
@@ -52,6 +55,12 @@ def as_message(said: Message | str) -> Message:
     return Message(TEXT, {"text": said}) if isinstance(said, str) else said
 
 
+def as_messages(said: str | Message | Iterable[str | Message]) -> tuple[Message, ...]:
+    """Return what is said as messages, each once: a text of somebody else's is one of its own."""
+    several = [said] if isinstance(said, (str, Message)) else said
+    return tuple(dict.fromkeys(map(as_message, several)))
+
+
 def read_message(found: Any) -> Message | None:
     """Return the message that JSON holds, None if it holds none.
 
@@ -60,11 +69,7 @@ def read_message(found: Any) -> Message | None:
     """
     if isinstance(found, str):
         return as_message(found)
-    if isinstance(found, Mapping) and isinstance(found.get("code"), str):
-        params = found.get("params", {})
-        if isinstance(params, Mapping):
-            return Message(found["code"], {str(k): _read(v) for k, v in params.items()})
-    return None
+    return _read_message(found, 0)
 
 
 def read_messages(found: Any) -> tuple[Message, ...]:
@@ -83,10 +88,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _read(value: Any) -> Any:
+def _read_message(found: Any, depth: int) -> Message | None:
+    if isinstance(found, Mapping) and isinstance(found.get("code"), str):
+        params = found.get("params", {})
+        if isinstance(params, Mapping):
+            return Message(found["code"], {str(k): _read(v, depth + 1) for k, v in params.items()})
+    return None
+
+
+def _read(value: Any, depth: int) -> Any:
+    if isinstance(value, (Mapping, list)) and depth > _DEEPEST:
+        return None
     if isinstance(value, Mapping):
-        inner = read_message(value) if set(value) <= {"code", "params"} else None
-        return inner or {str(name): _read(item) for name, item in value.items()}
+        inner = _read_message(value, depth) if set(value) <= {"code", "params"} else None
+        return inner or {str(name): _read(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [_read(item) for item in value]
+        return [_read(item, depth + 1) for item in value]
     return value

@@ -221,9 +221,21 @@ def compare_runs(
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes, earlier)
     if chosen != Filters():
         comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
+    comparison = _gaps_in_words(comparison)
     if output_path is None:
         return comparison
     return _written(comparison, output_path, csv, lang, keep_earlier=keep_earlier)
+
+
+def _gaps_in_words(comparison: Comparison) -> Comparison:
+    """Return a comparison with the words of what was not compared beside their codes."""
+    from mindrlhf_msprobe.report.messages import text_of
+
+    coverage = tuple(
+        gap if gap.message is None else replace(gap, reason=text_of(gap.message))
+        for gap in comparison.verdict.coverage
+    )
+    return replace(comparison, verdict=replace(comparison.verdict, coverage=coverage))
 
 
 def _listed(

@@ -282,7 +282,8 @@ def test_a_child_replaced_after_it_was_compiled_is_said(
     calls = [entry.name for entry in run.entries() if entry.cell == "second"]
     assert calls == [f"Cell.second.Scale.forward.{n}" for n in range(3)]
     assert factors == [3.0, 7.0]
-    assert "replaced" in run.manifests[0]["coverage"]["graph_mode"]["actor"]["second"]
+    noted = run.manifests[0]["coverage"]["graph_mode"]["actor"]["second"]
+    assert noted == [{"code": "coverage.replaced"}]
 
 
 @pytest.mark.parametrize("old_runs", [False, True])

@@ -20,6 +20,7 @@ from small_networks import Cubed, Decoder, Echo, Mixed, Policy, Scale, Twice, te
 from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run
 from mindrlhf_msprobe.capture.graph.calls import GraphCalls
 from mindrlhf_msprobe.capture.tensors import summary
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison import Tolerance
 
 STEPS = 2
@@ -319,7 +320,7 @@ def test_calls_in_loops_and_branches_are_counted(
         f"Cell.root.Loops.{d}.{n}" for n in range(2) for d in ("forward", "backward")
     ]
     gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
-    assert "watch(optimizers=" in gaps["parameters_grad"]
+    assert gaps["parameters_grad"] == [{"code": "coverage.optimizer_not_watched"}]
 
 
 @pytest.mark.usefixtures("graph_mode")
@@ -380,7 +381,7 @@ def test_what_a_graph_cannot_hand_over_is_coverage(
                     network(x)
             probe.step()
     gaps = open_run(tmp_path / "graph").manifests[0]["coverage"]["graph_mode"]
-    assert gaps == {"reference": {"root": "a tensor whose shape is dynamic"}}
+    assert gaps == {"reference": {"root": [{"code": "coverage.dynamic_shape"}]}}
     assert sum("dynamic" in text for text in warnings_of()) == 1
     result = compare_runs(tmp_path / "graph", tmp_path / "eager", output_path=tmp_path / "out")
     assert bool(result)
@@ -621,8 +622,8 @@ class Half(nn.Cell):
 @pytest.mark.parametrize(
     ("kind", "cells", "reason"),
     [
-        (Recomputed, {"block.norm", "block.a", "block.b"}, "a part of another cell"),
-        (Half, {"first", "second"}, "to_float"),
+        (Recomputed, {"block.norm", "block.a", "block.b"}, "coverage.gradients_recomputed"),
+        (Half, {"first", "second"}, "coverage.gradients_casts_inputs"),
     ],
 )
 def test_where_a_probe_of_gradients_does_harm_there_is_none(
@@ -640,13 +641,55 @@ def test_where_a_probe_of_gradients_does_harm_there_is_none(
     trained({}, "pynative", ms.PYNATIVE_MODE)
     run = open_run(tmp_path / "graph")
     left_out = run.coverage()["graph_mode"]["actor"]
-    assert {name for name, why in left_out.items() if reason in why} == cells
+    assert {name for name, why in left_out.items() if Message(reason) in why} == cells
     backward = {entry.cell for entry in run.entries() if entry.direction == "backward"}
     assert backward
     assert not backward & cells
     runs = tmp_path / "pynative", tmp_path / "graph"
     result = compare_runs(*runs, tolerance=Tolerance(1e-2, 1e-2))
     assert {f.record for f in result.findings if not f.status.agrees} == set()
+
+
+class DynamicAndParameter(nn.Cell):
+    """Hands a cell a tensor of dynamic shape, and a Parameter in another argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(np.full((4,), 1.5, np.float32)), name="weight")
+        self.product, self.scale = Product(), Scale()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.scale(self.product(x, self.weight))
+
+
+class Product(nn.Cell):
+    """The product of what it is given."""
+
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x * weight
+
+
+def test_every_reason_of_a_cell_is_kept_and_decides(tmp_path: Path) -> None:
+    """A Parameter is passed by a cell of dynamic shape: both are said; its gradients are none."""
+
+    def trained(settings: dict[str, Any] | None, name: str, mode: int) -> list[bytes]:
+        network = DynamicAndParameter()
+        network.set_inputs(Tensor(shape=[None, 4], dtype=ms.float32))
+        return train(network, squares, tensor(3, 4), settings, tmp_path / name, mode)
+
+    assert trained({}, "graph", ms.GRAPH_MODE) == trained(None, "plain", ms.GRAPH_MODE)
+    trained({}, "pynative", ms.PYNATIVE_MODE)
+    run = open_run(tmp_path / "graph")
+    reasons = {"coverage.dynamic_shape", "coverage.gradients_passes_parameter"}
+    noted = run.manifests[0]["coverage"]["graph_mode"]["actor"]["product"]
+    assert {reason["code"] for reason in noted} == reasons
+    assert {why.code for why in run.coverage()["graph_mode"]["actor"]["product"]} == reasons
+    assert not [e for e in run.entries() if e.cell == "product" and e.direction == "backward"]
+    result = compare_runs(tmp_path / "graph", tmp_path / "pynative", lang="zh")
+    assert {f.record for f in result.findings if not f.status.agrees} == set()
+    said = " ".join(gap.reason for gap in result.verdict.coverage)
+    assert "动态 shape 的张量" in said
+    assert "Parameter 作为输入" in said
 
 
 def squares(network: nn.Cell) -> Callable[[Tensor], Tensor]:
@@ -916,7 +959,7 @@ def test_what_python_differentiates_through_a_jitted_cell_stays_as_it_is(
     assert any(name.startswith("Cell.root.RunsAgain.backward.") for name in names)
     gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
     assert set(gaps) == {"scale", "norm"}
-    assert all(why.startswith("its gradients: Python differentiates") for why in gaps.values())
+    assert all(why == [{"code": "coverage.gradients_in_python"}] for why in gaps.values())
     assert not run.manifests[0]["lost"]
 
 
@@ -1053,7 +1096,7 @@ def test_vectorised_calls_run_without_probes(
     run = recorded(probe)
     assert [entry.name for entry in run.entries()] == ["Cell.root.Scale.forward.0"]
     gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
-    assert gaps["root"] == "calls under vmap, jacrev or jacfwd"
+    assert gaps["root"] == [{"code": "coverage.vectorised"}]
 
 
 def test_a_wrapped_cell_looks_like_itself(layer_probe: Callable[..., Probe]) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe.common.message import as_messages, message
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome
+from mindrlhf_msprobe.storage.reading.reader import open_run
 
 SCOPE = ["Cell.layers.0.Block.forward.0", "Cell.layers.1.mlp.Dense.forward.0"]
 
@@ -201,6 +203,80 @@ def test_what_a_graph_could_not_hand_over_is_coverage(tmp_path, gaps, reason, sw
         assert result.verdict.status is Outcome.IDENTICAL
         (gap,) = result.verdict.coverage
         assert reason in gap.reason
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        "its gradients, and the dtype its inputs had before: to_float casts them",
+        [{"code": "coverage.dynamic_shape"}, {"code": "coverage.gradients_casts_inputs"}],
+        None,
+    ],
+)
+def test_inputs_that_were_cast_before_they_were_recorded_are_coverage(tmp_path, noted):
+    """By the code in run.json, whichever of several it is; by the text of an older version, too."""
+    for name, dtype in (("graph", np.float16), ("eager", np.float32)):
+        recording = Recording(tmp_path / name)
+        with recording.phase("actor_update"):
+            recording.call("x", "Net", lambda x: np.float32(x).sum(), np.ones(3, dtype))
+        recording.end_step()
+        recording.close()
+    path = tmp_path / "graph" / "run.json"
+    content = json.loads(path.read_text())
+    if noted is not None:
+        content["coverage"] = {"graph_mode": {"actor": {"x": noted}}}
+    path.write_text(json.dumps(content))
+    result = compare_runs(tmp_path / "eager", tmp_path / "graph", lang="zh")
+    assert bool(result) == (noted is not None)
+    if noted is not None:
+        (gap,) = result.verdict.coverage
+        assert gap.reason.startswith("图模式下未采集：")
+        assert gap.reason.endswith("to_float 会转换输入")
+        assert ("动态 shape" in gap.reason) == (not isinstance(noted, str))
+        said = gap.to_json()
+        assert said["code"] == "coverage.graph_mode"
+        assert said["params"]["why"][-1] == {"code": "coverage.gradients_casts_inputs"}
+
+
+def test_each_reason_of_a_cell_is_noted_once(tmp_path):
+    """Over several openings of a phase, and beside what an older version noted."""
+    recording = Recording(tmp_path / "run")
+    dynamic, passed = message("coverage.dynamic_shape"), message("coverage.dtype", dtype="Int4")
+    note = recording.writer.note_graph_gaps
+    assert note("actor", {"x": "an older text"})
+    assert note("actor", {"x": [dynamic, passed, dynamic]}) == {"x": (dynamic, passed)}
+    assert note("actor", {"x": [passed, dynamic], "y": dynamic}) == {"y": (dynamic,)}
+    recording.end_step()
+    recording.close()
+    content = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert content["coverage"]["graph_mode"]["actor"] == {
+        "x": ["an older text", dynamic.as_json(), passed.as_json()],
+        "y": [dynamic.as_json()],
+    }
+    cells = open_run(tmp_path / "run").coverage()["graph_mode"]["actor"]
+    assert cells == {"x": (*as_messages("an older text"), dynamic, passed), "y": (dynamic,)}
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        {"code": "text", "graph_mode": 7},
+        {"graph_mode": {"actor": {"x": {"code": 7}, "y": [[]]}, "critic": "all"}},
+        {"graph_mode": "off", "phases": ["actor_update"], "key_data": {"code": "in a sandbox"}},
+        {"key_data": {"loss": {"code": "coverage.left_out", "params": {"what": [{}], "x": 1}}}},
+    ],
+)
+def test_coverage_of_any_shape_reads(tmp_path, noted):
+    """It comes from a file; a key may be called `code`."""
+    record_training(tmp_path / "run", steps=1)
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    for name in ("run", "other"):
+        path = tmp_path / name / "run.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "coverage": noted}))
+    assert compare_runs(tmp_path / "run", tmp_path / "other")
+    key_data = open_run(tmp_path / "run").coverage().get("key_data", {})
+    if "code" in key_data:
+        assert key_data == {"code": as_messages("in a sandbox")}
 
 
 def test_a_phase_that_a_run_says_it_left_out_is_coverage(tmp_path):

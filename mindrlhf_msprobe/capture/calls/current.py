@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
@@ -22,7 +23,7 @@ class Recording(Protocol):
     def config(self) -> ProbeConfig:
         """What it records."""
 
-    def leave_out_data(self, name: str, why: str) -> None:
+    def leave_out_data(self, name: str, why: str | Message) -> None:
         """Note key data that cannot be recorded."""
 
     def save_data(self, name: Any = None, data: Any = ..., /, **named: Any) -> None:

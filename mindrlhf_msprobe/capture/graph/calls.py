@@ -17,6 +17,7 @@ from mindrlhf_msprobe.capture.graph.probes import SITES, Site
 from mindrlhf_msprobe.capture.graph.tokens import TokenCount, WatchedRun, wait
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name
@@ -285,7 +286,7 @@ class GraphCalls:
         found = self._calls.get(call)
         if found is None and call <= self._forgotten:
             self.fault("a gradient", LookupError(f"it came more than {_MOST_CALLS} calls late"))
-        if found is None or not found.traced or "Parameter" in SITES.gaps.get(found.cell, ""):
+        if found is None or not found.traced or SITES.passes_parameter(found.cell):
             return
         part = _BACKWARD_PARTS[site.part]
         with self._lock:
@@ -417,7 +418,7 @@ class GraphCalls:
             missing = Leaf("mindspore.Tensor", error="the graph did not hand it over")
             return call.tensors.get((part, path)) or missing.to_json()
         if isinstance(tree, UnknownOutline):
-            return Leaf(tree.type, error=f"not recorded in graph mode: {tree.reason}").to_json()
+            return Leaf(tree.type, error=why_not_in_graph(tree.reason)).to_json()
         filled = functools.partial(self._filled, call, part)
         if isinstance(tree, dict):
             return {str(key): filled(item, (*path, key)) for key, item in tree.items()}

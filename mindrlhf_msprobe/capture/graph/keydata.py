@@ -27,6 +27,7 @@ from mindrlhf_msprobe.capture.graph.probes import (
     number_in,
 )
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, to_host
+from mindrlhf_msprobe.common.message import message
 
 #: The number that stands for a cell's where a probe belongs to none.
 NO_CELL = -1
@@ -55,7 +56,7 @@ class _Saving(Question):
             CURRENT.compiled_without.add(key)
             return "never"
         if is_vectorised():
-            probe.leave_out_data(key, f"{self.call}() stands under vmap, jacrev or jacfwd")
+            probe.leave_out_data(key, message("coverage.saved_vectorised", call=self.call))
             return "never"
         CURRENT.wait = VALUES.wait
         return "later"
@@ -211,7 +212,7 @@ def _filled(tree: Any, path: Path, tensors: dict[Path, HostTensor]) -> Any:
         return [_filled(item, (*path, i), tensors) for i, item in enumerate(tree)]
     if isinstance(tree, TensorOutline) and path not in tensors:
         return UnknownOutline(
-            "mindspore.Tensor", f"the graph did not hand over its {tree.dtype} elements"
+            "mindspore.Tensor", message("coverage.kept_by_graph", dtype=tree.dtype)
         )
     return tensors.get(path, tree)
 

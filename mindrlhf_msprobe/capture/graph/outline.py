@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindrlhf_msprobe.capture.tensors.tree import MAX_DEPTH
+from mindrlhf_msprobe.common.message import Message, message
 
 #: The keys and indices that lead from an argument list or an output to one value in it.
 Path = tuple[Any, ...]
@@ -36,7 +37,7 @@ class UnknownOutline:
     """A value that is not known before the graph runs, and why it cannot be handed over then."""
 
     type: str
-    reason: str
+    reason: Message
 
 
 def outline(shape: Any, dtype: Any, value: Any, depth: int = 0) -> Any:
@@ -57,14 +58,14 @@ def outline(shape: Any, dtype: Any, value: Any, depth: int = 0) -> Any:
     element_type = getattr(dtype, "element_type", None)
     if callable(element_type) and isinstance(shape, (tuple, list)) and "ensor" in str(dtype):
         if type(dtype).__name__ not in ("TensorType", "RefType"):
-            return UnknownOutline("object", "an object that is made while the graph runs")
+            return UnknownOutline("object", message("coverage.object_of_graph"))
         if any(not isinstance(size, int) or size < 0 for size in shape):
-            return UnknownOutline("mindspore.Tensor", "a tensor whose shape is dynamic")
+            return UnknownOutline("mindspore.Tensor", message("coverage.dynamic_shape"))
         is_parameter = type(dtype).__name__ == "RefType"
         return TensorOutline(str(element_type()), tuple(shape), is_parameter)
     if dtype is None or value is not None:
         return value
-    return UnknownOutline(str(dtype), f"a value of type {dtype} that only the running graph knows")
+    return UnknownOutline(str(dtype), message("coverage.value_of_graph", type=str(dtype)))
 
 
 def _items(shape: Any, dtype: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]:

@@ -29,7 +29,9 @@ from mindrlhf_msprobe.capture.graph.outline import (
     outline,
     unknown_in,
 )
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest.coverage import PASSES_PARAMETER
 from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ class Sites:
 
     Attributes:
         receiver: the open phase, or None.
-        gaps: cell number → why something of the cell cannot be recorded.
+        gaps: cell number → every reason why something of the cell cannot be recorded, once.
         differentiated_outside: whether Python differentiates, in PyNative mode, what is compiled at
             this moment. MindSpore computes wrong gradients of the parameters of a cell that runs
             twice in it, where a cell with a bprop of its own, as a probe of gradients is, lies
@@ -115,7 +117,7 @@ class Sites:
 
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
-        self.gaps: dict[int, str] = {}
+        self.gaps: dict[int, dict[Message, None]] = {}
         self.differentiated_outside = False
         self.without_gradients: set[int] = set()
         self.compiled: set[int] = set()
@@ -129,6 +131,20 @@ class Sites:
         self._members: dict[int, list[Site]] = {}
         self._asked: list[set[int]] = []
         self._lock = threading.Lock()
+
+    def note_gap(self, cell: int, why: Message) -> None:
+        """Note why something of a cell cannot be recorded; each reason is kept."""
+        with self._lock:
+            self.gaps.setdefault(cell, {})[why] = None
+
+    def passes_parameter(self, cell: int) -> bool:
+        """Tell whether a cell takes or returns a Parameter: what came as its gradients is not."""
+        return PASSES_PARAMETER in (why.code for why in self.gaps_of(cell))
+
+    def gaps_of(self, cell: int) -> tuple[Message, ...]:
+        """Return why something of a cell cannot be recorded, in the order in which it showed."""
+        with self._lock:
+            return tuple(self.gaps.get(cell, ()))
 
     @contextmanager
     def asked_for(self) -> Iterator[set[int]]:
@@ -220,7 +236,7 @@ class _Compiling(Question):
             return False
         vectorised = is_vectorised()
         if vectorised:
-            SITES.gaps.setdefault(cell, "calls under vmap, jacrev or jacfwd")
+            SITES.note_gap(cell, message("coverage.vectorised"))
         return not vectorised
 
     def __call__(self, cell: int) -> bool:
@@ -254,7 +270,7 @@ class _Kind(Question):
 
     def answer(self, cell: int, value: Any) -> str:
         if isinstance(value, TensorOutline) and value.dtype not in _HANDED_OVER:
-            SITES.gaps.setdefault(cell, f"a tensor of dtype {value.dtype}")
+            SITES.note_gap(cell, message("coverage.dtype", dtype=value.dtype))
             return "leave"
         if isinstance(value, TensorOutline):
             if value.is_parameter:
@@ -266,7 +282,7 @@ class _Kind(Question):
                 return "tensor"
             return "differentiable"
         for unknown in unknown_in(value):
-            SITES.gaps.setdefault(cell, unknown.reason)
+            SITES.note_gap(cell, unknown.reason)
         kinds: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
         return kinds.get(type(value), "leave")
 
@@ -286,8 +302,7 @@ class _HoldsParameter(Question):
         """Tell whether it does."""
         holds = holds_parameter(value)
         if holds:
-            reason = "gradients where it takes or returns a Parameter of the network"
-            SITES.gaps.setdefault(cell, reason)
+            SITES.note_gap(cell, Message(PASSES_PARAMETER))
         return holds
 
     def __call__(self, cell: int, value: Any) -> bool:

@@ -46,9 +46,10 @@ from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
 from mindrlhf_msprobe.capture.graph.files.switch import reduces
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.storage.manifest.manifest import CASTS
+from mindrlhf_msprobe.storage.manifest.coverage import CASTS_INPUTS
 from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 
@@ -308,18 +309,19 @@ class GraphProbes:
         note_optimizer(optimizer)
 
 
-def why_no_gradients(cell: nn.Cell) -> str:
-    """Return why the gradients of a cell are not recorded in graphs; empty if they are."""
+def why_no_gradients(cell: nn.Cell) -> tuple[Message, ...]:
+    """Return every reason why the gradients of a cell are not recorded in graphs, if any."""
+    reasons = []
     if cell.has_bprop:
-        return "its gradients: it has a bprop of its own"
+        reasons.append("coverage.gradients_own_bprop")
     if is_inside_recomputed(cell):
         # MindSpore orders what it recomputes behind the gradients that arrive, and a probe of
         # those behind the forward pass: "Graph cycle exists".
-        return "its gradients: it is recomputed as a part of another cell"
+        reasons.append("coverage.gradients_recomputed")
     if _casts(cell):
         # MindSpore folds the casts of cells that follow each other, unless a probe lies between.
-        return f"its gradients, and the dtype its inputs had before: {CASTS}"
-    return ""
+        reasons.append(CASTS_INPUTS)
+    return tuple(map(Message, reasons))
 
 
 def _casts(cell: nn.Cell) -> bool:

@@ -12,6 +12,7 @@ from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tensors.torch_tensors import elements_of, is_torch_tensor
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
 
@@ -67,7 +68,7 @@ def describe_key_data(
 
     def tensor(value: Any, path: str) -> Any:
         if isinstance(value, UnknownOutline):
-            described.unsaved[path] = f"not recorded in graph mode: {value.reason}"
+            described.unsaved[path] = why_not_in_graph(value.reason)
             return Leaf(value.type, error=described.unsaved[path])
         try:
             host = to_host(value) if is_tensor(value) else _of_torch_or_number(value)

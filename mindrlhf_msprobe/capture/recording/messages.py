@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 import traceback
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.capture.settings.configurations import as_text
+from mindrlhf_msprobe.capture.words import in_english
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
@@ -149,9 +151,13 @@ class Messages:
         more = f"; and {left} more" if left else ""
         logger.warning("configurations: %s%s", "; ".join(told), more)
 
-    def gaps(self, role: str, gaps: Mapping[str, str]) -> None:
+    def left_out(self, what: str, why: Iterable[Message]) -> None:
+        """Say that something which is switched on is not recorded."""
+        logger.warning("%s are not recorded: %s", what, in_english(*why))
+
+    def gaps(self, role: str, gaps: Mapping[str, Iterable[Message]]) -> None:
         """Say which cells of a network could not be recorded whole, being compiled."""
-        cells = "; ".join(f"{cell}: {reason}" for cell, reason in gaps.items())
+        cells = "; ".join(f"{cell}: {in_english(*reasons)}" for cell, reasons in gaps.items())
         logger.warning(
             "the %s network is compiled, and of these cells something cannot be recorded (see "
             "coverage.graph_mode in run.json): %s",

@@ -6,6 +6,7 @@ Several are open together where one call runs the networks of all of them.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
@@ -31,6 +32,7 @@ from mindrlhf_msprobe.capture.networks.cells import in_a_tuple, named_cells, par
 from mindrlhf_msprobe.capture.networks.constructs import is_jitted
 from mindrlhf_msprobe.capture.phase_opening import Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
@@ -138,38 +140,37 @@ class PhaseCapture:
             else:
                 self._entries.flush()
 
-    def gaps(self) -> dict[str, str]:
-        """Return what could not be recorded: cell name → why."""
-        found = {}
+    def gaps(self) -> dict[str, tuple[Message, ...]]:
+        """Return what could not be recorded: cell name → every reason why."""
+        found: dict[str, list[Message]] = defaultdict(list)
         cells = [cell for _, cell in self._names.values()]
         elsewhere = parameters_held_twice(cells) if self._with_parameters else {}
         for number, (name, cell) in self._names.items():
-            if number in SITES.gaps:
-                found[name] = SITES.gaps[number]
-            elif number not in SITES.compiled:
+            found[name] += SITES.gaps_of(number)
+            if number not in SITES.compiled:
                 continue
-            elif number in self._graph.reduced and self._probes.config.task == "tensor":
-                found[name] = "its elements: the graph was compiled for statistics alone"
-            elif self._backward and number in SITES.without_gradients:
-                found[name] = "its gradients: Python differentiates the jitted code around it"
-            elif self._backward and (why := why_no_gradients(cell)):
-                found[name] = why
-            elif is_optimizer(cell):
-                found[name] = "the optimizer's own call; the gradients that enter it are recorded"
-            elif id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
-                found[name] = "its parameters: it holds them in a tuple"
-        found |= self._compiled_early()
-        found |= self._replaced()
+            if number in self._graph.reduced and self._probes.config.task == "tensor":
+                found[name].append(message("coverage.elements_reduced"))
+            if self._backward and number in SITES.without_gradients:
+                found[name].append(message("coverage.gradients_in_python"))
+            if self._backward:
+                found[name] += why_no_gradients(cell)
+            if is_optimizer(cell):
+                found[name].append(message("coverage.optimizer_itself"))
+            if id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
+                found[name].append(message("coverage.parameters_in_tuple"))
+        for name, around in self._compiled_early().items():
+            found[name].append(message("coverage.compiled_before_watch", cell=around))
+        for name in self._replaced():
+            found[name].append(message("coverage.replaced"))
         if self._graph.cells_seen:
             for name, cell in named_cells(self._root).items():
                 if is_inner_recurrent(cell):
-                    found[name] = (
-                        "a cell inside MindSpore's recurrent cells, which takes Parameters"
-                    )
+                    found[name].append(message("coverage.inside_recurrent"))
         watched = self._probes.has_optimizer(self._role)
         if self._graph.has_gradients and not watched and self._eager is None:
-            found[PARAMETERS_GRAD] = "the optimizer was not given to watch(optimizers=…)"
-        return found
+            found[PARAMETERS_GRAD].append(message("coverage.optimizer_not_watched"))
+        return {name: tuple(dict.fromkeys(reasons)) for name, reasons in found.items() if reasons}
 
     def _after_compiling(self) -> None:
         try:
@@ -202,7 +203,7 @@ class PhaseCapture:
         )
 
     def _compiled_early(self) -> dict[str, str]:
-        """Return the cells inside jitted ones that ran and handed nothing over."""
+        """Return the cells inside jitted ones that ran and handed nothing over: name → the one."""
         calls = self._counters.calls
         cells = {n: c for n, c in named_cells(self._root).items() if self._is_recorded(n)}
         slots = [CellSlot(name, type(cell).__name__, True) for name, cell in cells.items()]
@@ -214,22 +215,17 @@ class PhaseCapture:
                 inside = {id(c) for c in named_cells(cell).values() if c is not cell}
                 below = {n for n, c in cells.items() if id(c) in inside}
                 if not below & ran:
-                    silent |= dict.fromkeys(below, f"{name} was compiled before watch()")
+                    silent |= dict.fromkeys(below, name)
         return silent
 
-    def _replaced(self) -> dict[str, str]:
+    def _replaced(self) -> list[str]:
         """Return the cells that were put in the place of compiled ones, which still ran.
 
         Also where the new one is compiled by now, into other graphs.
         """
         unnamed = [number for number in self._graph.ran if number not in self._names]
         ran = {self._slots[number].name for number in unnamed}
-        return {
-            name: "it was replaced after it was compiled, and graphs that were compiled before run "
-            "the old cell; the one in its place is recorded in graphs that are compiled with it"
-            for name in named_cells(self._root)
-            if name in ran
-        }
+        return [name for name in named_cells(self._root) if name in ran]
 
 
 class JointCapture:

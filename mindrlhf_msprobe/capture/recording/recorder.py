@@ -33,6 +33,8 @@ from mindrlhf_msprobe.capture.settings.environment import (
 )
 from mindrlhf_msprobe.capture.settings.random_states import RandomStates
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, Summaries
+from mindrlhf_msprobe.capture.words import in_english
+from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
@@ -41,6 +43,7 @@ from mindrlhf_msprobe.storage.directory.hold import HoldLostError
 from mindrlhf_msprobe.storage.directory.own_places import PlaceLostError
 from mindrlhf_msprobe.storage.layout import manifest_name
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA, PHASES
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -319,21 +322,21 @@ class Recorder:
         except Exception as error:
             self.fault(f"the cells of {phase.role} where they are compiled", error)
 
-    def leave_out(self, phase: Phase, why: str, *, quiet: bool = False) -> None:
+    def leave_out(self, phase: Phase, why: str | Message, *, quiet: bool = False) -> None:
         """Write down, and say once, that a phase which is switched on is not recorded."""
         if self._config.records_phase(phase):
-            self._leave_out("phases", phase.name, why, quiet, f"the layers of {phase.name}")
+            self._leave_out(PHASES, phase.name, why, quiet, f"the layers of {phase.name}")
 
-    def leave_out_data(self, key: str, why: str, *, quiet: bool = False) -> None:
+    def leave_out_data(self, key: str, why: str | Message, *, quiet: bool = False) -> None:
         """Write down, and say once, that a key's data are not recorded."""
         if self._config.key_data_dump:
-            self._leave_out("key_data", key, why, quiet, key)
+            self._leave_out(KEY_DATA, key, why, quiet, key)
 
-    def _leave_out(self, kind: str, name: str, why: str, quiet: bool, what: str) -> None:
+    def _leave_out(self, kind: str, name: str, why: str | Message, quiet: bool, what: str) -> None:
         with self._lock:
             news = self._writer.note_left_out(kind, name, why)
         if news and not quiet:
-            logger.warning("%s are not recorded: %s", what, why)
+            self._messages.left_out(what, as_messages(why))
 
     def _probes(self) -> GraphProbes:
         if self._graph_probes is None:
@@ -421,7 +424,7 @@ class Recorder:
         """Say what to try where MindSpore could not compile cells that hold probes."""
         self._messages.raised(phase, error)
 
-    def _note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> None:
+    def _note_graph_gaps(self, role: str, gaps: Mapping[str, Sequence[Message]]) -> None:
         """Write down, and say once, which cells could not be recorded whole, being compiled."""
         with self._lock:
             new = self._writer.note_graph_gaps(role, gaps)
@@ -514,10 +517,10 @@ class Recorder:
     def _note_compiled_without(self) -> None:
         """Write down, and say once, which keys are saved by graphs that hand nothing over."""
         missing = sorted(CURRENT.compiled_without - self._keys_saved)
-        why = "the graph that saves it was compiled while no probe took key data"
-        news = [key for key in missing if self._writer.note_left_out("key_data", key, why)]
+        why = message("coverage.saved_without_probe")
+        news = [key for key in missing if self._writer.note_left_out(KEY_DATA, key, why)]
         if news:
-            logger.warning("not recorded as key data: %s: %s", ", ".join(news), why)
+            logger.warning("not recorded as key data: %s: %s", ", ".join(news), in_english(why))
 
     def end_step(self, step: int) -> None:
         """Make everything recorded in a step readable; saves on their way are waited for."""

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import holds_non_finite
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.manifest.coverage import (
+    BACKWARD,
+    CASTS_INPUTS,
+    GRAPH_MODE,
+    KEY_DATA,
+    PHASES,
+    reasons_of,
+)
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 _BACKWARD = ("backward", PARAMETERS_GRAD)
@@ -14,50 +23,55 @@ _BACKWARD = ("backward", PARAMETERS_GRAD)
 
 def why_no_key_data(
     config: ProbeConfig | None, coverage: Mapping[str, Any], key: str, step: int, rank: int
-) -> str | None:
+) -> Message | None:
     """Return why a run holds no data of a key in a step of a rank, or None if it should.
 
     Args:
         coverage: what the run says it could not record.
     """
-    left_out = coverage.get("key_data")
-    if isinstance(left_out, Mapping) and key in left_out:
-        return f"{key} not recorded: {left_out[key]}"
+    if reasons := reasons_of(coverage, KEY_DATA, key):
+        return message("coverage.left_out", what=key, why=reasons)
     if config is None:
         return None
     if not config.key_data_dump:
-        return "key data not recorded (key_data_dump: false)"
+        return message("coverage.key_data_off")
     return _why_not_step(config, step) or _why_not_rank(config, rank)
 
 
 def without_recorded(coverage: Mapping[str, Any], entries: Sequence[Entry]) -> Mapping[str, Any]:
     """Return what a run says it could not record, without what it recorded all the same."""
     if any(entry.direction in _BACKWARD for entry in entries):
-        return {what: why for what, why in coverage.items() if what != "backward"}
+        return {what: why for what, why in coverage.items() if what != BACKWARD}
     return coverage
 
 
 def why_not_compiled(
     config: ProbeConfig | None, coverage: Mapping[str, Any], entry: Entry
-) -> str | None:
+) -> Message | None:
     """Return why something of an entry's cell could not be recorded, the cell being compiled.
 
     Args:
         coverage: what the run says it could not record in its mode.
     """
-    roles = coverage.get("graph_mode")
+    roles = coverage.get(GRAPH_MODE)
     if not isinstance(roles, Mapping):
         return None
     phase = config.phase_table().get(entry.phase) if config is not None else None
     wanted = [entry.cell]
     if entry.direction == PARAMETERS_GRAD:
         wanted.append(PARAMETERS_GRAD)
-    for role, cells in roles.items():
-        if isinstance(cells, Mapping) and (phase is None or phase.role == role):
+    for role in roles:
+        if phase is None or phase.role == role:
             for name in wanted:
-                if name in cells:
-                    return f"not recorded in graph mode: {cells[name]}"
+                if reasons := reasons_of(roles, role, name):
+                    return message("coverage.graph_mode", why=reasons)
     return None
+
+
+def casts_inputs(gap: Message | None) -> bool:
+    """Tell whether a cell's inputs are recorded in the dtype to which they were cast."""
+    reasons = gap.params.get("why", ()) if gap is not None else ()
+    return any(isinstance(why, Message) and why.code == CASTS_INPUTS for why in reasons)
 
 
 def why_no_entry(
@@ -65,7 +79,7 @@ def why_no_entry(
     coverage: Mapping[str, Any],
     entry: Entry,
     other: ProbeConfig | None = None,
-) -> str | None:
+) -> Message | None:
     """Return why a run does not hold `entry`, or None if it should.
 
     Args:
@@ -74,52 +88,49 @@ def why_no_entry(
     """
     if (compiled := why_not_compiled(config, coverage, entry)) is not None:
         return compiled
-    phases = coverage.get("phases")
-    if isinstance(phases, Mapping) and entry.phase in phases:
-        return f"{entry.phase} not recorded: {phases[entry.phase]}"
-    if entry.direction in _BACKWARD and "backward" in coverage:
-        return f"backward {coverage['backward']}"
+    if reasons := reasons_of(coverage, PHASES, entry.phase):
+        return message("coverage.left_out", what=entry.phase, why=reasons)
+    if entry.direction in _BACKWARD and (reasons := reasons_of(coverage, BACKWARD)):
+        return message("coverage.backward", why=reasons)
     if config is None:
         return None
     phase = config.phase_table().get(entry.phase)
     if phase is None:
         return None
     if not config.records_phase(phase):
-        return f"{phase.name} not recorded ({phase.switch}: false)"
+        return message("coverage.phase_off", phase=phase.name, switch=phase.switch)
     if (before := _why_not_step(config, entry.step)) is not None:
         return before
     if config.steps and entry.step not in config.steps:
-        return f"step {entry.step} is none of those recorded (steps: {list(config.steps)})"
+        return message("coverage.step_not_chosen", step=entry.step, steps=list(config.steps))
     if not config.records_step(entry.step):
-        return (
-            f"step {entry.step} lies outside step_start {config.step_start} … step_end "
-            f"{config.step_end}"
-        )
+        limits = {"first": config.step_start, "last": config.step_end}
+        return message("coverage.step_outside", step=entry.step, **limits)
     if phase.counts_tokens and entry.token is not None and not config.records_token(entry.token):
-        return (
-            f"token {entry.token} lies outside token_range_start {config.token_range_start} … "
-            f"token_range_end {config.token_range_end}"
-        )
+        limits = {"first": config.token_range_start, "last": config.token_range_end}
+        return message("coverage.token_outside", token=entry.token, **limits)
     if not config.records_cell(entry.cell):
-        return "cells left out by include/exclude"
+        return message("coverage.cells_left_out")
     if not _records_entry(config, entry):
-        return f"entries left out by entries: {list(config.entries)}"
+        return message("coverage.entries_left_out", entries=list(config.entries))
     if config.scope and (other is None or other.scope != config.scope):
-        return f"entries may lie outside scope {config.scope[0]} … {config.scope[1]}"
+        first, last = config.scope[0], config.scope[1]
+        return message("coverage.outside_scope", first=first, last=last)
     direction = "forward" if entry.direction == "forward" else "backward"
     if direction not in config.directions:
-        return f"{direction} not recorded (directions: {list(config.directions)})"
+        chosen = list(config.directions)
+        return message("coverage.direction_off", direction=direction, directions=chosen)
     return _why_not_rank(config, entry.rank)
 
 
-def why_not_by_msprobe(entry: Entry | None, record: Record) -> str | None:
+def why_not_by_msprobe(entry: Entry | None, record: Record) -> Message | None:
     """Return why msprobe records no such value of an entry, or None if it should."""
     if entry is not None and entry.direction == "backward" and record.leaf.type == "NoneType":
-        return "msprobe records no gradient that is None"
+        return message("coverage.msprobe_no_gradient")
     return None
 
 
-def why_never_by_msprobe(key: str, keys: Collection[str]) -> str | None:
+def why_never_by_msprobe(key: str, keys: Collection[str]) -> Message | None:
     """Return why a run of msprobe's holds no data of a key, or None if it should.
 
     It saves what a trainer hands it by name; this package takes more from the trainer itself.
@@ -127,10 +138,10 @@ def why_never_by_msprobe(key: str, keys: Collection[str]) -> str | None:
     Args:
         keys: what that run holds, in any step.
     """
-    return None if key in keys else "key data that msprobe saved in no step of the other run"
+    return None if key in keys else message("coverage.msprobe_never_saved")
 
 
-def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> str | None:
+def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> Message | None:
     """Return why two records hold no gradients to compare, or None if they do.
 
     Beside NaN or infinity a gradient that is the difference of two cannot be known, and is None.
@@ -142,10 +153,10 @@ def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> str 
     if len(nones) == 1:  # a run of before it was said which ones cannot be known
         found = (record.leaf for entry in sides if entry is not None for record in entry.records)
         unknown = unknown or any(map(holds_non_finite, found))
-    return "gradients that cannot be known beside NaN or infinity" if unknown else None
+    return message("coverage.gradients_beside_nan") if unknown else None
 
 
-def why_no_part(config: ProbeConfig | None, io: str) -> str | None:
+def why_no_part(config: ProbeConfig | None, io: str) -> Message | None:
     """Return why a run's entries hold nothing of a part, or None if they should.
 
     Args:
@@ -154,10 +165,10 @@ def why_no_part(config: ProbeConfig | None, io: str) -> str | None:
     if config is None:
         return None
     if io == "parameters" and not config.parameters:
-        return "parameters not recorded (parameters: false)"
+        return message("coverage.parameters_off")
     part = {"input": "input", "output": "output", "parameters": "output"}.get(io)
     if part is not None and part not in config.parts:
-        return f"{io} not recorded (parts: {list(config.parts)})"
+        return message("coverage.part_off", part=io, parts=list(config.parts))
     return None
 
 
@@ -173,13 +184,13 @@ def _records_entry(config: ProbeConfig, entry: Entry) -> bool:
     return config.records_entry(entry.name)
 
 
-def _why_not_step(config: ProbeConfig, step: int) -> str | None:
+def _why_not_step(config: ProbeConfig, step: int) -> Message | None:
     if step >= config.initial_step:
         return None
-    return f"the run began at step {config.initial_step} (initial_step)"
+    return message("coverage.before_start", step=config.initial_step)
 
 
-def _why_not_rank(config: ProbeConfig, rank: int) -> str | None:
+def _why_not_rank(config: ProbeConfig, rank: int) -> Message | None:
     if config.records_rank(rank):
         return None
-    return f"rank {rank} not recorded (ranks: {list(config.ranks)})"
+    return message("coverage.rank_off", rank=rank, ranks=list(config.ranks))

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import Pattern, PatternError, pattern
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
@@ -26,12 +27,11 @@ _KEYS = "names of keys, e.g. loss,rewards, or two that stand against each other:
 _SHOWN = 8
 _SEARCHED = 2000  # names among which the nearest ones are looked for
 
-LEFT_OUT = "records left out by --include/--exclude"
-_ONLY_ONE_HAS = "that one run alone has (--common)"
-_NO_BACKWARD = "records of backward passes, which the other phase does not have"
-_MORE_CALLS = "calls that the other phase does not make"
-_TEXTS = "key data that one run saved as texts and the other as token ids"
-_OTHER_CELLS = "cells that do not run in the other phase"
+_LEFT_OUT = message("coverage.records_left_out")
+_NO_BACKWARD = message("coverage.phase_without_backward")
+_MORE_CALLS = message("coverage.phase_with_fewer_calls")
+_TEXTS = message("coverage.texts_beside_tokens")
+_OTHER_CELLS = message("coverage.phase_without_cells")
 
 
 @dataclass(frozen=True)
@@ -288,10 +288,10 @@ class PlaceFilter:
         self._chosen, self._data, self._unlike = chosen, data, unlike_phases
         self._rules, self._batches = rules, batches
 
-    def why(self, pair: Pair) -> str | None:
+    def why(self, pair: Pair) -> Message | None:
         """Return why a pair is not compared, None if it is."""
         if self._chosen.leaves_out(pair):
-            return LEFT_OUT
+            return _LEFT_OUT
         if pair.event.kind == DATA and pair.event.name in self._texts_beside_tokens:
             return _TEXTS
         one_sided = (pair.a is None) != (pair.b is None)
@@ -305,7 +305,7 @@ class PlaceFilter:
         if self._unlike and pair.entry is not None and (why := self._unlike_phase(pair, missing)):
             return why
         if self._chosen.common:
-            return f"of {self._what(pair, missing)} {_ONLY_ONE_HAS}"
+            return message(f"coverage.only_one_has_{self._what(pair, missing)}")
         return None
 
     @cached_property
@@ -318,7 +318,7 @@ class PlaceFilter:
                 found.add(key)
         return found
 
-    def _unlike_phase(self, pair: Pair, missing: int) -> str | None:
+    def _unlike_phase(self, pair: Pair, missing: int) -> Message | None:
         assert pair.entry is not None
         entries = self._data[missing].entries
         if pair.entry.direction != "forward":
@@ -347,15 +347,15 @@ class PlaceFilter:
         return cells
 
     def _what(self, pair: Pair, missing: int) -> str:
-        """Return what the other run lacks: the outermost of step, phase, cell; or the key."""
+        """Return what the other run lacks, as the codes call it: the outermost, or the key."""
         side = self._data[missing]
         if not (side.entries or side.key_data):
-            return "steps and ranks"
+            return "steps"
         if pair.event.kind == DATA:
             return "keys" if pair.event.name not in {d.key for d in side.key_data} else "saves"
         if pair.event.phase not in {entry.phase for entry in side.entries}:
             return "phases"
-        return "cells, calls and values"
+        return "cells"
 
 
 def given_to(pairs: Sequence[Pair], index: int) -> list[int]:

@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.alignment import (
     Alignment,
     align,
@@ -16,6 +17,7 @@ from mindrlhf_msprobe.comparison.pairing.alignment import (
     nearest_around,
 )
 from mindrlhf_msprobe.comparison.pairing.coverage import (
+    casts_inputs,
     why_never_by_msprobe,
     why_no_entry,
     why_no_gradient,
@@ -38,7 +40,6 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.ending import Stop
-from mindrlhf_msprobe.storage.manifest.manifest import CASTS
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -117,7 +118,7 @@ class Pair:
     a: Record | None
     b: Record | None
     entry: Entry | None = None
-    gap: str | None = None
+    gap: Message | None = None
     unreadable: str | None = None
     stopped: bool = False
 
@@ -276,7 +277,7 @@ class Planner:
                 both = (p for p in pairs if p.a is not None and p.b is not None)
                 times = (self._time_of(pair, 1 - i) for pair in both)
                 reached = max((time for time in times if time is not None), default=-math.inf)
-            why = f"not reached: the run had stopped in step {stop.step}"
+            why = message("coverage.not_reached", step=stop.step)
             for index, pair in enumerate(pairs):
                 missing = pair.b is None if i else pair.a is None
                 if missing and pair.gap is None and pair.unreadable is None:
@@ -321,7 +322,7 @@ class Planner:
             if gaps[i] is not None:
                 wanted[i] = {k: r for k, r in wanted[i].items() if r.leaf.error is None}
         if None in entries and all(map(_is_no_gradient, entries)):
-            gaps[0 if entries[0] is None else 1] = "entries through which no gradient flowed"
+            gaps[0 if entries[0] is None else 1] = message("coverage.no_gradient_flowed")
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
             if None in entries and not entry.records:  # it ran in one run only, and silently
@@ -334,7 +335,7 @@ class Planner:
             gap = unreadable = None
             if a is not None and b is not None:
                 cast = a.leaf.dtype != b.leaf.dtype
-                gap = next((why for why in gaps if cast and why and CASTS in why), None)
+                gap = next((why for why in gaps if cast and casts_inputs(why)), None)
                 gap = gap or why_no_gradient(entries, a, b)
             else:
                 gap = gaps[missing]
@@ -346,11 +347,11 @@ class Planner:
                     gap = why_not_by_msprobe(entry, found)
             yield Pair(event, a, b, entry, gap, unreadable)
 
-    def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> str | None:
+    def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> Message | None:
         if place in self._outside:
-            return "cells outside the network that both runs have"
+            return message("coverage.outside_network")
         if entry.cell == ROOT and self._rootless[i]:
-            return "msprobe records no outermost cell"
+            return message("coverage.msprobe_no_root")
         config, other = self._configs[i], self._configs[1 - i]
         return why_no_entry(config, self._coverage[i], self._own[i].of(entry), other)
 
@@ -397,7 +398,7 @@ class Planner:
                 unreadable = problems.get(event.name, problems.get(None))
             yield Pair(event, a, b, None, gap, unreadable)
 
-    def _why_no_key_data(self, i: int, name: str) -> str | None:
+    def _why_no_key_data(self, i: int, name: str) -> Message | None:
         key, keys = self._own[i].keys.get(name, name), self._keys_of_runs[i]
         if keys is not None and not self._foreign[1 - i]:
             return why_never_by_msprobe(key, keys)

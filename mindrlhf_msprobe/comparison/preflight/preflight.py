@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.preflight.generation import (
     compare_generation,
     compare_random_states,
@@ -38,6 +39,7 @@ from mindrlhf_msprobe.comparison.preflight.weights import compare_weights
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA, read_coverage
 from mindrlhf_msprobe.storage.manifest.manifest import (
     AT_FIRST_PHASE,
     GENERATION,
@@ -270,10 +272,13 @@ def _note_attempts(name: str, manifest: Mapping[str, Any], notes: Notes) -> None
 
 def _note_left_out(a: Mapping[str, Any], b: Mapping[str, Any], notes: Notes) -> None:
     """Note the key data that neither side could record: nothing else of them meets the eye."""
-    left_out = [section_of(section_of(side, "coverage") or {}, "key_data") or {} for side in (a, b)]
+    from mindrlhf_msprobe.report.messages import texts_of
+
+    read = [read_coverage(section_of(side, "coverage") or {}) for side in (a, b)]
+    left_out = [section_of(side, KEY_DATA) or {} for side in read]
     for key, why in left_out[0].items():
         if key in left_out[1]:
-            reason = text_of(why).replace("{", "{{").replace("}", "}}")
+            reason = shortened(texts_of(why, "en")).replace("{", "{{").replace("}", "}}")
             notes.about(f"{{}}: left out of A and of B: {reason}", text_of(key))
 
 

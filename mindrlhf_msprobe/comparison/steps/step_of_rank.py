@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Messages, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.spans import (
     AT_ONCE,
     SPAN_BYTES,
@@ -38,7 +38,14 @@ from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
 from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale, count_wholesale
-from mindrlhf_msprobe.findings import CoverageGap, Finding, Metrics, PackedFindings, Status
+from mindrlhf_msprobe.findings import (
+    CoverageGap,
+    Finding,
+    Metrics,
+    PackedFindings,
+    Status,
+    gathered,
+)
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record
@@ -48,15 +55,9 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import KeyPieces
     from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import MicroBatches
 
-_AT_OPTIMIZER = (
-    "gradients of parameters, the one run's as they arose, the other's as they entered the "
-    "optimizer: after unscaling and clipping, if the training does that"
-)
-_WHOLE = (
-    "gradients of a tensor that a cell was given in several places, or returned as it was: the one "
-    "run recorded them together, the other each by itself"
-)
-_GAP_OF_NOISE = "calls and keys that also come and go among the repetitions of A"
+_AT_OPTIMIZER = message("coverage.gradients_at_optimizer")
+_WHOLE = message("coverage.gradients_in_several_places")
+_GAP_OF_NOISE = message("coverage.varies_among_repetitions")
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class Judged:
     metrics: Metrics | None
     notes: Messages
     compared_by: Messages
-    gap: str = ""
+    gap: Message | None = None
 
     @classmethod
     def of(
@@ -287,9 +288,7 @@ class JudgedPlace:
         assert finding is not None
         if judged.gap:
             self.findings[judged.index] = None
-            counts = {(gap.reason, gap.only_in): gap.records for gap in self.gaps}
-            counts[judged.gap, "both"] = counts.get((judged.gap, "both"), 0) + 1
-            self.gaps = tuple(CoverageGap(*what, n) for what, n in counts.items())
+            self.gaps = gathered((*self.gaps, CoverageGap.of(judged.gap, "both", 1)))
             return
         self.findings[judged.index] = replace(
             finding,
@@ -348,7 +347,7 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
         left_out = PlaceFilter(job.chosen, counted.data, False)
     repetitions = _Repetitions(job, step, rank) if job.noise else None
     findings: list[Finding | None] = []
-    gaps: Counter[tuple[str, str]] = Counter()
+    gaps: Counter[tuple[Message, str]] = Counter()
     works: list[PairWork] = []
     place = JudgedPlace(step, rank, findings, positions or _positions(plan.pairs), notes=plan.notes)
     if counted is not None:
@@ -375,8 +374,8 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
             finding = findings[index]
             if finding is not None and not finding.status.agrees:
                 parted = pair.event
-    gaps.update({(gap.reason, gap.only_in): gap.records for gap in place.gaps})
-    place.gaps = tuple(CoverageGap(reason, side, n) for (reason, side), n in gaps.items())
+    own = (CoverageGap.of(*what, records) for what, records in gaps.items())
+    place.gaps = gathered((*own, *place.gaps))
     heavy = sum(work.bytes for work in works) > job.span_bytes
     waiting = []
     for work in works:
@@ -531,7 +530,7 @@ def _place_of(pair: Pair, record: Record | None) -> tuple[str | None, str, str]:
 
 def _gap(
     pair: Pair, repetitions: _Repetitions | None, left_out: PlaceFilter
-) -> tuple[str, str] | None:
+) -> tuple[Message, str] | None:
     """Return why a pair is not compared, and which run has it, or None if it is."""
     side = "both" if pair.a and pair.b else "A" if pair.a else "B"
     if pair.gap is not None and not pair.stopped:
@@ -545,7 +544,7 @@ def _gap(
     if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
         return _WHOLE, side
     if _is_unknown(pair):
-        return f"values of type {pair.record.leaf.type} cannot be compared", side
+        return message("coverage.values_of_type", type=pair.record.leaf.type), side
     alone = side != "both" and pair.unreadable is None and pair.record.leaf.error is None
     if alone and repetitions is not None and repetitions.explain(pair):
         return _GAP_OF_NOISE, side

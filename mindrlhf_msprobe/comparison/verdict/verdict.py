@@ -25,6 +25,7 @@ from mindrlhf_msprobe.findings import (
     Spread,
     Status,
     Verdict,
+    gathered,
 )
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -150,11 +151,7 @@ def _compared_something(counts: Counter[str]) -> bool:
 
 
 def _coverage(places: Sequence[JudgedPlace]) -> tuple[CoverageGap, ...]:
-    gaps: Counter[tuple[str, str]] = Counter()
-    for place in places:
-        for gap in place.gaps:
-            gaps[gap.reason, gap.only_in] += gap.records
-    return tuple(CoverageGap(reason, only_in, n) for (reason, only_in), n in gaps.items())
+    return gathered(gap for place in places for gap in place.gaps)
 
 
 def _non_finite(places: Sequence[JudgedPlace]) -> NonFinite:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, as_messages
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
@@ -29,7 +30,7 @@ from mindrlhf_msprobe.storage.directory.claim import (
 )
 from mindrlhf_msprobe.storage.directory.hold import Hold, HoldLostError, Loss
 from mindrlhf_msprobe.storage.directory.job import RankLock, world_of
-from mindrlhf_msprobe.storage.manifest import random_states, recorded
+from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, FINISHED, RUNNING, Stop
 
 SCHEMA = 1
@@ -37,9 +38,6 @@ TOOL = "mindrlhf_msprobe"
 
 #: Stands for a setting's value that could be a secret.
 WITHHELD = "<withheld: it could be a secret>"
-
-#: Stands in a reason of `coverage.graph_mode`: what is recorded of the cell has other dtypes.
-CASTS = "to_float casts them"
 
 #: When the settings of a manifest were taken.
 AT_START = "start"
@@ -338,35 +336,38 @@ class Manifest:
             name: [*before.get(name, ()), *content.get(name, ())] for name in names
         }
 
-    def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
+    def note_graph_gaps(
+        self, role: str, gaps: Mapping[str, str | Message | Iterable[str | Message]]
+    ) -> dict[str, tuple[Message, ...]]:
         """Note which cells of a role's network could not be recorded where they are compiled.
 
         Args:
-            gaps: cell name → why; `save` writes them.
+            gaps: cell name → why, one reason or several; `save` writes them.
 
         Returns:
             those that were not noted before.
         """
-        coverage = self.content["coverage"]
-        roles = coverage.get("graph_mode", {})
-        known = roles.get(role, {})
-        new = {cell: reason for cell, reason in gaps.items() if cell not in known}
+        known = self.content["coverage"]
+        roles = known.get(coverage.GRAPH_MODE, {})
+        reasons = {cell: as_messages(why) for cell, why in gaps.items()}
+        cells, new = coverage.note_reasons(roles.get(role, {}), reasons)
         if new:  # replaced, not changed: the thread that writes may be reading it
-            roles = {**roles, role: {**known, **new}}
-            self.content["coverage"] = {**coverage, "graph_mode": roles}
+            self.content["coverage"] = {**known, coverage.GRAPH_MODE: {**roles, role: cells}}
         return new
 
-    def note_left_out(self, kind: str, name: str, why: str) -> bool:
+    def note_left_out(self, kind: str, name: str, why: str | Message) -> bool:
         """Note that something which is switched on is not recorded; tell whether it is news.
 
         Args:
             kind: `phases` or `key_data`; `name` is one of them.
         """
-        coverage = self.content["coverage"]
-        known = coverage.get(kind, {})
-        if known.get(name) == why:
+        whole = self.content["coverage"]
+        known = whole.get(kind, {})
+        (reason,) = as_messages(why)
+        said = coverage.reason_as_json(reason)
+        if known.get(name) == said:
             return False
-        self.content["coverage"] = {**coverage, kind: {**known, name: why}}
+        self.content["coverage"] = {**whole, kind: {**known, name: said}}
         return True
 
     @classmethod

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
 from mindrlhf_msprobe.storage.directory.claim import read_manifest
 from mindrlhf_msprobe.storage.directory.job import RankLock, expected_ranks
-from mindrlhf_msprobe.storage.manifest import random_states, recorded
+from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded
 from mindrlhf_msprobe.storage.manifest.manifest import GENERATION, NETWORK_SECTIONS, RANDOM_STATES
 
 #: What nodes of one job may set differently: it changes nothing that is recorded.
@@ -345,7 +345,8 @@ def _one_manifest(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
             merged[RANDOM_STATES] = states
         merged["recorded"] = recorded.both(merged.get("recorded"), manifest.get("recorded"))
         merged["lost"] = dict(Counter(_counts(merged)) + Counter(_counts(manifest)))
-        merged["coverage"] = {**_section(merged, "coverage"), **_section(manifest, "coverage")}
+        sides = _section(merged, "coverage"), _section(manifest, "coverage")
+        merged["coverage"] = coverage.joined(*sides)
     return merged
 
 

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.config import NO_END, ProbeConfig, Selection
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, npy_header
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest import coverage as kinds
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
@@ -60,7 +62,7 @@ class Estimate:
     steps: int
     ranks: int
     free: int
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[Message, ...] = field(default=())
 
     @property
     def step_size(self) -> int:
@@ -90,7 +92,7 @@ class Estimate:
             "total_bytes": self.total,
             "free_bytes": self.free,
             "fits": self.fits,
-            "remarks": list(self.remarks),
+            "remarks": [remark.as_json() for remark in self.remarks],
         }
 
 
@@ -323,51 +325,54 @@ def _on_disk(file: Path, block: int) -> int:
     return _blocks(file.lstat().st_size, block)
 
 
-def _about_further_steps(places: Iterable[PhaseEstimate]) -> Iterator[str]:
+def _about_further_steps(places: Iterable[PhaseEstimate]) -> Iterator[Message]:
     """Say what steps outside the window take: key data are recorded in all of them."""
     sizes = [place.size for place in places if place.phase == KEY_DATA]
     if sizes:
-        yield (
-            f"key data are recorded in steps outside the step window, too: {max(sizes)} bytes more "
-            f"for each of them and each rank"
-        )
+        yield message("estimate.key_data_in_every_step", bytes=max(sizes))
 
 
-def _left_out(coverage: Mapping[str, Any], name: str = "") -> Iterator[str]:
+def _left_out(coverage: Mapping[str, Any]) -> Iterator[Message]:
     """Yield what a run says it could not record: by phase, by key, by role and cell."""
-    for what, why in coverage.items():
-        if isinstance(why, Mapping):
-            yield from _left_out(why, "" if what in ("phases", "key_data") else what)
-        else:
-            yield f"{name} {what}: {why}".lstrip()
+    for kind in (kinds.PHASES, kinds.KEY_DATA):
+        for name in coverage.get(kind, ()):
+            why = kinds.reasons_of(coverage, kind, name)
+            yield message("estimate.left_out", what=name, why=why)
+    for role, cells in coverage.get(kinds.GRAPH_MODE, {}).items():
+        for cell in cells:
+            why = kinds.reasons_of(cells, cell)
+            yield message("estimate.left_out", what=f"{role} {cell}", why=why)
+    for kind in coverage:  # of an older version
+        if why := kinds.reasons_of(coverage, kind):
+            yield message("estimate.left_out", what=kind, why=why)
 
 
 def _remarks(
     run: Run, wanted: ProbeConfig, missing: Iterable[str], unsized: set[str]
-) -> Iterator[str]:
+) -> Iterator[Message]:
     for phase in missing:
-        yield f"{phase} was not recorded, so it is not in the estimate"
+        yield message("estimate.not_recorded", what=[phase])
     config = run.config()
     if config is not None:
         for key in ("directions", "parts"):
             absent = sorted(set(getattr(wanted, key)) - set(getattr(config, key)))
             if absent:
-                yield f"{', '.join(absent)} was not recorded, so it is not in the estimate"
+                yield message("estimate.not_recorded", what=absent)
         limits = [k for k in ("include", "exclude", "entries", "scope") if getattr(config, k)]
         if limits:
-            yield f"what {' and '.join(limits)} left out of the recording is not in it"
+            yield message("estimate.filtered", keys=limits)
         if wanted.token_range_end != NO_END and (
             wanted.token_range_start < config.token_range_start
             or wanted.token_range_end > config.token_range_end
         ):
-            recorded = f"{config.token_range_start} to {config.token_range_end}"
-            yield f"of generation, only tokens {recorded} can be in it: no more were recorded"
+            first, last = config.token_range_start, config.token_range_end
+            yield message("estimate.tokens", first=first, last=last)
         if wanted.parameters and not config.parameters:
-            yield "parameters were not recorded, so they are not in the estimate"
+            yield message("estimate.no_parameters")
         if wanted.task == "tensor" and not config.fingerprint:
-            yield "without fingerprints equal tensors cannot be told, so each is counted"
+            yield message("estimate.no_fingerprints")
     yield from _left_out(run.coverage())
     for dtype in sorted(unsized):
-        yield f"tensors of dtype {dtype} have no known size and are not in it"
+        yield message("estimate.unknown_dtype", dtype=dtype)
     for problem in run.problems:
-        yield str(problem)
+        yield from as_messages(str(problem))

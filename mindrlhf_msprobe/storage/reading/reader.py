@@ -25,7 +25,7 @@ from mindrlhf_msprobe.storage.directory.claim import load_manifest
 from mindrlhf_msprobe.storage.directory.job import RankLock, expected_ranks
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
-from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.manifest import coverage, recorded
 from mindrlhf_msprobe.storage.manifest.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
 from mindrlhf_msprobe.storage.reading.journal import read_journal
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
@@ -342,17 +342,14 @@ class Run:
         return said
 
     def coverage(self, rank: int = 0) -> dict[str, Any]:
-        """Return what a rank could not record in its mode, and why.
+        """Return what a rank could not record in its mode, and why: a tuple of messages for each.
 
-        Under `graph_mode` stand role → cell name → why.
+        Under `graph_mode` stand role → cell name → why, under `phases` and `key_data` name → why.
         """
         for manifest in self._manifests_of(rank):
-            coverage = manifest.get("coverage")
-            if isinstance(coverage, dict):
-                return {
-                    str(what): why if isinstance(why, dict) else str(why)
-                    for what, why in coverage.items()
-                }
+            found = manifest.get("coverage")
+            if isinstance(found, dict):
+                return coverage.read_coverage(found)
         return {}
 
     def initial_weights(self, role: str, rank: int = 0) -> dict[str, str]:

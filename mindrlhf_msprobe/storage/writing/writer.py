@@ -11,7 +11,7 @@ import itertools
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import put_in_place, temporary_of, write_json
 from mindrlhf_msprobe.storage.arrays.buffers import BufferPool, Copy
@@ -389,14 +390,16 @@ class RunWriter:
         """Note the states of random generators; as `note_generation`."""
         self._hand_over("random states", lambda: self._manifest.note_random_states(content))
 
-    def note_graph_gaps(self, role: str, gaps: Mapping[str, str]) -> dict[str, str]:
+    def note_graph_gaps(
+        self, role: str, gaps: Mapping[str, str | Message | Iterable[str | Message]]
+    ) -> dict[str, tuple[Message, ...]]:
         """Note what could not be recorded in graphs; see `Manifest.note_graph_gaps`.
 
         It is written with the manifest when the step ends.
         """
         return self._manifest.note_graph_gaps(role, gaps)
 
-    def note_left_out(self, kind: str, name: str, why: str) -> bool:
+    def note_left_out(self, kind: str, name: str, why: str | Message) -> bool:
         """Note that something is not recorded; see `Manifest.note_left_out`.
 
         It is written with the manifest when the step ends.

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import Row, Rows, unlike_axes
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
@@ -18,7 +19,7 @@ from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Record
 
 _MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows
-_UNKNOWN = "saves of some rows of a larger one, and which rows is not known"
+_UNKNOWN = message("coverage.key_unknown_rows")
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class KeyPieces:
 
     data: tuple[StepData, StepData]
     note: str
-    extra: Mapping[tuple[int, str, int], str]
+    extra: Mapping[tuple[int, str, int], Message]
     cut: Mapping[str, int]
 
     def is_cut(self, side: int, pair: Pair) -> bool:
         """Tell whether a side has pieces where a whole run of it has other saves."""
         return pair.entry is None and self.cut.get(pair.event.name) == side
 
-    def why_alone(self, side: int, pair: Pair) -> str | None:
+    def why_alone(self, side: int, pair: Pair) -> Message | None:
         """Return why only one side has a save; None where that is not for this reason."""
         return self.extra.get((side, pair.event.name, pair.event.micro_step))
 
@@ -54,7 +55,7 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | N
     """
     sides = [list(a.key_data), list(b.key_data)]
     notes: list[str] = []
-    extra: dict[tuple[int, str, int], str] = {}
+    extra: dict[tuple[int, str, int], Message] = {}
     cut: dict[str, int] = {}
     for key, own in keys.items():
         saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]

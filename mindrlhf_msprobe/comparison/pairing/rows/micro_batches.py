@@ -15,6 +15,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
@@ -29,19 +30,17 @@ from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Entry, Record
 
-_STATISTICS = (
-    "tensors of batches of unlike size, of which only statistics were recorded (task: tensor makes "
-    "them comparable)"
-)
-_NO_ROWS = "values without rows, which may depend on the size of the batch"
-_OTHER_SIZES = "tensors that differ in more than the number of rows"
-_UNEVEN = "cells that do not run equally often for each batch"
-_GRADIENTS = "gradients, which depend on all rows of a batch"
-_AFTER_UPDATE = "calls after the weights were, or may have been, updated within the phase"
-_UNKNOWN_ROWS = "micro-batches with rows that the other phase was not given"
+_STATISTICS = message("coverage.batch_statistics")
+_NO_ROWS = message("coverage.batch_no_rows")
+_OTHER_SIZES = message("coverage.batch_other_sizes")
+_UNEVEN = message("coverage.batch_uneven_calls")
+_GRADIENTS = message("coverage.batch_gradients")
+_AFTER_UPDATE = message("coverage.batch_after_update")
+_UNKNOWN_ROWS = message("coverage.batch_unknown_rows")
 
 #: A record of a cell: the cell, which of its calls for one batch, io and path.
 _Place = tuple[str, int, str, str]
+_Axes = dict[_Place, "tuple[int, int] | Message | None"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class MicroBatches:
 
     data: tuple[StepData, StepData]
     note: str
-    extra: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    extra: Mapping[tuple[int, str], Message] = field(default_factory=dict)
     cut: int | None = None
 
     def is_cut(self, side: int, pair: Pair) -> bool:
@@ -67,7 +66,7 @@ class MicroBatches:
         """
         return side == self.cut and pair.entry is not None and pair.record.io != "parameters"
 
-    def why_alone(self, side: int, pair: Pair) -> str | None:
+    def why_alone(self, side: int, pair: Pair) -> Message | None:
         """Return why only one side has an entry; None where that is not for this reason."""
         entry = pair.entry
         if entry is None:
@@ -119,10 +118,10 @@ def _sizes(rows: Iterable[int]) -> str:
     return " or ".join(map(str, dict.fromkeys(rows)))
 
 
-def _axes(sides: tuple[Side, Side], given: Given) -> dict[_Place, tuple[int, int] | str]:
+def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
     """Return for each record that both sides have the axis of its rows, and how many places each
-    row has along it; or why it cannot be cut, "" where it holds no rows. A record that is not named
-    has another shape.
+    row has along it; or why it cannot be cut, None where it holds no rows. A record that is not
+    named has another shape.
     """
     found: dict[_Place, list[tuple[Record, int]]] = defaultdict(list)
     present: dict[_Place, set[int]] = defaultdict(set)
@@ -134,14 +133,14 @@ def _axes(sides: tuple[Side, Side], given: Given) -> dict[_Place, tuple[int, int
                         place = cell, call, record.io, record.path
                         found[place].append((record, given.rows[i][number]))
                         present[place].add(i)
-    axes: dict[_Place, tuple[int, int] | str] = {}
+    axes: _Axes = {}
     for place, records in found.items():
         unlike = unlike_axes([record for record, _ in records])
         if len(present[place]) < 2 or unlike is None:
             continue
         each = [_each(records, axis) for axis in unlike]
         if not unlike:
-            axes[place] = ""
+            axes[place] = None
         elif len(unlike) == 1:
             axes[place] = (unlike[0], each[0]) if each[0] else _OTHER_SIZES
         elif all(each):  # rows against rows
@@ -157,7 +156,7 @@ def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
     return int(known) if known == int(known) else 0
 
 
-_Result = tuple[list[Entry], dict[tuple[int, str], str], str]
+_Result = tuple[list[Entry], dict[tuple[int, str], Message], str]
 
 
 def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Result:
@@ -181,10 +180,11 @@ def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Resul
             return _piece(record, gap=_UNEVEN)
         if not record.leaf.is_tensor:
             return _without_rows(record)
-        axis = axes.get((*places.get(entry.name, ("", 0)), record.io, record.path))
-        if axis is None:
+        place = (*places.get(entry.name, ("", 0)), record.io, record.path)
+        if place not in axes:
             return record
-        if axis == "":
+        axis = axes[place]
+        if axis is None:
             return _without_rows(record)
         return _piece(record, gap=_STATISTICS if isinstance(axis, tuple) else axis)
 
@@ -243,7 +243,7 @@ class _Cutter:
 
     def result(self) -> _Result:
         """Return the entries, which of either side stand alone and why, and a remark."""
-        extra: dict[tuple[int, str], str] = {}
+        extra: dict[tuple[int, str], Message] = {}
         made: list[Entry] = []
         kept = self._given.kept[self._number]
         spans = [self._span(number) for number in range(self._large.count)]
@@ -270,7 +270,7 @@ class _Cutter:
         remark = "; only those before the first update within the phase" if later else ""
         return made, extra, remark
 
-    def _why_unused(self, entry: Entry) -> str:
+    def _why_unused(self, entry: Entry) -> Message:
         kept = self._given.kept[1 - self._number]
         later = (
             e.name for n in range(kept, self._large.count) for *_, e in self._large.entries_of(n)
@@ -322,13 +322,16 @@ class _Cutter:
                 if own.name not in self._told:
                     yield named
                 continue
-            axis = self._axes.get((cell, call, record.io, record.path))
+            place = cell, call, record.io, record.path
+            axis = self._axes.get(place)
             if not record.leaf.is_tensor and record.leaf.error is None:
                 yield _without_rows(named)
-            elif record.leaf.error is not None or axis is None:
+            elif record.leaf.error is not None or place not in self._axes:
                 yield named
-            elif isinstance(axis, str):
-                yield _piece(named, gap=axis) if axis else _without_rows(named)
+            elif axis is None:
+                yield _without_rows(named)
+            elif isinstance(axis, Message):
+                yield _piece(named, gap=axis)
             else:
                 yield self._cut(named, record, sources, *axis)
 
@@ -358,7 +361,7 @@ class _Cutter:
 
     def _rest(self, entry: Entry, rename: bool, shift: int) -> Entry:
         """Return an entry that is no piece: behind all pieces, and called like none of them."""
-        why = _GRADIENTS if entry.direction != FORWARD else ""
+        why = _GRADIENTS if entry.direction != FORWARD else None
         if entry.name in self._uneven:
             why = _UNEVEN
         records = tuple(_piece(r, gap=why) for r in entry.records) if why else entry.records

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage.records import Record
 
 
@@ -18,15 +19,15 @@ class Piece(Record):
     Attributes:
         sources: the records, and the rows of each, that make it up in this order; () for all of it.
         axis, each: along which axis the rows lie, and how many places each has there.
-        gap: why it is not compared; "" if it is.
-        gap_if_unlike: why it does not count if it differs; "" if it does.
+        gap: why it is not compared; None if it is.
+        gap_if_unlike: why it does not count if it differs; None if it does.
     """
 
     sources: tuple[tuple[Record, tuple[int, ...]], ...] = ()
     axis: int = 0
     each: int = 1
-    gap: str = ""
-    gap_if_unlike: str = ""
+    gap: Message | None = None
+    gap_if_unlike: Message | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         own = (self.sources, self.axis, self.each, self.gap, self.gap_if_unlike)
@@ -48,11 +49,11 @@ def _rows_of(array: np.ndarray, rows: Sequence[int], axis: int, each: int) -> np
     return np.take(array, places, axis)
 
 
-def gap_of(pair: Iterable[Record | None]) -> str:
-    """Return why two records are not compared, "" if they are."""
-    return next((record.gap for record in pair if isinstance(record, Piece) and record.gap), "")
+def gap_of(pair: Iterable[Record | None]) -> Message | None:
+    """Return why two records are not compared, None if they are."""
+    return next((r.gap for r in pair if isinstance(r, Piece) and r.gap), None)
 
 
-def gap_if_unlike(*pair: Record) -> str:
-    """Return why two records that differ do not count, "" if they do."""
-    return next((r.gap_if_unlike for r in pair if isinstance(r, Piece) and r.gap_if_unlike), "")
+def gap_if_unlike(*pair: Record) -> Message | None:
+    """Return why two records that differ do not count, None if they do."""
+    return next((r.gap_if_unlike for r in pair if isinstance(r, Piece) and r.gap_if_unlike), None)

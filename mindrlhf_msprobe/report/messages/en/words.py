@@ -40,3 +40,9 @@ def few(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - _FEW
     return ", ".join(names[:_FEW]) + (f" and {more} more" if more > 0 else "")
+
+
+def reasons(why: object) -> str:
+    """Return one reason, or several behind each other."""
+    several = why if isinstance(why, (list, tuple)) else [why]
+    return "; ".join(map(str, several))

@@ -31,3 +31,9 @@ def side(run: str) -> str:
 
 
 _SIDES = {"A": "标杆", "B": "待比对"}
+
+
+def reasons(why: object) -> str:
+    """Return one reason, or several behind each other."""
+    several = why if isinstance(why, (list, tuple)) else [why]
+    return "；".join(map(str, several))

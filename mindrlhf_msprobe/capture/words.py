@@ -1,0 +1,17 @@
+"""The English words of what recording cannot do: for the log, and for a record itself."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.common.message import Message, message
+
+
+def in_english(*reasons: Message) -> str:
+    """Return what reasons say, one behind the other."""
+    from mindrlhf_msprobe.report.messages import texts_of  # only where something is said
+
+    return texts_of(reasons, "en")
+
+
+def why_not_in_graph(reason: Message) -> str:
+    """Return what stands in the place of a value that a graph cannot hand over."""
+    return in_english(message("coverage.graph_mode", why=[reason]))

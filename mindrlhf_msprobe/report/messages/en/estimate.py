@@ -1,0 +1,35 @@
+"""What makes an estimate of the room on disk uncertain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.en.words import reasons
+
+
+def _left_out(what: object, why: object) -> str:
+    return f"{what}: {reasons(why)}"
+
+
+def _not_recorded(what: Sequence[str]) -> str:
+    return f"{', '.join(what)} was not recorded, so it is not in the estimate"
+
+
+def _filtered(keys: Sequence[str]) -> str:
+    return f"what {' and '.join(keys)} left out of the recording is not in it"
+
+
+TEXTS: dict[str, Text] = {
+    "left_out": _left_out,
+    "not_recorded": _not_recorded,
+    "filtered": _filtered,
+    "key_data_in_every_step": (
+        "key data are recorded in steps outside the step window, too: {bytes} bytes more for each "
+        "of them and each rank"
+    ),
+    "tokens": "of generation, only tokens {first} to {last} can be in it: no more were recorded",
+    "no_parameters": "parameters were not recorded, so they are not in the estimate",
+    "no_fingerprints": "without fingerprints equal tensors cannot be told, so each is counted",
+    "unknown_dtype": "tensors of dtype {dtype} have no known size and are not in it",
+}

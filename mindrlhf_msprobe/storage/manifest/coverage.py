@@ -1,0 +1,108 @@
+"""`coverage` of a manifest: what is switched on and was not recorded, and why.
+
+A reason is a message; what a trainer says itself is a text. `graph_mode` holds role → cell → a list
+of reasons, `phases` and `key_data` hold name → reason. Older versions wrote texts alone, one of a
+cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mindrlhf_msprobe.common.message import TEXT, Message, read_messages
+
+GRAPH_MODE = "graph_mode"
+PHASES = "phases"
+KEY_DATA = "key_data"
+#: Backward entries as a whole; older versions wrote it.
+BACKWARD = "backward"
+
+#: A Parameter is an argument or an output of a cell: its gradients are left out.
+PASSES_PARAMETER = "coverage.gradients_passes_parameter"
+#: The inputs that are recorded of a cell have the dtype they were cast to.
+CASTS_INPUTS = "coverage.gradients_casts_inputs"
+
+#: How many names lead to a reason; of what older versions wrote beside these, none.
+_DEPTHS = {GRAPH_MODE: 2, PHASES: 1, KEY_DATA: 1}
+#: What stands in a text of an older version → the code it has now, where something decides by it.
+_OLDER_TEXTS = {"to_float casts them": CASTS_INPUTS}
+
+
+def read_coverage(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `coverage` as a manifest holds it, with a tuple of messages for each reason or list.
+
+    What is neither a reason nor leads to one is left out.
+    """
+    return _read(found, {str(kind): _DEPTHS.get(str(kind), 0) for kind in found})
+
+
+def reasons_of(coverage: Mapping[str, Any], *names: str) -> tuple[Message, ...]:
+    """Return the reasons that the names lead to, in what `read_coverage` returned."""
+    found: Any = coverage
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, tuple) else ()
+
+
+def note_reasons(
+    known: Mapping[str, Any], new: Mapping[str, Iterable[Message]]
+) -> tuple[dict[str, Any], dict[str, tuple[Message, ...]]]:
+    """Add the reasons of cells to those that a manifest holds.
+
+    Args:
+        known: cell → reasons, as JSON; it stays as it is.
+
+    Returns:
+        cell → reasons of both, as JSON; and those of `new` that were not known.
+    """
+    both, added = dict(known), {}
+    for cell, reasons in new.items():
+        before = read_messages(known.get(cell, []))
+        more = tuple(reason for reason in dict.fromkeys(reasons) if reason not in before)
+        if more:
+            both[cell] = [reason_as_json(reason) for reason in (*before, *more)]
+            added[cell] = more
+    return both, added
+
+
+def reason_as_json(reason: Message) -> Any:
+    """Return a reason as JSON: an object with its code, or the text that a trainer gave."""
+    return _text_of(reason) if reason.code == TEXT else reason.as_json()
+
+
+def joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what two attempts at a run say, as JSON: every reason of a cell, else the later."""
+    both = {**first, **later}
+    for kind in (GRAPH_MODE, PHASES, KEY_DATA):
+        sides = [side[kind] for side in (first, later) if isinstance(side.get(kind), Mapping)]
+        if len(sides) < 2:
+            continue
+        both[kind] = {**sides[0], **sides[1]}
+        for role in sides[0].keys() & sides[1].keys() if kind == GRAPH_MODE else ():
+            cells = [side[role] if isinstance(side[role], Mapping) else {} for side in sides]
+            new = {cell: read_messages(why) for cell, why in cells[1].items()}
+            both[kind][role] = note_reasons(cells[0], new)[0]
+    return both
+
+
+def _read(found: Mapping[str, Any], depths: Mapping[str, int]) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, why in found.items():
+        depth = depths[str(name)]
+        if depth and isinstance(why, Mapping):
+            read[str(name)] = _read(why, {str(inner): depth - 1 for inner in why})
+        elif not depth and (reasons := read_messages(why)):
+            read[str(name)] = tuple(map(_with_code, reasons))
+    return read
+
+
+def _with_code(reason: Message) -> Message:
+    if reason.code != TEXT:
+        return reason
+    text = _text_of(reason)
+    return next((Message(code) for older, code in _OLDER_TEXTS.items() if older in text), reason)
+
+
+def _text_of(reason: Message) -> str:
+    return str(reason.params.get("text", ""))
