@@ -8,7 +8,7 @@ from mindrlhf_msprobe.common.spans import spans
 
 _FEW = 8
 
-__all__ = ["counted", "few", "listed", "ordinal", "spans"]
+__all__ = ["counted", "few", "listed", "ordinal", "reasons", "spans"]
 
 
 def counted(number: int, what: str) -> str:
