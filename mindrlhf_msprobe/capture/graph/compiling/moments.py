@@ -139,7 +139,8 @@ class Compilations:
         self._replace(CELL_COMPILER, "compile", self._of_cell)
         self._replace(FUNCTION_COMPILER, "compile", self._of_function)
         self._replace(FUNCTION_COMPILER, BY_PHASE, self._function_by_phase)
-        self._replace(FUNCTION_COMPILER, "__call__", self._running_function)
+        if "__call__" in vars(FUNCTION_COMPILER):
+            self._replace(FUNCTION_COMPILER, "__call__", self._running_function)
         self._replace(nn.Cell, BY_PHASE, self._cell_by_phase)
         self._replace(nn.Cell, RUN_GRAPH, self._running)
         if BYTECODE_CONTEXT is not None:
