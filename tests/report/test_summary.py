@@ -126,6 +126,36 @@ def test_the_verdict_says_where_why_and_what_agreed(book):
     assert yaml.safe_load(said["next step"]) == {"msprobe_config": NEXT_STEP}
 
 
+@pytest.mark.parametrize(
+    ("outcome", "fill"),
+    [
+        (Outcome.DIVERGED, FILLS["differs"]),
+        (Outcome.INCOMPARABLE, FILLS["missing"]),
+        (Outcome.WITHIN_TOLERANCE, FILLS["close"]),
+        (Outcome.IDENTICAL, "000000"),
+    ],
+)
+def test_the_outcome_is_coloured(tmp_path, outcome, fill):
+    """As a record that ended like it: it is seen at once."""
+    whole = comparison(finding())
+    found = replace(whole, verdict=replace(whole.verdict, status=outcome))
+    write_report(found, tmp_path)
+    row = load_workbook(tmp_path / "summary.xlsx")["verdict"][2]
+    assert row[2].value == outcome.value
+    assert {cell.fill.fgColor.rgb[-6:] for cell in row} == {fill}
+
+
+def test_what_the_sheets_say_is_in_the_language_too(tmp_path):
+    """Sentences as well as labels."""
+    write_report(comparison(finding()), tmp_path, lang="zh")
+    book = load_workbook(tmp_path / "summary.xlsx")
+    said = {row[1]: row[2] for row in rows(book["结论"]) if row[0] == "结论"}
+    assert said["此前一致"] == "step 1 的 3 个阶段及 214 条记录一致，step 0 全部也一致。"
+    assert said["位置"] == "step 1，actor_update，rank 0"
+    header = [cell.value for cell in book["说明"][1]]
+    assert header[1:3] == ["名称", "含义"]
+
+
 def test_the_explanation_is_wrapped(book):
     """Long texts are wrapped in their column."""
     cells = {row[1].value: row[2] for row in book["verdict"].iter_rows(min_row=2)}
@@ -172,7 +202,7 @@ def test_coverage_and_tolerance_are_whole(book):
 def test_the_legend_explains_every_status_and_colour(book):
     """Each status with the fill its rows have, each colour, and columns that exist."""
     fills = {}
-    for kind, name, meaning, chinese in book["legend"].iter_rows(min_row=2):
+    for kind, name, chinese, meaning in book["legend"].iter_rows(min_row=2):
         assert meaning.value
         assert chinese.value
         fills[kind.value, name.value] = name.fill.fgColor.rgb[-6:]
@@ -186,7 +216,7 @@ def test_the_legend_explains_every_status_and_colour(book):
 
 def test_the_legend_says_what_is_text(book):
     """Settings, relative errors of statistics, and the apostrophes in CSV."""
-    said = {(row[0], row[1]): row[2] for row in rows(book["legend"])}
+    said = {(row[0], row[1]): row[3] for row in rows(book["legend"])}
     assert "texts" in said["table", "preflight"]
     assert "formula" in said["table", "CSV"]
     assert "%" in said["column", "MinRelativeErr, MeanRelativeErr, NormRelativeErr"]

@@ -142,8 +142,14 @@ def in_language(columns: Sequence[Column], lang: str) -> list[Callable[[Finding]
     return [partial(show, lang=lang) if show in _IN_WORDS else show for _, show in columns]
 
 
-#: Why a record ended in its status; last in every table.
-_JUDGED: tuple[Column, ...] = (("tolerance", _tolerance), ("suspicion", _suspicion))
+#: How a record compares: of an entry beside its name, where it stays in sight; of key data behind
+#: the columns that msprobe's SingleComparator writes, which scripts count on.
+_OUTCOME: tuple[Column, ...] = (
+    ("status", lambda f: f.status.value),
+    ("suspicion", _suspicion),
+)
+#: By what it was compared; last in every table.
+_COMPARED_BY: tuple[Column, ...] = (("tolerance", _tolerance),)
 
 KEY_DATA_COLUMNS: tuple[Column, ...] = (
     ("step", lambda f: f.step),
@@ -158,7 +164,7 @@ KEY_DATA_COLUMNS: tuple[Column, ...] = (
     ("最大相对误差", _metric("max_rel_err")),
     ("误差在千分之一内元素占比(%)", _metric("within_1e3_percent")),
     ("误差在百分之一内元素占比(%)", _metric("within_1e2_percent")),
-    ("status", lambda f: f.status.value),
+    *_OUTCOME,
     ("note", _note),
     ("dtype1", _side("a", "dtype")),
     ("dtype2", _side("b", "dtype")),
@@ -170,11 +176,12 @@ KEY_DATA_COLUMNS: tuple[Column, ...] = (
     ("mean2", _side("b", "mean")),
     ("norm1", _side("a", "norm")),
     ("norm2", _side("b", "norm")),
-    *_JUDGED,
+    *_COMPARED_BY,
 )
 
 _PLACE: tuple[Column, ...] = (
     ("NPU Name", _side("a", "name")),
+    *_OUTCOME,
     ("Bench Name", _side("b", "name")),
     ("NPU Dtype", _side("a", "dtype")),
     ("Bench Dtype", _side("b", "dtype")),
@@ -215,18 +222,20 @@ _RESULT: tuple[Column, ...] = (
     ("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
     ("step", lambda f: f.step),
     ("rank", lambda f: f.rank),
-    ("status", lambda f: f.status.value),
     ("NPU fingerprint", _side("a", "fingerprint")),
     ("Bench fingerprint", _side("b", "fingerprint")),
     ("argument", lambda f: f.argument),
-    *_JUDGED,
+    *_COMPARED_BY,
 )
 
 
 def _stack(finding: Finding) -> tuple[str, ...]:
-    """Return where the cell was called: beside what went into it, as msprobe, and what is red."""
+    """Return where the cell was called: in whole beside what went into it, as msprobe, and red.
+
+    Beside an output that agrees stands the line alone.
+    """
     goes_in = finding.io in ("input", "parameters")
-    return finding.stack if goes_in or not finding.status.agrees else ()
+    return finding.stack if goes_in or not finding.status.agrees else finding.stack[:1]
 
 
 def cell_columns(by_elements: bool) -> tuple[Column, ...]:

@@ -10,6 +10,7 @@ from mindrlhf_msprobe.findings import Agreement, Comparison
 from mindrlhf_msprobe.report.formats.colours import colour_of_finding
 from mindrlhf_msprobe.report.formats.fills import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.formats.sheets import Cell, Row, Sheet
+from mindrlhf_msprobe.report.messages import say
 
 #: What the tables of a comparison are called: ("key", name) or ("phase", name) → a file's name.
 Links = Mapping[tuple[str, str], str]
@@ -41,7 +42,7 @@ def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
         for what, cells in counts.items()
     ]
     if len(shown) < len(steps):
-        left = f"{len(steps) - len(shown)} further steps are in the tables"
+        left = say("tables.further_steps", number=len(steps) - len(shown))
         rows.append((PLAIN, (left, *[None] * len(shown))))
     return Sheet(
         name="overview",

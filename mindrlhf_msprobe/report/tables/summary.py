@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindrlhf_msprobe.common.language import speaking
-from mindrlhf_msprobe.findings import Comparison, Divergence, Spread, Status, Weights
+from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Status, Weights
 from mindrlhf_msprobe.report.console.inside import inside_words
 from mindrlhf_msprobe.report.console.preflight import all_check_lines
 from mindrlhf_msprobe.report.console.wording import (
@@ -19,8 +19,9 @@ from mindrlhf_msprobe.report.console.wording import (
     weights_of,
 )
 from mindrlhf_msprobe.report.formats.colours import colour_of
-from mindrlhf_msprobe.report.formats.fills import PLAIN
+from mindrlhf_msprobe.report.formats.fills import CLOSE, DIFFERS, MISSING, PLAIN
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
+from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.tables.columns import BITWISE
 from mindrlhf_msprobe.report.tables.language import in_language
 from mindrlhf_msprobe.report.tables.legend import legend_sheet
@@ -60,10 +61,19 @@ _VERDICT_COLUMNS = (
 )
 
 
+#: The colour of a comparison's outcome: as that of a record which ended like it.
+_OUTCOMES = {
+    Outcome.IDENTICAL: PLAIN,
+    Outcome.WITHIN_TOLERANCE: CLOSE,
+    Outcome.DIVERGED: DIFFERS,
+    Outcome.INCOMPARABLE: MISSING,
+}
+
+
 def _verdict_sheet(comparison: Comparison) -> Sheet:
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     rows: list[Row] = [
-        _row("verdict", "status", verdict.status.value),
+        _row("verdict", "status", verdict.status.value, colour=_OUTCOMES[verdict.status]),
         _row("verdict", "run A", comparison.run_a),
         _row("verdict", "run B", comparison.run_b),
     ]
@@ -92,14 +102,14 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         *([("source", first.source)] if first.source else []),
         ("cause", first.cause.value),
         ("explanation", first.explanation),
-        ("inside", inside_words(first.inside) or "nothing that holds for all that differs"),
+        ("inside", inside_words(first.inside) or say("tables.nothing_holds")),
         ("max_abs_err", first.max_abs_err),
         ("max_rel_err", first.max_rel_err),
         ("micro_step", None if first.key is None else first.occasion.number),
         ("opening (of the phase in this step)", first.occasion.number if not first.key else None),
         ("culprit", first.culprit.code.value if first.culprit else None),
         *(("check first", line) for line in all_check_lines(first.check_first)),
-        ("agreed before", before(first) or "nothing: no record was compared before it"),
+        ("agreed before", before(first) or say("tables.nothing_before")),
         ("agreed_before (records of this step)", first.agreed_before),
         ("agreed_phases", first.agreed_phases),
         ("agreed_steps", first.agreed_steps),
@@ -140,7 +150,7 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
     yield _row(
         "spread",
         place.place,
-        f"layer of {phase}" if phase else None,
+        say("tables.layer_of", phase=phase) if phase else None,
         place.different,
         place.compared,
         place.max_abs_err,
@@ -160,7 +170,7 @@ def _preflight_sheet(comparison: Comparison) -> Sheet:
     rows += [_row(d.section, d.name, d.a, d.b) for d in preflight.differences]
     rows += [_row("unknown", None, None, None, reason) for reason in preflight.unknown]
     if not rows:
-        rows = [_row(None, None, None, None, "nothing that was recorded of both runs differs")]
+        rows = [_row(None, None, None, None, say("tables.nothing_differs"))]
     return Sheet.of("preflight", _PREFLIGHT_COLUMNS, rows)
 
 
@@ -168,9 +178,9 @@ def _weights_rows(weights: Weights) -> Iterator[Row]:
     section = "initial_weights"
     yield _row(section, weights.role, None, None, weights_of(weights))
     for names, what in (
-        (weights.different, "differs"),
-        (weights.only_in_a, "only in A"),
-        (weights.only_in_b, "only in B"),
+        (weights.different, say("tables.differs")),
+        (weights.only_in_a, say("tables.only_in_a")),
+        (weights.only_in_b, say("tables.only_in_b")),
     ):
         for name in names:
             yield _row(section, f"{weights.role}: {name}", None, None, what)
@@ -187,7 +197,7 @@ def _coverage_sheet(comparison: Comparison) -> Sheet:
     rows += [_row("note", note, None, None) for note in comparison.notes]
     rows += [_row("problem", problem, None, None) for problem in comparison.problems]
     if not rows:
-        rows = [_row(None, "everything that was recorded was compared", None, None)]
+        rows = [_row(None, say("tables.all_compared"), None, None)]
     return Sheet.of("coverage", _COVERAGE_COLUMNS, rows)
 
 

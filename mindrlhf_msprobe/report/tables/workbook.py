@@ -37,6 +37,8 @@ from mindrlhf_msprobe.report.tables.columns import (
 MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
 _NAME_WIDTH = 60
 _TEXT_WIDTH = 60
+_SUSPICION_WIDTH = 26  # as long as what it usually says
+_SENTENCES = ("note", "Err_message", "NPU_Stack_Info")
 _KEY_SHEET = "Sheet1"  # as SingleComparator's, which scripts ask for by this name
 _LONGEST_SHEET_NAME = 31
 _NOT_IN_SHEET_NAMES = re.compile(r"[\[\]:*?/\\\x00-\x1f]")
@@ -126,7 +128,7 @@ def _table(
         sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=4, lang=lang)
         return Table(stem, (sheet,), 2, ("key", stem))
     columns = cell_columns(kept.by_elements(name))
-    sheet = _sheet(stem, columns, findings, count, frozen=1, lang=lang)
+    sheet = _sheet(stem, columns, findings, count, frozen=3, lang=lang)
     return Table(f"compare_result_{stem}", (sheet,), 1, ("phase", stem))
 
 
@@ -229,6 +231,8 @@ def _sheet(
 def _width(header: str) -> int:
     if header.endswith("Name"):
         return _NAME_WIDTH
-    if header.startswith("text"):
+    if header.startswith("text") or header in _SENTENCES:
         return _TEXT_WIDTH
+    if header == "suspicion":
+        return _SUSPICION_WIDTH
     return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))
