@@ -28,18 +28,6 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def ordinal(number: int) -> str:
-    """Return a number from 1 on in words: first, second, 11th."""
-    if number <= len(_ORDINALS):
-        return _ORDINALS[number - 1]
-    ending = "th" if number // 10 % 10 == 1 else _ENDINGS.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
-_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
-
-
 class Status(str, Enum):
     """What the comparison of one pair of records says; where several fit, the first of these."""
 

@@ -221,21 +221,12 @@ def compare_runs(
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes, earlier)
     if chosen != Filters():
         comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
-    comparison = _gaps_in_words(comparison)
+    from mindrlhf_msprobe.report.texts import with_texts
+
+    comparison = with_texts(comparison)
     if output_path is None:
         return comparison
     return _written(comparison, output_path, csv, lang, keep_earlier=keep_earlier)
-
-
-def _gaps_in_words(comparison: Comparison) -> Comparison:
-    """Return a comparison with the words of what was not compared beside their codes."""
-    from mindrlhf_msprobe.report.messages import text_of
-
-    coverage = tuple(
-        gap if gap.message is None else replace(gap, reason=text_of(gap.message))
-        for gap in comparison.verdict.coverage
-    )
-    return replace(comparison, verdict=replace(comparison.verdict, coverage=coverage))
 
 
 def _listed(
@@ -303,8 +294,7 @@ def _conclude(
     verdict = conclude(judged, job.sides, job.plan, whole, before, _left_out(job), earlier, unread)
     if verdict.first_divergence is not None:
         before = without_consequences(before, verdict.first_divergence.step)
-    first = _in_words(_both_phases(verdict.first_divergence, job))
-    verdict = replace(verdict, first_divergence=first)
+    verdict = replace(verdict, first_divergence=_both_phases(verdict.first_divergence, job))
     return Comparison(
         run_a=a,
         run_b=b,
@@ -321,15 +311,6 @@ def _conclude(
         ),
         stops=tuple(_stops(runs)),
     )
-
-
-def _in_words(first: Divergence | None) -> Divergence | None:
-    """Return the first divergence with its explanation as text."""
-    if first is None:
-        return None
-    from mindrlhf_msprobe.report.messages import paragraph
-
-    return replace(first, explanation=paragraph(first.reasons))
 
 
 def _stops(runs: tuple[Run, Run]) -> Iterator[Stopped]:

@@ -20,6 +20,7 @@ from mindrlhf_msprobe.report.staging import (
     staged,
     stamped,
 )
+from mindrlhf_msprobe.report.texts import with_texts
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
 
@@ -44,7 +45,7 @@ def write_report(
 
     As `write_comparison` does.
     """
-    return list(write_comparison(comparison, output, csv, lang).tables)
+    return list(write_comparison(comparison, output, csv=csv, lang=lang).tables)
 
 
 @in_its_language
@@ -68,6 +69,7 @@ def write_comparison(
     from mindrlhf_msprobe.report.tables.workbook import tables_of
 
     lang = lang or language()
+    comparison = with_texts(comparison)
     of_records = tables_of(comparison.findings, comparison.agreements, lang=lang)
     tables = _with_summary(comparison, STEM, of_records, lang)
     with staged(output) as directory:
@@ -97,6 +99,7 @@ def write_beside(
     from mindrlhf_msprobe.report.tables.workbook import tables_of
 
     lang = lang or language()
+    comparison = with_texts(comparison)
     phases = {phase for phase, is_key in _names_of(comparison) if not is_key}
     with stamped(output) as (directory, stamp):
 

@@ -195,6 +195,15 @@ def test_how_two_answers_stand_to_each_other(diverged, tmp_path, change, relatio
         assert "repeatable" in render(result)
 
 
+def test_a_verdict_of_an_older_version_is_read(diverged, tmp_path):
+    """It has its explanation as text alone."""
+    content = json.loads((diverged[2] / "verdict.json").read_text())
+    assert content["first_divergence"].pop("reasons")
+    (tmp_path / "verdict.json").write_text(json.dumps(content))
+    result = compare_runs(diverged[0], diverged[1], after=tmp_path)
+    assert result.earlier[1] is Relation.SAME
+
+
 def test_an_earlier_difference_that_is_not_seen_again(diverged, tmp_path):
     """Agreement now is no answer to the difference of before, and says so."""
     a = record_training(tmp_path / "a", steps=1)

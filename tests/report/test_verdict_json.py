@@ -12,6 +12,7 @@ from mindrlhf_msprobe.common.message import read_messages
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.report import write_report
 from mindrlhf_msprobe.report.messages import LANGUAGES, paragraph
 
 FIRST = {
@@ -71,6 +72,17 @@ def test_the_explanation_stands_beside_its_codes(tmp_path, lang):
     assert result.verdict.first_divergence.explanation == found["explanation"]
     said = {"en": "Its inputs and its parameters agree: ", "zh": "其输入和权重均一致：差异由"}
     assert said[lang] in found["explanation"]
+
+
+def test_a_report_in_another_language_explains_in_that_language(tmp_path):
+    """Its verdict.json and its summary."""
+    a = record_training(tmp_path / "a", steps=1)
+    b = record_training(tmp_path / "b", steps=1, faults=[Fault("prompts")])
+    write_report(compare_runs(a, b, lang="en"), tmp_path / "out", csv=True, lang="zh")
+    said = "本 step 各阶段的输入已有差异。"
+    assert said in verdict(tmp_path / "out")["first_divergence"]["explanation"]
+    sheets = [path.read_text("utf-8") for path in (tmp_path / "out").glob("summary*.csv")]
+    assert any(said in sheet for sheet in sheets)
 
 
 def test_equal_runs_have_no_first_divergence(tmp_path):

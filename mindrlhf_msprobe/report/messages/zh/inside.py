@@ -70,8 +70,8 @@ def _computed(
     exact = f"，误差不超过 {within:.1e}" if within else "，精确成立"
     if basis == "statistics":
         return f"{said_by} B = A {sign} {number}{_named(**known)}{exact}"
-    each = "对所有元素" if every else "对每个不同的元素"
-    return f"{each}有 B = A {sign} {number}{_named(**known)}{exact}"
+    each = "所有元素" if every else "每个不同的元素"
+    return f"{each}均满足 B = A {sign} {number}{_named(**known)}{exact}"
 
 
 def _named(

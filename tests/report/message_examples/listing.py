@@ -1,0 +1,17 @@
+"""Parameters of the texts of `show` and `estimate`."""
+
+EXAMPLES = {
+    "states": [{"state": "running"}, {"state": "finished"}],
+    "changes": [
+        {"first": None, "then": [[2, "0.5"]], "left": 0},
+        {"first": "1.0", "then": [[1, "0.5"], [9, "0.7"]], "left": 3},
+    ],
+    "estimated": [
+        {"step_size": "3 MB", "steps": n, "ranks": n, "total": "9 MB", "free": "1 GB", "path": "p"}
+        for n in (1, 3)
+    ],
+    "holds_none": [
+        {"path": "run", "what": what, "number": 7, "held": held}
+        for what, held in (("step", [0, 1, 2, 5]), ("rank", []))
+    ],
+}
