@@ -1,5 +1,7 @@
 """Parameters of the texts of a comparison's answer."""
 
+from mindrlhf_msprobe.findings import Cause
+
 _SCOPE = "3 steps, 1 rank"
 _RUNS = [(1, "", 1), (1926, "; it holds NaN", 40)]
 _EARLIER = {
@@ -29,6 +31,10 @@ EXAMPLES = {
     "non_finite": [
         {"records": n, "several": n > 1, "step": 1, "phase": phase, "rank": 0, "record": "loss"}
         for n, phase in ((1, None), (311, "actor_update"))
+    ],
+    "cause": [
+        {"cause": cause, "explanation": "loss differs."}
+        for cause in (*(str(cause) for cause in Cause), "of_a_newer_version")
     ],
     "max_abs": [{"absolute": 3.1e-3, "relative": relative} for relative in (None, 2.4e-2)],
     "agreed_before": [{"agreed": "all of step 0.", "last": last} for last in (None, "loss")],
