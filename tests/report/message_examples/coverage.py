@@ -1,0 +1,15 @@
+"""Parameters of the texts that say why something was not recorded or compared."""
+
+from mindrlhf_msprobe.common.message import message
+
+_WHY = [
+    message("coverage.gradients_own_bprop"),
+    [message("coverage.dynamic_shape"), message("coverage.dtype", dtype="Complex64")],
+    "a reason of an older version",
+]
+
+EXAMPLES = {
+    "graph_mode": [{"why": why} for why in _WHY],
+    "left_out": [{"what": "rewards", "why": why} for why in _WHY],
+    "backward": [{"why": why} for why in _WHY],
+}
