@@ -53,7 +53,7 @@ def command(runs, *arguments, **variables):
         (("estimate", "a"), "剩余空间", "are free at"),
         (("merge", "-o", "merged", ""), "路径为空", "the path of a run is empty"),
         (("demo", "--output", "demo", "--steps", "0"), "取值范围", "expected 1 or more"),
-        (("run", "--help"), "--lang {en,zh}", "--lang {en,zh}"),
+        (("run", "--help"), "启动训练的脚本", "the script that starts the training"),
     ],
 )
 def test_every_command_speaks_the_locales_language(runs, arguments, chinese, english):

@@ -114,7 +114,7 @@ def _parser(commands: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of these commands: where one is given, the others are not looked at."""
     parser = Parser(
         prog="mindrlhf-msprobe",
-        description="Find where two trainings on MindSpore first part, and why.",
+        description=say("help.describes"),
     )
     parser.add_argument("--version", action="version", version=__version__)
     parsers = parser.add_subparsers(

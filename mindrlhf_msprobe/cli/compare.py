@@ -24,112 +24,92 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     compare = commands.add_parser(
         "compare",
-        help="compare two runs and say where they first part",
-        description="Compare two runs, write tables and verdict.json, and name the first "
-        "divergence and its cause. Exit codes: 0 the same, 1 diverged, 2 could not decide.",
+        help=say("help.compare"),
+        description=say("help.compare_describes"),
     )
-    compare.add_argument("runs", nargs="*", metavar="A B", help="the dump_path of two runs")
-    compare.add_argument("-tp", "--target_path", metavar="A", help="run A, as msprobe calls it")
-    compare.add_argument("-gp", "--golden_path", metavar="B", help="run B, as msprobe calls it")
+    compare.add_argument("runs", nargs="*", metavar="A B", help=say("help.compare_runs"))
+    compare.add_argument("-tp", "--target_path", metavar="A", help=say("help.compare_target_path"))
+    compare.add_argument("-gp", "--golden_path", metavar="B", help=say("help.compare_golden_path"))
     compare.add_argument(
         "-o",
         "--output_path",
         metavar="OUT",
         default="./msprobe_compare_output",
-        help="directory for tables and verdict.json (default: %(default)s)",
+        help=say("help.compare_output_path"),
     )
-    compare.add_argument("--rtol", type=float, default=0.0, help="relative tolerance (default: 0)")
-    compare.add_argument("--atol", type=float, default=0.0, help="absolute tolerance (default: 0)")
+    compare.add_argument("--rtol", type=float, default=0.0, help=say("help.compare_rtol"))
+    compare.add_argument("--atol", type=float, default=0.0, help=say("help.compare_atol"))
     compare.add_argument(
         "--tolerance",
         metavar="FILE",
-        help="YAML with tolerance rules: a regular expression on record names → {rtol, atol}; the "
-        "first that matches counts, --rtol and --atol hold for the rest",
+        help=say("help.compare_tolerance"),
     )
     compare.add_argument(
         "--noise",
         metavar="RUN",
         action="append",
         default=[],
-        help="a further run of A's configuration, to learn the natural spread from (repeatable)",
+        help=say("help.compare_noise"),
     )
-    compare.add_argument(
-        "--mapping", metavar="FILE", help="YAML: name pattern of A's cells → their name in B"
-    )
-    for short, option, what in (
-        ("-cm", "--cell_mapping", "name and class of A's cells → of B's"),
-        ("-am", "--api_mapping", "APIs of A → of B"),
-        ("-lm", "--layer_mapping", "class of a layer of A → what is inside it, in A → in B"),
-    ):
+    compare.add_argument("--mapping", metavar="FILE", help=say("help.compare_mapping"))
+    for short, option in (("-cm", "cell"), ("-am", "api"), ("-lm", "layer")):
+        what = say(f"help.compare_{option}_mapping")
         compare.add_argument(
-            *(short, option),
+            *(short, f"--{option}_mapping"),
             nargs="?",
             const=True,
             metavar="FILE",
-            help=f"msprobe's mapping, YAML: {what}; without FILE the names that need none",
+            help=say("help.compare_of_msprobe", what=what),
         )
     compare.add_argument(
         *("-dm", "--data_mapping"),
         metavar="FILE",
-        help="msprobe's mapping, YAML: record of A → record of B",
+        help=say("help.compare_data_mapping"),
     )
-    compare.add_argument(
-        "--tokenizer", metavar="FILE", help="tokenizer.json, to show token ids as text"
-    )
-    compare.add_argument(
-        "--phases", metavar="X,Y", help="hold phase X of A against phase Y of B, or of A itself"
-    )
-    compare.add_argument(
-        "--ranks", metavar="M,N", help="hold rank M of A against rank N of B, or of A itself"
-    )
-    compare.add_argument(
-        "--steps", metavar="STEPS", help="compare these steps only, e.g. 2-5 or 2,4-6"
-    )
-    for option, what in (("include", "only records"), ("exclude", "no record")):
+    compare.add_argument("--tokenizer", metavar="FILE", help=say("help.compare_tokenizer"))
+    compare.add_argument("--phases", metavar="X,Y", help=say("help.compare_phases"))
+    compare.add_argument("--ranks", metavar="M,N", help=say("help.compare_ranks"))
+    compare.add_argument("--steps", metavar="STEPS", help=say("help.compare_steps"))
+    for option in ("include", "exclude"):
         compare.add_argument(
             f"--{option}",
             metavar="RE",
             action="append",
             default=[],
-            help=f"compare {what} in whose name this regular expression is found (repeatable)",
+            help=say(f"help.compare_{option}"),
         )
     compare.add_argument(
         "--keys",
         metavar="X,Y",
-        help="compare these key data only; X=Y holds X of A against Y of B, or of A itself",
+        help=say("help.compare_keys"),
     )
     compare.add_argument(
         "--first-only",
         action="store_true",
-        help="end at the first divergence, and write the tables of its place alone",
+        help=say("help.compare_first_only"),
     )
     compare.add_argument(
         "--common",
         action="store_true",
-        help="what one run alone has (steps, ranks, phases, keys, cells) is no divergence",
+        help=say("help.compare_common"),
     )
     compare.add_argument(
         "--after",
         metavar="OUT",
-        help="the output of the comparison that proposed this recording: what it found is used",
+        help=say("help.compare_after"),
     )
-    compare.add_argument("--csv", action="store_true", help="write the tables as CSV as well")
+    compare.add_argument("--csv", action="store_true", help=say("help.compare_csv"))
     compare.add_argument(
         "--all-rows",
         action="store_true",
-        help="list every record in the tables; else, of more than 50 000, those of cells that "
-        "agree are one row a phase, step and rank",
+        help=say("help.compare_all_rows"),
     )
+    compare.add_argument("--workers", type=int, metavar="N", help=say("help.compare_workers"))
     compare.add_argument(
-        "--workers", type=int, metavar="N", help="processes that compare (default: one a core)"
+        "--engine", choices=("local", "ray"), default="local", help=say("help.compare_engine")
     )
-    compare.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help="(default: %(default)s)"
-    )
-    compare.add_argument(
-        "--address", metavar="ADDRESS", help="of a Ray cluster (default: one on this machine)"
-    )
-    compare.add_argument("--json", action="store_true", help="print verdict.json instead of text")
+    compare.add_argument("--address", metavar="ADDRESS", help=say("help.compare_address"))
+    compare.add_argument("--json", action="store_true", help=say("help.compare_json"))
     compare.set_defaults(run=_compare)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from mindrlhf_msprobe.report.messages import say
+
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
 
@@ -13,33 +15,26 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     demo = commands.add_parser(
         "demo",
-        help="run a real PPO training twice, plant a fault in the second, and find it",
-        description="Run a small PPO training on CPU twice, with a small error planted in one cell "
-        "of the second run, compare the two and name the cell. Exit codes: 0 the verdict is what "
-        "was planted, 1 it is not, 2 could not decide.",
+        help=say("help.demo"),
+        description=say("help.demo_describes"),
     )
-    demo.add_argument(
-        "--output", metavar="DIR", required=True, help="directory for runs and tables"
-    )
-    demo.add_argument("--steps", type=int, default=3, help="training steps (default: %(default)s)")
-    demo.add_argument("--seed", type=int, default=1234, help="seed (default: %(default)s)")
+    demo.add_argument("--output", metavar="DIR", required=True, help=say("help.demo_output"))
+    demo.add_argument("--steps", type=int, default=3, help=say("help.demo_steps"))
+    demo.add_argument("--seed", type=int, default=1234, help=say("help.demo_seed"))
     fault = demo.add_mutually_exclusive_group()
     fault.add_argument(
         "--fault",
         metavar="PHASE:CELL",
-        help="where the error is planted, e.g. actor_update:lm_head (default: one linear layer of "
-        "the reference's second block)",
+        help=say("help.demo_fault"),
     )
-    fault.add_argument("--no-fault", action="store_true", help="plant nothing: both runs agree")
+    fault.add_argument("--no-fault", action="store_true", help=say("help.demo_no_fault"))
     demo.add_argument(
         "--fault-step",
         type=int,
         metavar="N",
-        help="the step from which on the error is there (default: 1, or 0 with --steps 1)",
+        help=say("help.demo_fault_step"),
     )
-    demo.add_argument(
-        "--config", metavar="FILE", help="the trainer's YAML (default: yaml_examples/ppo_demo.yaml)"
-    )
+    demo.add_argument("--config", metavar="FILE", help=say("help.demo_config"))
     demo.set_defaults(run=_demo)
 
 

@@ -18,37 +18,30 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     estimate = commands.add_parser(
         "estimate",
-        help="say how much room a recording with full tensors would take",
-        description="From a run of one step with task: statistics, say how many bytes a step of a "
-        "rank would take with other settings, and whether they fit into the file system of RUN. "
-        "Exit codes: 0 it fits, 1 it does not, 2 could not decide.",
+        help=say("help.estimate"),
+        description=say("help.estimate_describes"),
     )
-    estimate.add_argument("path", metavar="RUN", help="the dump_path of a run")
+    estimate.add_argument("path", metavar="RUN", help=say("help.estimate_path"))
     estimate.add_argument(
         "--config",
         metavar="FILE",
-        help="the YAML file of the recording that is meant: its msprobe_config says all of the "
-        "following",
+        help=say("help.estimate_config"),
     )
     estimate.add_argument(
-        "--task", choices=("statistics", "tensor"), help="as task (default: tensor)"
+        "--task", choices=("statistics", "tensor"), help=say("help.estimate_task")
     )
     for name in ("include", "exclude"):
         estimate.add_argument(
-            f"--{name}", metavar="RE", action="append", help=f"as {name} (repeatable)"
+            f"--{name}", metavar="RE", action="append", help=say(f"help.estimate_{name}")
         )
     estimate.add_argument(
         "--directions",
         metavar="X,Y",
-        help="as directions, with commas between (default: forward,backward)",
+        help=say("help.estimate_directions"),
     )
-    estimate.add_argument(
-        "--steps", type=int, help="training steps (default: 1, or as many as FILE names)"
-    )
-    estimate.add_argument(
-        "--ranks", type=int, help="ranks (default: as many as recorded, or as FILE names)"
-    )
-    estimate.add_argument("--json", action="store_true", help="print JSON instead of text")
+    estimate.add_argument("--steps", type=int, help=say("help.estimate_steps"))
+    estimate.add_argument("--ranks", type=int, help=say("help.estimate_ranks"))
+    estimate.add_argument("--json", action="store_true", help=say("help.estimate_json"))
     estimate.set_defaults(run=_estimate)
 
 

@@ -17,18 +17,14 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     merge = commands.add_parser(
         "merge",
-        help="put the directories of one run together, which nodes recorded apart",
-        description="Put together what the nodes of one job recorded into directories of their "
-        "own, as if they had shared one. Files are hard-linked, or copied where they cannot be; "
-        "MERGED appears whole or not at all. Exit codes: 0 merged, 2 refused.",
+        help=say("help.merge"),
+        description=say("help.merge_describes"),
     )
+    merge.add_argument("runs", nargs="*", metavar="RUN", help=say("help.merge_runs"))
     merge.add_argument(
-        "runs", nargs="*", metavar="RUN", help="the dump_path of a node; two or more"
+        "-o", "--output_path", metavar="MERGED", required=True, help=say("help.merge_output_path")
     )
-    merge.add_argument(
-        "-o", "--output_path", metavar="MERGED", required=True, help="the directory to make"
-    )
-    merge.add_argument("--json", action="store_true", help="print JSON instead of text")
+    merge.add_argument("--json", action="store_true", help=say("help.merge_json"))
     merge.set_defaults(run=_merge)
 
 

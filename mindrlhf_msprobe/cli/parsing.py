@@ -37,7 +37,7 @@ class Command(Parser):
         self.add_argument(
             LANG,
             choices=LANGUAGES,
-            help="language of the answer, and of what is written (default: the locale's)",
+            help=say("help.lang"),
         )
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]

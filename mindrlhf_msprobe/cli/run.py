@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, complain
 from mindrlhf_msprobe.cli.parsing import LANG
+from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.cli.parsing import Commands
@@ -19,14 +20,11 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     run = commands.add_parser(
         NAME,
-        help="run a script of MindRLHF and record what its msprobe_config says",
-        description="Run a Python script as `python SCRIPT …` would, and record the trainings of "
-        "MindRLHF whose YAML file has a msprobe_config section. Everything behind SCRIPT goes to "
-        "the script; so do exit codes and exceptions the other way. Under msrun: "
-        "msrun … $(command -v mindrlhf-msprobe) run SCRIPT …",
+        help=say("help.run"),
+        description=say("help.run_describes"),
         usage="mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ...",
     )
-    run.add_argument("script", metavar="SCRIPT", help="the script that starts the training")
+    run.add_argument("script", metavar="SCRIPT", help=say("help.run_script"))
     run.set_defaults(run=run_script, arguments=[])
 
 

@@ -23,17 +23,14 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     show = commands.add_parser(
         "show",
-        help="list what a run holds, or show one phase, key, entry or record",
-        description="List a run's phases, steps, ranks, keys and sizes. With a phase, list its "
-        "entries; with a key, one row a save; with an entry or a record, show the statistics and "
-        "first values, and with --step so of a key. Exit codes: 0; 2 if any of it could not be "
-        "read, or there is no such thing: the rest is shown.",
+        help=say("help.show"),
+        description=say("help.show_describes"),
     )
-    show.add_argument("path", metavar="RUN", help="the dump_path of a run")
-    show.add_argument("name", nargs="?", metavar="NAME", help="a phase, a key, an entry, a record")
-    show.add_argument("--step", type=int, metavar="N", help="of this step only")
-    show.add_argument("--rank", type=int, metavar="N", help="of this rank only")
-    show.add_argument("--json", action="store_true", help="print JSON instead of text")
+    show.add_argument("path", metavar="RUN", help=say("help.show_path"))
+    show.add_argument("name", nargs="?", metavar="NAME", help=say("help.show_name"))
+    show.add_argument("--step", type=int, metavar="N", help=say("help.show_step"))
+    show.add_argument("--rank", type=int, metavar="N", help=say("help.show_rank"))
+    show.add_argument("--json", action="store_true", help=say("help.show_json"))
     show.set_defaults(run=_show)
 
 

@@ -47,8 +47,8 @@ def test_the_earlier_step_comes_first(compared, tmp_path):
         (0, 1, REFERENCE),
     ]
     assert lines(result) == [
-        f"Ranks: rank 2 parts first, at step 0, {UPDATE}: Cell.head.Dense.forward.0.output.0",
-        f"Ranks: rank 0 parts later, at step 1, {REFERENCE}: Cell.head.Dense.forward.0.output.0",
+        f"Ranks: rank 2 diverges first, at step 0, {UPDATE}: Cell.head.Dense.forward.0.output.0",
+        f"Ranks: rank 0 diverges later, at step 1, {REFERENCE}: Cell.head.Dense.forward.0.output.0",
         "Ranks: ranks 1, 3-5 agree throughout",
     ]
     ranks = json.loads((tmp_path / "out/verdict.json").read_text())["ranks"]
@@ -87,7 +87,7 @@ def test_ranks_that_part_together_stand_together(compared):
     result = compared(*(Fault("head", REFERENCE, rank=rank) for rank in (1, 2, 3, 5)))
     assert result.verdict.first_divergence.rank == 1
     assert lines(result) == [
-        f"Ranks: ranks 1-3, 5 part first, at step 0, {REFERENCE}: "
+        f"Ranks: ranks 1-3, 5 diverge first, at step 0, {REFERENCE}: "
         "Cell.head.Dense.forward.0.output.0",
         "Ranks: ranks 0, 4 agree throughout",
     ]
@@ -108,7 +108,7 @@ def test_many_ranks_still_fit_on_a_screen(compared):
     result = compared(*(Fault(cell, REFERENCE, rank=rank) for rank, cell in enumerate(cells)))
     said = lines(result)
     assert len(said) == 5
-    assert said[0].startswith("Ranks: rank 4 parts first")
+    assert said[0].startswith("Ranks: rank 4 diverges first")
     assert said[-2] == "Ranks: … 2 more places"
     assert said[-1] == "Ranks: rank 5 agrees throughout"
 

@@ -93,15 +93,15 @@ def test_a_rank_that_is_not_selected_records_nothing(jobs, root):
 
 
 def test_the_rank_that_parts_first_is_named(root, capsys):
-    """A fault in rank 1 alone: rank 1 parts first, rank 0 through the gradients a step later."""
+    """A fault in rank 1 alone: rank 1 diverges first, rank 0 through the gradients a step later."""
     paths = [str(root / "shared/run"), str(root / "faulty/run")]
     assert main(["compare", *paths, "-o", str(root / "compared")]) == 1
     said = capsys.readouterr().out.splitlines()
     assert "DIVERGED at step 1, reference_compute_log_prob, rank 1" in said
     ranks = [line for line in said if line.startswith("Ranks: ")]
     assert [line.partition(":")[2].split(",")[0] for line in ranks] == [
-        " rank 1 parts first",
-        " rank 0 parts later",
+        " rank 1 diverges first",
+        " rank 0 diverges later",
     ]
     verdict = read_json(root / "compared/verdict.json")
     assert [(r["rank"], r["step"]) for r in verdict["ranks"]["parted"]] == [(1, 1), (0, 2)]

@@ -104,8 +104,8 @@ def _parted(
     micro_step: int | None,
     record: str,
 ) -> str:
-    parts = "parts" if len(ranks) == 1 else "part"
-    when = f"{parts} first" if first else f"{parts} later"
+    verb = "diverges" if len(ranks) == 1 else "diverge"
+    when = f"{verb} first" if first else f"{verb} later"
     micro = f"micro-step {micro_step}" if micro_step else None
     where = ", ".join(filter(None, (f"step {step}", phase, micro)))
     return f"{_ranks(ranks)} {when}, at {where}: {record}"

@@ -84,7 +84,7 @@ TEXTS: dict[str, str] = {
     "column_stack": ("where the cell was called; beside an output only if it does not agree"),
     "column_texts": "the texts that were saved, of A and of B",
     "column_tolerance": (
-        "what the record was judged by: a tolerance and the rule that gave it, or bitwise"
+        "what the record was compared by: a tolerance and the rule that gave it, or bitwise"
     ),
     "column_suspicion": (
         "why a record that agrees deserves a look all the same; empty if it does not"

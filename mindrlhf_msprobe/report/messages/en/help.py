@@ -1,0 +1,127 @@
+"""What `--help` says."""
+
+from __future__ import annotations
+
+TEXTS: dict[str, str] = {
+    "compare": "compare two runs and find the first divergence",
+    "compare_describes": (
+        "Compare two runs, write tables and verdict.json, and name the first divergence and "
+        "its cause. Exit codes: 0 the same, 1 diverged, 2 could not decide."
+    ),
+    "compare_runs": "the dump_path of two runs",
+    "compare_target_path": "run A, as msprobe calls it",
+    "compare_golden_path": "run B, as msprobe calls it",
+    "compare_output_path": ("directory for tables and verdict.json (default: %(default)s)"),
+    "compare_rtol": "relative tolerance (default: 0)",
+    "compare_atol": "absolute tolerance (default: 0)",
+    "compare_tolerance": (
+        "YAML with tolerance rules: a regular expression on record names → {{rtol, atol}}; "
+        "the first that matches counts, --rtol and --atol hold for the rest"
+    ),
+    "compare_noise": (
+        "a further run of A's configuration, to learn the natural spread from (repeatable)"
+    ),
+    "compare_mapping": "YAML: name pattern of A's cells → their name in B",
+    "compare_data_mapping": "msprobe's mapping, YAML: record of A → record of B",
+    "compare_tokenizer": "tokenizer.json, to show token ids as text",
+    "compare_phases": "compare phase X of A with phase Y of B, or of A itself",
+    "compare_ranks": "compare rank M of A with rank N of B, or of A itself",
+    "compare_steps": "compare these steps only, e.g. 2-5 or 2,4-6",
+    "compare_keys": (
+        "compare these key data only; X=Y compares X of A with Y of B, or of A itself"
+    ),
+    "compare_first_only": ("end at the first divergence, and write the tables of its place alone"),
+    "compare_common": (
+        "what one run alone has (steps, ranks, phases, keys, cells) is no divergence"
+    ),
+    "compare_after": (
+        "the output of the comparison that proposed this recording: what it found is used"
+    ),
+    "compare_csv": "write the tables as CSV as well",
+    "compare_all_rows": (
+        "list every record in the tables; else, of more than 50 000, those of cells that "
+        "agree are one row a phase, step and rank"
+    ),
+    "compare_workers": "processes that compare (default: one a core)",
+    "compare_engine": "(default: %(default)s)",
+    "compare_address": "of a Ray cluster (default: one on this machine)",
+    "compare_json": "print verdict.json instead of text",
+    "show": ("list what a run holds, or show one phase, key, entry or record"),
+    "show_describes": (
+        "List a run's phases, steps, ranks, keys and sizes. With a phase, list its entries; "
+        "with a key, one row a save; with an entry or a record, show the statistics and "
+        "first values, and with --step so of a key. Exit codes: 0; 2 if any of it could not "
+        "be read, or there is no such thing: the rest is shown."
+    ),
+    "show_path": "the dump_path of a run",
+    "show_name": "a phase, a key, an entry, a record",
+    "show_step": "of this step only",
+    "show_rank": "of this rank only",
+    "show_json": "print JSON instead of text",
+    "merge": ("put the directories of one run together, which nodes recorded apart"),
+    "merge_describes": (
+        "Put together what the nodes of one job recorded into directories of their own, as "
+        "if they had shared one. Files are hard-linked, or copied where they cannot be; "
+        "MERGED appears whole or not at all. Exit codes: 0 merged, 2 refused."
+    ),
+    "merge_runs": "the dump_path of a node; two or more",
+    "merge_output_path": "the directory to make",
+    "merge_json": "print JSON instead of text",
+    "estimate": "say how much room a recording with full tensors would take",
+    "estimate_describes": (
+        "From a run of one step with task: statistics, say how many bytes a step of a rank "
+        "would take with other settings, and whether they fit into the file system of RUN. "
+        "Exit codes: 0 it fits, 1 it does not, 2 could not decide."
+    ),
+    "estimate_path": "the dump_path of a run",
+    "estimate_config": (
+        "the YAML file of the recording that is meant: its msprobe_config says all of the following"
+    ),
+    "estimate_task": "as task (default: tensor)",
+    "estimate_directions": ("as directions, with commas between (default: forward,backward)"),
+    "estimate_steps": "training steps (default: 1, or as many as FILE names)",
+    "estimate_ranks": "ranks (default: as many as recorded, or as FILE names)",
+    "estimate_json": "print JSON instead of text",
+    "run": ("run a script of MindRLHF and record what its msprobe_config says"),
+    "run_describes": (
+        "Run a Python script as `python SCRIPT …` would, and record the trainings of "
+        "MindRLHF whose YAML file has a msprobe_config section. Everything behind SCRIPT "
+        "goes to the script; so do exit codes and exceptions the other way. Under msrun: "
+        "msrun … $(command -v mindrlhf-msprobe) run SCRIPT …"
+    ),
+    "run_script": "the script that starts the training",
+    "demo": ("run a real PPO training twice, plant a fault in the second, and find it"),
+    "demo_describes": (
+        "Run a small PPO training on CPU twice, with a small error planted in one cell of "
+        "the second run, compare the two and name the cell. Exit codes: 0 the verdict is "
+        "what was planted, 1 it is not, 2 could not decide."
+    ),
+    "demo_output": "directory for runs and tables",
+    "demo_steps": "training steps (default: %(default)s)",
+    "demo_seed": "seed (default: %(default)s)",
+    "demo_fault": (
+        "where the error is planted, e.g. actor_update:lm_head (default: one linear layer of "
+        "the reference's second block)"
+    ),
+    "demo_no_fault": "plant nothing: both runs agree",
+    "demo_fault_step": (
+        "the step from which on the error is there (default: 1, or 0 with --steps 1)"
+    ),
+    "demo_config": "the trainer's YAML (default: yaml_examples/ppo_demo.yaml)",
+    "compare_of_msprobe": (
+        "msprobe's mapping, YAML: {what}; without FILE the names that need none"
+    ),
+    "compare_cell_mapping": "name and class of A's cells → of B's",
+    "compare_api_mapping": "APIs of A → of B",
+    "compare_layer_mapping": "class of a layer of A → what is inside it, in A → in B",
+    "compare_include": (
+        "compare only records in whose name this regular expression is found (repeatable)"
+    ),
+    "compare_exclude": (
+        "compare no record in whose name this regular expression is found (repeatable)"
+    ),
+    "estimate_include": "as include (repeatable)",
+    "estimate_exclude": "as exclude (repeatable)",
+    "lang": ("language of the answer, and of what is written (default: the locale's)"),
+    "describes": ("Find where two trainings on MindSpore first diverge, and why."),
+}

@@ -1,0 +1,104 @@
+"""--help 的内容。"""
+
+from __future__ import annotations
+
+TEXTS: dict[str, str] = {
+    "compare": "比对两份采集结果，定位首个差异点",
+    "compare_describes": (
+        "比对两份采集结果，写出表格和 verdict.json，给出首个差异点及其原因。退出码：0 一致，"
+        "1 存在差异，2 无法判定。"
+    ),
+    "compare_runs": "两份采集结果的 dump_path",
+    "compare_target_path": "A 侧，msprobe 的叫法",
+    "compare_golden_path": "B 侧，msprobe 的叫法",
+    "compare_output_path": "表格和 verdict.json 的输出目录（默认：%(default)s）",
+    "compare_rtol": "相对容差（默认：0）",
+    "compare_atol": "绝对容差（默认：0）",
+    "compare_tolerance": (
+        "容差规则的 YAML：记录名的正则表达式 → {{rtol, atol}}；取最先匹配的一条，其余记录用 "
+        "--rtol 和 --atol"
+    ),
+    "compare_noise": ("与 A 配置相同的另一次采集结果，用来得到噪声水平（可重复给出）"),
+    "compare_mapping": "YAML：A 侧 Cell 名的模式 → B 侧的名字",
+    "compare_data_mapping": "msprobe 的映射文件，YAML：A 侧的记录 → B 侧的记录",
+    "compare_tokenizer": "tokenizer.json，把 token id 显示为文本",
+    "compare_phases": "A 侧的阶段 X 与 B 侧（或 A 自身）的阶段 Y 比对",
+    "compare_ranks": "A 侧的 rank M 与 B 侧（或 A 自身）的 rank N 比对",
+    "compare_steps": "只比对这些 step，例如 2-5 或 2,4-6",
+    "compare_keys": ("只比对这些关键数据；X=Y 表示 A 侧的 X 与 B 侧（或 A 自身）的 Y 比对"),
+    "compare_first_only": "到首个差异点为止，只写该处的表格",
+    "compare_common": "仅一侧有的内容（step、rank、阶段、关键数据、Cell）不算差异",
+    "compare_after": "上一轮比对的输出目录，本次采集由它建议：利用其结论",
+    "compare_csv": "同时把表格写成 CSV",
+    "compare_all_rows": (
+        "表格逐条列出所有记录；否则超过 50 000 条时，一致的 Cell 记录按阶段、step 和 rank 合"
+        "并为一行"
+    ),
+    "compare_workers": "比对进程数（默认：每个核一个）",
+    "compare_engine": "执行方式（默认：%(default)s）",
+    "compare_address": "Ray 集群的地址（默认：在本机启动一个）",
+    "compare_json": "打印 verdict.json 而不是文字",
+    "show": "列出采集结果的内容，或查看某个阶段、关键数据、条目、记录",
+    "show_describes": (
+        "列出采集结果的阶段、step、rank、关键数据和大小。给出阶段时列出其条目；给出关键数据时"
+        "每次保存一行；给出条目或记录时显示统计量和前几个元素，关键数据加 --step 时也是如此。"
+        "退出码：0；有内容无法读取，或没有这个名字时为 2，其余内容照常显示。"
+    ),
+    "show_path": "采集结果的 dump_path",
+    "show_name": "阶段、关键数据、条目或记录的名字",
+    "show_step": "只看该 step",
+    "show_rank": "只看该 rank",
+    "show_json": "打印 JSON 而不是文字",
+    "merge": "合并各节点分别采集的目录",
+    "merge_describes": (
+        "没有共享存储时，把一个作业各节点分别采集的目录合并为一份采集结果。文件以硬链接合并，"
+        "无法链接时复制；MERGED 要么完整出现，要么不出现。退出码：0 已合并，2 拒绝合并。"
+    ),
+    "merge_runs": "各节点的 dump_path，两个或更多",
+    "merge_output_path": "要创建的目录",
+    "merge_json": "打印 JSON 而不是文字",
+    "estimate": "估算落盘真实数据所需的空间",
+    "estimate_describes": (
+        "根据一份 task: statistics、一个 step 的采集结果，估算换用其他设置时单个 rank 每个 "
+        "step 的字节数，以及 RUN 所在文件系统是否放得下。退出码：0 放得下，1 放不下，2 无法判"
+        "定。"
+    ),
+    "estimate_path": "采集结果的 dump_path",
+    "estimate_config": ("计划采集所用的 YAML 文件：以下各项均取自其中的 msprobe_config"),
+    "estimate_task": "同 task（默认：tensor）",
+    "estimate_directions": "同 directions，以逗号分隔（默认：forward,backward）",
+    "estimate_steps": "训练的 step 数（默认：1，或 FILE 中指定的个数）",
+    "estimate_ranks": "rank 数（默认：与采集时相同，或 FILE 中指定的个数）",
+    "estimate_json": "打印 JSON 而不是文字",
+    "run": "运行 MindRLHF 脚本，并按其 msprobe_config 采集",
+    "run_describes": (
+        "像 `python SCRIPT …` 一样运行 Python 脚本，并采集 YAML 文件中带 msprobe_config 的 "
+        "MindRLHF 训练。SCRIPT 之后的参数全部交给脚本，脚本的退出码和异常原样返回。使用 "
+        "msrun 时：msrun … $(command -v mindrlhf-msprobe) run SCRIPT …"
+    ),
+    "run_script": "启动训练的脚本",
+    "demo": "真实地跑两次 PPO 训练，在第二次中植入错误并定位",
+    "demo_describes": (
+        "在 CPU 上把一个小型 PPO 训练跑两次，在第二次的某个 Cell 中植入微小错误，比对两次训练"
+        "并定位该 Cell。退出码：0 定位结果与植入的错误相符，1 不符，2 无法判定。"
+    ),
+    "demo_output": "采集结果和表格的目录",
+    "demo_steps": "训练的 step 数（默认：%(default)s）",
+    "demo_seed": "随机种子（默认：%(default)s）",
+    "demo_fault": (
+        "植入错误的位置，例如 actor_update:lm_head（默认：reference 第二层中的一个线性层）"
+    ),
+    "demo_no_fault": "不植入错误：两次训练应一致",
+    "demo_fault_step": "从哪个 step 起植入错误（默认：1；--steps 1 时为 0）",
+    "demo_config": "训练的 YAML（默认：yaml_examples/ppo_demo.yaml）",
+    "compare_of_msprobe": ("msprobe 的映射文件，YAML：{what}；不给 FILE 时使用无需文件的对应关系"),
+    "compare_cell_mapping": "A 侧 Cell 的名字和类名 → B 侧的",
+    "compare_api_mapping": "A 侧的 API → B 侧的",
+    "compare_layer_mapping": "A 侧某层的类名 → 其内部各部分在 A 侧 → 在 B 侧的名字",
+    "compare_include": "只比对名字匹配该正则表达式的记录（可重复给出）",
+    "compare_exclude": "不比对名字匹配该正则表达式的记录（可重复给出）",
+    "estimate_include": "同 include（可重复给出）",
+    "estimate_exclude": "同 exclude（可重复给出）",
+    "lang": "结论与写出内容的语言（默认：跟随系统语言）",
+    "describes": "定位两次 MindSpore 训练的首个差异点及其原因。",
+}
