@@ -214,6 +214,10 @@ def _in_words(messages: Messages) -> str:
     return texts_of(messages)
 
 
+def _each_in_words(messages: Messages) -> tuple[str, ...]:
+    return tuple(_in_words((message,)) for message in messages)
+
+
 class Nearness(str, Enum):
     """How near what differs before any tensor lies to a finding."""
 
@@ -655,7 +659,12 @@ class Preflight:
 
     differences: tuple[Difference, ...] = ()
     weights: tuple[Weights, ...] = ()
-    unknown: tuple[str, ...] = ()
+    not_compared: Messages = ()
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What `not_compared` says, each in the language that was chosen, else the locale's."""
+        return _each_in_words(self.not_compared)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
@@ -663,6 +672,7 @@ class Preflight:
             "differences": [difference.to_json() for difference in self.differences],
             "initial_weights": [weights.to_json() for weights in self.weights],
             "unknown": list(self.unknown),
+            "unknown_codes": [message.as_json() for message in self.not_compared],
         }
 
 
@@ -920,7 +930,7 @@ class Comparison:
         agreements: of a comparison of very many records, what agrees, by phase, step and rank.
         preflight: what differs before any tensor.
         rules: the tolerances that were used, and how often.
-        notes: how the runs were brought together, e.g. which prefix was taken off.
+        remarks: how the runs were brought together, e.g. which prefix was taken off.
         problems: what could not be read of either run, and what it lost while recording.
         tables: the files written, by name, relative to `output_path`.
         fingerprints: (name, fingerprint) of each, by which a later comparison knows them again.
@@ -937,7 +947,7 @@ class Comparison:
     findings: Sequence[Finding] = field(repr=False)
     preflight: Preflight = Preflight()
     rules: tuple[RuleUse, ...] = ()
-    notes: tuple[str, ...] = ()
+    remarks: Messages = ()
     problems: tuple[str, ...] = ()
     output_path: str | None = None
     tables: tuple[str, ...] = ()
@@ -948,6 +958,11 @@ class Comparison:
     all_cells: bool = True
     earlier: tuple[Earlier, Relation] | None = None
     stops: tuple[Stopped, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What `remarks` say, each in the language that was chosen, else the locale's."""
+        return _each_in_words(self.remarks)
 
     def __bool__(self) -> bool:
         return self.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
@@ -974,6 +989,7 @@ class Comparison:
             "tolerance": [rule.to_json() for rule in self.rules],
             "coverage": [gap.to_json() for gap in verdict.coverage],
             "notes": list(self.notes),
+            "note_codes": [message.as_json() for message in self.remarks],
             "problems": list(self.problems),
             "recorded": {"all_cells": self.all_cells},
             **({} if self.chosen is None else {"chosen": self.chosen.to_json()}),

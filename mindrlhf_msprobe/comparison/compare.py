@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.common.language import LANGUAGES, in_its_language
-from mindrlhf_msprobe.common.message import Messages
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
@@ -191,7 +191,7 @@ def compare_runs(
     if key_data_only:
         for view in (*job.sides, *job.noise):
             view.key_data_only = True
-        notes.append("key data only: layer data were left out")
+        notes.append(message("pairing.key_data_only"))
     if tokenizer is not None:
         job = replace(job, tokenizer=Path(tokenizer).absolute())
         load_decoder(Path(tokenizer).absolute())  # raises before anything is compared
@@ -268,7 +268,7 @@ def _conclude(
     b: str,
     job: Job,
     judged: Sequence[JudgedPlace],
-    notes: Sequence[str],
+    notes: Sequence[Message],
     earlier: Earlier | None,
 ) -> Comparison:
     runs = job.sides[0].run, job.sides[1].run
@@ -303,7 +303,7 @@ def _conclude(
         agreements=tuple(a for place in judged if place.folded for a in place.tally.agreements),
         preflight=before,
         rules=_rules(judged),
-        notes=tuple(dict.fromkeys([*notes, *(note for place in judged for note in place.notes)])),
+        remarks=tuple(dict.fromkeys([*notes, *(note for place in judged for note in place.notes)])),
         problems=tuple(dict.fromkeys(problems)),
         all_cells=not is_filtered(runs),
         earlier=(
@@ -430,7 +430,7 @@ def _job(
     ranks: tuple[int, int] | None,
     within_one: bool,
     chosen: Filters,
-) -> tuple[Job, list[str]]:
+) -> tuple[Job, list[Message]]:
     if within_one:
         _check_inside(a, phases, ranks, chosen.keys)
     else:
@@ -452,17 +452,17 @@ def _job(
         _, view, _ = views(first, open_run(Path(path).absolute()), None, None)
         view = replace(view, phases=left.phases, keys=left.keys, key_data_only=left.key_data_only)
         further.append(view)
-    notes += [_note_on_noise(first, view) for view in further]
+    notes += [note for view in further for note in _on_noise(first, view)]
     job = Job((left, right), tuple(further), allowed, rules, chosen=chosen)
-    return job, [note for note in notes if note]
+    return job, notes
 
 
-def _choose_keys(a: View, b: View, keys: Sequence[tuple[str, str]], notes: list[str]) -> None:
+def _choose_keys(a: View, b: View, keys: Sequence[tuple[str, str]], notes: list[Message]) -> None:
     """Leave the chosen keys of both sides, under A's names."""
     if keys:
         a.keys, b.keys = {left: left for left, _ in keys}, dict(keys)
         a.key_data_only = b.key_data_only = True
-        notes += [f"{x} of A stands against {y} of B" for x, y in keys if x != y]
+        notes += [message("pairing.against", a=x, b=y) for x, y in keys if x != y]
 
 
 def _in_turn(
@@ -542,19 +542,15 @@ def _check_repetitions(paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | 
         known.append(("given twice", path))
 
 
-def _note_on_noise(a: Run, view: View) -> str:
+def _on_noise(a: Run, view: View) -> Messages:
     repetition = view.run
     before = preflight(a, repetition, view.ranks or None)
     weights = [w.role for w in before.weights if not w.agree]
     names = [d.name for d in before.differences if d.section != "seeds"]
     if not weights and not names:
-        return ""
-    what = [f"the initial weights of {', '.join(weights)}"] if weights else []
-    what += [", ".join(names[:3]) + (" and more" if len(names) > 3 else "")] if names else []
-    return (
-        f"the noise run {repetition.path} does not have A's configuration ({'; '.join(what)}): "
-        f"what it shows may be more than noise"
-    )
+        return ()
+    what = {"roles": weights, "settings": names[:3], "more": len(names) > 3}
+    return (message("pairing.noise_run", path=str(repetition.path), **what),)
 
 
 def _check_given(paths: Mapping[str, object]) -> None:
@@ -675,7 +671,7 @@ def _check_ranks(ranks: tuple[int, int] | None, a: Run, b: Run) -> None:
             )
 
 
-def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[str]]:
+def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[Message]]:
     """Read the mapping of msprobe's that counts, if one is given; most comparisons have none."""
     if all(value is None or value is False for value in given.values()):
         return None, []
@@ -684,7 +680,7 @@ def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[str]]:
     return load_msprobe_mapping({Kind(name): value for name, value in given.items()})
 
 
-def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[str]:
+def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:
     """Say which names of one of msprobe's mappings are of nothing in A."""
     mapping = job.msprobe_mapping
     if mapping is None:
@@ -699,8 +695,8 @@ def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[str]:
     if not left.names:
         return []
     first, *others = left.names
-    more = f" and {len(others)} more" if others else ""
-    return [f"{mapping.kind.value}: nothing in A is called {first}{more}"]
+    what = {"mapping": mapping.kind.value, "first": first, "more": len(others)}
+    return [message("pairing.unused_names", **what)]
 
 
 def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:

@@ -31,6 +31,25 @@ def test_equal_networks_agree(run):
     assert result.notes == (f"{ACTOR} of A stands against {REFERENCE} of B",)
 
 
+def test_how_runs_were_brought_together_is_said_in_both_languages(run, tmp_path):
+    """verdict.json has the words, and beside them what a program reads: the same in both."""
+    content = {}
+    for lang in ("en", "zh"):
+        compare_runs(run, ranks=(0, 1), output_path=tmp_path / lang, lang=lang)
+        content[lang] = json.loads((tmp_path / lang / "verdict.json").read_text("utf-8"))
+    assert content["en"]["notes"] == ["rank 0 of A stands against rank 1 of B"]
+    assert content["zh"]["notes"] == ["A 的 rank 0 与 B 的 rank 1 比对"]
+    codes = [{"code": "pairing.rank", "params": {"a": 0, "b": 1}}]
+    assert content["en"]["note_codes"] == content["zh"]["note_codes"] == codes
+    unknown = [found["preflight"]["unknown"] for found in content.values()]
+    assert unknown[0]
+    assert len(unknown[0]) == len(unknown[1])
+    assert not set(unknown[0]) & set(unknown[1])
+    assert content["en"]["preflight"] | {"unknown": []} == content["zh"]["preflight"] | {
+        "unknown": []
+    }
+
+
 @pytest.mark.parametrize("place", [ACTOR, REFERENCE])
 def test_a_fault_in_one_of_two_networks_is_named(tmp_path, place):
     """The cell that computes otherwise is the origin, in whichever phase it is."""

@@ -11,9 +11,11 @@ import pytest
 from runs import MSPROBE_DATA, Recording, record_training
 
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.preflight.preflight import MAX_DIFFERENCES, preflight, remark
+from mindrlhf_msprobe.comparison.preflight.preflight import MAX_DIFFERENCES, preflight
+from mindrlhf_msprobe.comparison.preflight.preflight import remark as messages_of
 from mindrlhf_msprobe.comparison.preflight.values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -29,6 +31,11 @@ WEIGHTS = {
     "reference": {"head.weight": "xxh3_128:9"},
 }
 CONFIGURATIONS = {"actor": {"layers": [2, 4], "lr": 1.0, "nan": "NaN", "name": "llama"}}
+
+
+def remark(found, role):
+    """Return what is said of a preflight, in English."""
+    return paragraph(messages_of(found, role), "en")
 
 
 def record(
@@ -310,12 +317,12 @@ def test_what_shares_its_reason_stands_in_one_line(tmp_path: Path) -> None:
     """Many names are counted, and braces in them are only braces."""
     notes = Notes()
     for i in range(30):
-        notes.about("x: only run A recorded {}", f"{{{i}}}")
-    notes.add("run {A} is {strange")
-    (first, second) = notes.lines()
+        notes.about("only_in", f"{{{i}}}", section="x", side="A")
+    notes.add("weights_unreadable", role="{actor", side="A")
+    (first, second) = (text_of(one, "en") for one in notes.messages())
     assert first.startswith("x: only run A recorded {0}, {1}, ")
     assert first.endswith(" and 10 more")
-    assert second == "run {A} is {strange"
+    assert second == "initial weights of {actor: run A has none that can be read"
 
 
 @pytest.mark.parametrize(

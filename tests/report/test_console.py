@@ -30,6 +30,12 @@ from mindrlhf_msprobe.findings import (
 from mindrlhf_msprobe.report.console.console import render
 from mindrlhf_msprobe.report.console.preflight import preflight_lines
 from mindrlhf_msprobe.report.console.wording import before, merged
+from mindrlhf_msprobe.report.messages import paragraph
+
+
+def said(*texts):
+    """Return messages of these words."""
+    return tuple(Message("text", {"text": text}) for text in texts)
 
 
 def compare(tmp_path, *faults, tolerance=None, **settings):
@@ -131,7 +137,7 @@ def parted(**values) -> Comparison:
         "verdict": Verdict(Outcome.DIVERGED, counts, first, coverage=gaps, spread=spread),
         "findings": (),
         "problems": tuple(f"B: rank {n} lost 3 records" for n in range(9)),
-        "notes": ("the prefix model. was taken off A",),
+        "remarks": said("the prefix model. was taken off A"),
         "output_path": "out",
         "tables": ("summary.xlsx", "loss.xlsx", "compare_result_actor_update.xlsx"),
     }
@@ -206,7 +212,8 @@ def test_every_list_is_capped():
         RuleUse((Message("text", {"text": f"rtol 0.00{n} (rule {n})"}),), 100, 20)
         for n in range(1, 4)
     )
-    lines = render(parted(preflight=Preflight(unknown=unknown), rules=rules)).splitlines()
+    preflight = Preflight(not_compared=said(*unknown))
+    lines = render(parted(preflight=preflight, rules=rules)).splitlines()
     assert len(lines) <= 26
     assert "Not compared: … 3 more in summary.xlsx" in lines
     assert "Incomplete: … 5 more in summary.xlsx" in lines
@@ -339,7 +346,7 @@ def test_lines_that_share_their_reason_stand_in_one():
     ]
     sides = [f"the last snapshot of run {run} was lost" for run in "AB"]
     assert merged(sides) == sides
-    preflight = Preflight(unknown=tuple(f"seeds: {name}_state {reason}" for name in "ab"))
+    preflight = Preflight(not_compared=said(*(f"seeds: {name}_state {reason}" for name in "ab")))
     verdict = replace(parted().verdict, coverage=())
     text = render(parted(preflight=preflight, verdict=verdict))
     assert text.count("Not compared: seeds: ") == 1
@@ -351,5 +358,5 @@ def test_settings_that_only_say_where_files_lie_come_last():
     mode = Difference("device", "mode", "PyNative", "graph")
     lines = preflight_lines(Preflight(differences=(*paths, mode)))
     assert lines[1] == "  device: mode: PyNative in A, graph in B"
-    text = remark(Preflight(differences=(*paths, mode)), None)
+    text = paragraph(remark(Preflight(differences=(*paths, mode)), None), "en")
     assert "the first: device mode" in text

@@ -79,10 +79,10 @@ def comparison(*findings: Finding) -> Comparison:
         preflight=Preflight(
             (Difference("seeds", "seed", "1", None), Difference("versions", "x", "1", "2")),
             (Weights("actor", 120, ("w1",), only_in_a=("w2",)), Weights("critic", 10)),
-            ("the initial weights of reference: not recorded in B",),
+            (Message("text", {"text": "the initial weights of reference: not recorded in B"}),),
         ),
         rules=(RuleUse((Message("text", {"text": "rtol 0.001"}),), 100, 20),),
-        notes=("a prefix was taken off",),
+        remarks=(Message("text", {"text": "a prefix was taken off"}),),
         problems=("B: rank 0 lost 3",),
     )
 

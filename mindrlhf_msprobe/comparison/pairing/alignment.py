@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.pairing.names import CellFilter, NameRule, match_names
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -34,7 +35,7 @@ class Alignment:
     a: dict[tuple[str, str], str] = field(default_factory=dict)
     b: dict[tuple[str, str], str] = field(default_factory=dict)
     outside: set[tuple[str, str]] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)
 
 
 def align(

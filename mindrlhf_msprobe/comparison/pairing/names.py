@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, Renaming
 from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError
@@ -108,17 +109,13 @@ class Names:
             return cell
         return None if cell == prefix else _without(cell, prefix)
 
-    def note(self, phase: str) -> str | None:
+    def note(self, phase: str) -> Message | None:
         """Say which prefixes were taken off, or that names are unlike; None if all is plain."""
         if self.unlike:
-            return (
-                f"{phase}: most cells of A and B have no name in common; if it is one network "
-                f"under other names, say so with --mapping"
-            )
+            return message("pairing.unlike_names", phase=phase)
         if not (self.prefix_a or self.prefix_b):
             return None
-        a, b = (f"{p}.…" if p else "the network itself" for p in (self.prefix_a, self.prefix_b))
-        return f"{phase}: the cells of A below {a} stand against those of B below {b}"
+        return message("pairing.below", phase=phase, a=self.prefix_a, b=self.prefix_b)
 
 
 def renamed(rules: Sequence[NameRule], cell: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.pairing.alignment import (
     Alignment,
     align,
@@ -144,7 +144,7 @@ class StepPlan:
     rank: int
     pairs: tuple[Pair, ...]
     parents: dict[tuple[str, str], str | None] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: Messages = ()
 
 
 def plan_step(

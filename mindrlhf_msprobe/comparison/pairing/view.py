@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.planner import OwnPlace, StepData
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.findings import counted
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -154,7 +154,7 @@ class View:
 
 def views(
     a: Run, b: Run, phases: tuple[str, str] | None, ranks: tuple[int, int] | None
-) -> tuple[View, View, list[str]]:
+) -> tuple[View, View, list[Message]]:
     """Bring two runs together and say how.
 
     Args:
@@ -162,12 +162,12 @@ def views(
         ranks: which rank of A stands against which of B; None: each against its own, or in order
             if the runs have no rank in common.
     """
-    notes: list[str] = []
+    notes: list[Message] = []
     sides = View(a), View(b)
     if phases is None:
         phases = _unnamed_against_one(a, b)
     if phases is not None and phases[0] != phases[1]:
-        notes.append(f"{phases[0]} of A stands against {phases[1]} of B")
+        notes.append(message("pairing.against", a=phases[0], b=phases[1]))
     if phases is not None:
         sides[0].phases = {phases[0]: phases[0]}
         sides[1].phases = {phases[0]: phases[1]}
@@ -175,50 +175,37 @@ def views(
         sides[0].ranks, sides[1].ranks = {ranks[0]: ranks[0]}, {ranks[0]: ranks[1]}
         sides[0].only_ranks = sides[1].only_ranks = True
         if ranks[0] != ranks[1]:
-            notes.append(f"rank {ranks[0]} of A stands against rank {ranks[1]} of B")
+            notes.append(message("pairing.rank", a=ranks[0], b=ranks[1]))
     elif a.ranks and b.ranks and not set(a.ranks) & set(b.ranks) and len(a.ranks) == len(b.ranks):
         sides[1].ranks = dict(zip(a.ranks, b.ranks))
-        notes.append(f"no rank in common: ranks {a.ranks} of A stand against {b.ranks} of B")
+        notes.append(message("pairing.no_common_rank", a=list(a.ranks), b=list(b.ranks)))
     if phases is None and a.phases and b.phases and not set(a.phases) & set(b.phases):
-        notes.append(
-            f"no phase in common: A has {', '.join(a.phases)}, B has {', '.join(b.phases)}; hold "
-            f"one against another with --phases X,Y"
-        )
+        notes.append(message("pairing.no_common_phase", a=list(a.phases), b=list(b.phases)))
     for name, run in (("A", a), ("B", b)):
         missing = run.missing_ranks
         if missing:
-            notes.append(
-                f"{counted(len(missing), 'rank')} of the job ({_some(missing)}) recorded nothing "
-                f"in the directory of run {name}; those of other nodes are put together with "
-                f"mindrlhf-msprobe merge"
-            )
+            ranks_of = {"count": len(missing), "ranks": list(missing[:_SHOWN])}
+            more = len(missing) > _SHOWN
+            notes.append(message("pairing.missing_ranks", **ranks_of, more=more, side=name))
         if run.left_out:
-            notes.append(
-                f"dumps that stood in the directory of run {name} before it, and are none of it, "
-                f"are left out: {_some(run.left_out)}"
-            )
+            dumps = [str(dump) for dump in run.left_out[:_SHOWN]]
+            more = len(run.left_out) > _SHOWN
+            notes.append(message("pairing.left_out", side=name, dumps=dumps, more=more))
     notes += [note for name, run in (("A", a), ("B", b)) for note in _on_patterns(name, run)]
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
-        notes.append(f"step {steps[0]} of A stands against step {steps[1]} of B")
+        notes.append(message("pairing.step", a=steps[0], b=steps[1]))
     return *sides, notes
 
 
-def _on_patterns(name: str, run: Run) -> Iterator[str]:
+def _on_patterns(name: str, run: Run) -> Iterator[Message]:
     """Say which patterns of a run tell nothing any more."""
     for setting, patterns in run.unusable_patterns.items():
         for text, why in list(patterns.items())[:_SHOWN]:
             shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-            yield (
-                f"run {name} was recorded with {setting}: {shown!r}, which is not matched any more "
-                f"({why}): what run {name} left out by it counts as missing"
-            )
-
-
-def _some(things: Sequence[object]) -> str:
-    shown = ", ".join(map(str, things[:_SHOWN]))
-    return shown if len(things) <= _SHOWN else f"{shown}, …"
+            what = {"side": name, "setting": setting, "pattern": shown}
+            yield message("pairing.pattern", **what, why=str(why))
 
 
 def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:

@@ -38,7 +38,7 @@ def compare_generation(
     if sides[0] is None or sides[1] is None:
         for name, mine, other in zip("AB", sides, reversed(sides)):
             if mine is not None and other is None:
-                notes.about(f"{{}}: only run {name} recorded {{it}}", "what generation ran with")
+                notes.about("only_one_side", "generation_settings", side=name)
         return
     last = min(last_step(a), last_step(b))
     # Another version may have other settings; of the same one, the trainer gave what is there.
@@ -48,14 +48,14 @@ def compare_generation(
         both = _timelines(sides[0].get(phase)), _timelines(sides[1].get(phase))
         if not both[0] or not both[1]:
             side = "A" if both[0] else "B"
-            notes.about(f"generation: only run {side} recorded {{}}", named((phase,)))
+            notes.about("only_in", named((phase,)), section=GENERATION, side=side)
             continue
         for setting in dict.fromkeys([*both[0], *both[1]]):
             missing = [side for side, of_side in zip("AB", both) if setting not in of_side]
             if missing and not alike:
                 side = "B" if missing == ["A"] else "A"
                 whose = named((phase, setting))
-                notes.about(f"generation: only run {side} recorded {{}}", whose)
+                notes.about("only_in", whose, section=GENERATION, side=side)
                 continue
             start = {setting: [(max(_first_step(side) for side in both), ABSENT)]}
             left_line, right_line = ({**start, **of_side}[setting] for of_side in both)

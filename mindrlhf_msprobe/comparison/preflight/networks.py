@@ -46,8 +46,7 @@ def compare_networks(
     if not pair[0] or not pair[1]:
         for name, mine, other in zip("AB", pair, reversed(pair)):
             if mine and not other:
-                reason = f"{{}}: only run {name} recorded {{it}}"
-                notes.about(reason, "the settings of networks and optimizers")
+                notes.about("only_one_side", "networks", side=name)
         return
     last = min(last_step(a), last_step(b))
     # Another version may have other attributes; of the same one, the trainer set what is there.
@@ -61,8 +60,7 @@ def compare_networks(
         for one in found:
             values = shown(section, (one.setting,), one.a, one.b)
             if one.a == one.b == WITHHELD:
-                reason = f"{section}: {{}} {{was}} withheld in both runs, possibly secret"
-                notes.about(reason, one.name)
+                notes.about("withheld", one.name, section=section)
                 continue
             place = {"role": one.role, "phases": one.phases, "step": one.step, "cells": one.cells}
             merged.places[section, one.name] = place
@@ -167,7 +165,7 @@ def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_F
     for phase in dict.fromkeys([*a.modes, *b.modes]):
         if phase not in a.modes or phase not in b.modes:
             side = "A" if phase in a.modes else "B"
-            notes.about(f"modes: only run {side} recorded {{}}", named((phase,)))
+            notes.about("only_in", named((phase,)), section=MODES, side=side)
             continue
         role = a.role_of(phase)
         step, left, right = first_apart(a.modes[phase], b.modes[phase], last)
@@ -285,7 +283,7 @@ def _unlike(a: _Network, b: _Network, last: float, notes: Notes, alike: bool) ->
                     yield _Unlike(cell, str(kind), name, left, right)
                     continue
                 side = "A" if name in mine else "B"
-                notes.about(f"cells: only run {side} recorded {{}}", f"{kind}.{named((name,))}")
+                notes.about("only_in", f"{kind}.{named((name,))}", section=CELLS, side=side)
                 continue
             changes = [n.changes.get((cell, name), []) for n in (a, b)]
             step, left, right = apart(mine[name], other[name], changes, last, _MAX_OF_ONE)
@@ -300,7 +298,7 @@ def _optimizers(
         role = name.partition(".")[0]
         if name not in a.optimizers or name not in b.optimizers:
             side = "A" if name in a.optimizers else "B"
-            notes.about(f"optimizers: only run {side} recorded {{}}", named((name,)))
+            notes.about("only_in", named((name,)), section=OPTIMIZERS, side=side)
             continue
         (kind, mine, changes), (other_kind, other, other_changes) = (
             side.optimizers[name] for side in (a, b)
@@ -315,7 +313,7 @@ def _optimizers(
                     yield _Found(named((name, setting)), setting, left, right, role)
                 elif kind == other_kind:
                     whose = named((name, setting))
-                    notes.about(f"optimizers: only run {side} recorded {{}}", whose)
+                    notes.about("only_in", whose, section=OPTIMIZERS, side=side)
                 continue
             both = changes.get(setting, []), other_changes.get(setting, [])
             step, left, right = apart(mine[setting], other[setting], both, last)

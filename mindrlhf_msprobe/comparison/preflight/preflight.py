@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from mindrlhf_msprobe.common.message import TEXT, Message, as_message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.preflight.generation import (
     compare_generation,
@@ -31,8 +32,8 @@ from mindrlhf_msprobe.comparison.preflight.values import (
     compare,
     difference_of,
     is_known,
-    numbers,
     section_of,
+    some_ranks,
     text_of,
 )
 from mindrlhf_msprobe.comparison.preflight.weights import compare_weights
@@ -103,7 +104,7 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
         for name, side, other in zip("AB", sides, reversed(sides)):
             alone = sorted(set(side) - set(other))
             if alone:
-                notes.add(f"rank {numbers(alone)}: only run {name} recorded it")
+                notes.add("ranks_alone", side=name, **some_ranks(alone))
         merged = Ranks(len(common))
         by_rank = [(rank, sides[0][rank], sides[1][rank]) for rank in common]
         for rank, left, right in by_rank:
@@ -117,7 +118,7 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
             differences[section].append(found)
         weights = compare_weights(by_rank, notes)
     else:
-        notes.add(_why_no_pair(*sides, ranks))
+        _note_no_pair(*sides, ranks, notes)
     pair = _configurations(a), _configurations(b)
     unread = [
         name
@@ -125,15 +126,14 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
         if content is None and os.path.lexists(run.path / layout.CONFIGURATIONS_FILE)
     ]
     if unread:
-        of = " and of run ".join(unread)
-        notes.add(f"configurations: {layout.CONFIGURATIONS_FILE} of run {of} cannot be read")
+        notes.add("configurations_unread", file=layout.CONFIGURATIONS_FILE, sides=unread)
     elif is_known("configurations", *pair, notes):
         differences["configurations"] = [
             difference_of("configurations", *one) for one in compare("configurations", *pair, notes)
         ]
     # What the second round was told to record explains nothing, so it comes last.
     kept = sorted(_capped(differences, notes), key=lambda found: found.is_of_recording)
-    return Preflight(tuple(kept), weights, notes.lines())
+    return Preflight(tuple(kept), weights, notes.messages())
 
 
 _ByRank = dict[int, dict[str, Any]]
@@ -143,16 +143,14 @@ def _chosen(side: _ByRank, ranks: Mapping[int, int]) -> _ByRank:
     return {shown: side[own] for shown, own in ranks.items() if own in side}
 
 
-def _why_no_pair(a: _ByRank, b: _ByRank, ranks: Mapping[int, int] | None) -> str:
+def _note_no_pair(a: _ByRank, b: _ByRank, ranks: Mapping[int, int] | None, notes: Notes) -> None:
     if a and b:
-        return "settings and initial weights: the runs have no rank in common"
+        notes.add("no_common_rank")
+        return
     missing = [(name, i) for i, (name, side) in enumerate((("A", a), ("B", b))) if not side]
-    what = f"run {missing[0][0]} has no" if len(missing) == 1 else "neither run has a"
-    of = ""
-    if ranks:
-        wanted = sorted({n for _, i in missing for n in (ranks.values() if i else ranks)})
-        of = f" of rank {numbers(wanted)}"
-    return f"versions, settings and initial weights: {what} run.json{of} that can be read"
+    given = ranks or {}
+    wanted = sorted({n for _, i in missing for n in (given.values() if i else given)})
+    notes.add("no_manifest", sides=[name for name, _ in missing], **some_ranks(wanted))
 
 
 def _by_rank(run: Run, name: str, notes: Notes) -> dict[int, dict[str, Any]]:
@@ -163,11 +161,11 @@ def _by_rank(run: Run, name: str, notes: Notes) -> dict[int, dict[str, Any]]:
         rank: Any = world.get("rank") if isinstance(world, dict) else None
         if not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < 10**9:
             if len(manifests) > 1:
-                notes.add(f"a run.json of run {name} does not say whose rank it is")
+                notes.add("whose_rank", side=name)
                 continue
             rank = 0
         if rank in found:
-            notes.add(f"run {name} has two manifests of rank {rank}; the first was taken")
+            notes.add("two_manifests", side=name, rank=rank)
         found.setdefault(rank, manifest)
     return found
 
@@ -178,10 +176,7 @@ def _compare_manifests(
     schemas = a.get("schema", SCHEMA), b.get("schema", SCHEMA)
     for name, schema in zip("AB", schemas):
         if not isinstance(schema, int) or schema > SCHEMA:
-            notes.add(
-                f"the run.json of run {name} has the schema {text_of(schema)}, this version knows "
-                f"{SCHEMA}: only what could be read was compared"
-            )
+            notes.add("newer_schema", side=name, schema=text_of(schema), known=SCHEMA)
     merged.add("schema", rank, compare("schema", *schemas, notes))
     for section, take in (("versions", _versions), ("world", _world)):
         pair = take(a), take(b)
@@ -235,11 +230,7 @@ def _certain_seeds(found: Iterable[Found], notes: Notes) -> Iterator[Found]:
     """Leave out what a trainer may have set after the probe's start, when it was looked at."""
     for name, a, b in found:
         if name in GENERATOR_STATES or (name == "mindspore" and (a is None or b is None)):
-            notes.about(
-                "seeds: {} {was} looked at when the probe started, perhaps before the trainer set "
-                "{it}, or in another phase than in the other run",
-                name,
-            )
+            notes.about("early_seed", name)
         else:
             yield name, a, b
 
@@ -264,22 +255,22 @@ def _note_attempts(name: str, manifest: Mapping[str, Any], notes: Notes) -> None
         if isinstance(attempt, dict):
             other = [s for s in _OF_ATTEMPTS if s in attempt]
             if other:
-                notes.add(
-                    f"attempt {number} of run {name} ran with other {', '.join(other)} than its "
-                    f"first one, which was compared: see its run.json"
-                )
+                notes.add("attempt", number=number, side=name, sections=other)
 
 
 def _note_left_out(a: Mapping[str, Any], b: Mapping[str, Any], notes: Notes) -> None:
     """Note the key data that neither side could record: nothing else of them meets the eye."""
-    from mindrlhf_msprobe.report.messages import texts_of
-
     read = [read_coverage(section_of(side, "coverage") or {}) for side in (a, b)]
     left_out = [section_of(side, KEY_DATA) or {} for side in read]
     for key, why in left_out[0].items():
         if key in left_out[1]:
-            reason = shortened(texts_of(why, "en")).replace("{", "{{").replace("}", "}}")
-            notes.about(f"{{}}: left out of A and of B: {reason}", text_of(key))
+            said = message("note.all", notes=[_short(one) for one in why])
+            notes.about("key_data_left_out", text_of(key), why=said)
+
+
+def _short(why: Message) -> Message:
+    """Return a reason; one that a run holds as a text is cut if it is long."""
+    return as_message(shortened(why.params["text"])) if why.code == TEXT else why
 
 
 def _configurations(run: Run) -> dict[str, Any] | None:
@@ -297,5 +288,5 @@ def _capped(found: dict[str, list[Difference]], notes: Notes) -> Iterator[Differ
         left -= len(kept[section])
         more = len(found[section]) - len(kept[section])
         if more:
-            notes.add(f"{section.replace('_', ' ')}: {more} more differences, which are not listed")
+            notes.add("more_differences", section=section, count=more)
     return itertools.chain.from_iterable(kept[section] for section in _SECTIONS)

@@ -1,11 +1,12 @@
-"""What a preflight's findings say about a divergence, in a sentence or two."""
+"""What a preflight's findings say about a divergence: a message or two."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
 
-from mindrlhf_msprobe.findings import Difference, Preflight, Weights, counted
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 
 #: Seeds of which only a fingerprint of the generator's state is known.
 GENERATOR_STATES = ("numpy_state", "random_state", "mindspore_state")
@@ -25,8 +26,8 @@ def without_consequences(preflight: Preflight, step: int) -> Preflight:
     return dataclasses.replace(preflight, differences=kept)
 
 
-def remark(preflight: Preflight, role: str | None, *, told: bool = False) -> str:
-    """Return a sentence or two that explain a divergence by what was given, "" if nothing can.
+def remark(preflight: Preflight, role: str | None, *, told: bool = False) -> Messages:
+    """Return what explains a divergence by what was given, a sentence or two; () if nothing can.
 
     Args:
         role: the role whose phase diverged first; None where all networks could be the cause.
@@ -37,62 +38,61 @@ def remark(preflight: Preflight, role: str | None, *, told: bool = False) -> str
     unlike = [w for w in weights if w.different or w.only_in_a or w.only_in_b]
     same = [w for w in weights if w.agree]
     differences = [d for d in preflight.differences if not d.is_of_recording]
-    others = "" if told else _about_settings(differences)
+    others = None if told else _about_settings(differences)
     if told and unlike:
-        return ""
+        return ()
     if unlike:
-        sentence = _about_weights(unlike[0])
-        return f"{sentence} {_sentence(others)}".rstrip()
+        return (_about_weights(unlike[0]), *_sentence(others))
     if not same:
         return _sentence(others)
-    whose = same[0].role if len(same) == 1 else f"{len(same)} networks"
-    count = sum(w.compared for w in same)
-    agree = f"The initial weights of the {whose} agree ({counted(count, 'parameter')})"
-    if others:
-        return f"{agree}, but {others}."
+    agree = {
+        "role": same[0].role if len(same) == 1 else None,
+        "networks": len(same),
+        "parameters": sum(w.compared for w in same),
+    }
+    if others is not None:
+        return (message("remark.weights_agree_but", **agree, but=others),)
     if told:
-        return f"{agree}."
+        return (message("remark.weights_agree", **agree),)
     if any(d.section == "seeds" for d in differences):
-        return f"{agree}; of the settings, only the state of Python's random generator differs."
-    settings = any(d.section != "schema" for d in differences)
-    return f"{agree}." if settings else f"{agree}, and no setting that both recorded differs."
+        return (message("remark.only_random", **agree),)
+    if any(d.section != "schema" for d in differences):
+        return (message("remark.weights_agree", **agree),)
+    return (message("remark.no_setting", **agree),)
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+def _sentence(clause: Message | None) -> Messages:
+    return () if clause is None else (message("remark.sentence", what=clause),)
 
 
-def _about_weights(weights: Weights) -> str:
+def _about_weights(weights: Weights) -> Message:
     if weights.different:
-        return (
-            f"The initial weights of the {weights.role} differ in {len(weights.different)} of "
-            f"{counted(weights.compared, 'parameter')}, first {weights.different[0]}: look at "
-            f"the checkpoint that was loaded."
+        return message(
+            "remark.weights_differ",
+            role=weights.role,
+            different=len(weights.different),
+            compared=weights.compared,
+            first=weights.different[0],
         )
     name, run = (weights.only_in_a[0], "A") if weights.only_in_a else (weights.only_in_b[0], "B")
     count = len(weights.only_in_a) + len(weights.only_in_b)
-    return (
-        f"The networks of the {weights.role} do not have the same parameters: {count} stand in "
-        f"one run alone, first {name} in {run}."
-    )
+    return message("remark.other_parameters", role=weights.role, count=count, first=name, side=run)
 
 
-def _about_settings(differences: Iterable[Difference]) -> str:
+def _about_settings(differences: Iterable[Difference]) -> Message | None:
     """Return the clause on what most probably matters: a seed, determinism, else a count."""
     by_section: dict[str, list[Difference]] = {}
     for difference in differences:
         by_section.setdefault(difference.section, []).append(difference)
     for difference in by_section.get("seeds", []):
         if not difference.name.startswith(GENERATOR_STATES):
-            name = "" if difference.name == "mindspore" else f" {difference.name}"
-            return f"the seed{name} differs: {_against(difference)}"
+            return message("remark.seed", name=difference.name, **_values(difference))
     for difference in by_section.get("seeds", []):
         for name, whose in (("numpy_state", "numpy"), ("mindspore_state", "MindSpore")):
             if difference.name.startswith(name):
-                since = "" if difference.step is None else f" from step {difference.step} on"
-                return f"{whose}'s random generator was in another state{since}"
+                return message("remark.generator", whose=whose, step=difference.step)
     for difference in by_section.get("determinism", []):
-        return f"the determinism setting {difference.name} differs: {_against(difference)}"
+        return message("remark.determinism", name=difference.name, **_values(difference))
     explaining = (
         *("modes", "cells", "optimizers", "generation", "versions", "configurations"),
         *("device", "world", "environment"),
@@ -100,16 +100,15 @@ def _about_settings(differences: Iterable[Difference]) -> str:
     rest = [d for section in explaining for d in by_section.get(section, [])]
     rest.sort(key=lambda difference: difference.is_place)
     if not rest:
-        return ""
-    first = f"{rest[0].section} {rest[0].name}: {_against(rest[0])}"
-    if len(rest) == 1:
-        return f"1 setting differs: {first}"
-    return f"{counted(len(rest), 'setting')} differ, the first: {first}"
+        return None
+    which = {"section": rest[0].section, "name": rest[0].name}
+    return message("remark.settings", count=len(rest), **which, **_values(rest[0]))
 
 
-def _against(difference: Difference) -> str:
+def _values(difference: Difference) -> dict[str, str | None]:
+    """Return both values, None for what is not set."""
     a, b = (
-        "not set" if text is None else text if len(text) <= 60 else f"{text[:60]}…"
+        text if text is None or len(text) <= 60 else f"{text[:60]}…"
         for text in (difference.a, difference.b)
     )
-    return f"{a} against {b}"
+    return {"a": a, "b": b}

@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
@@ -33,6 +34,7 @@ _MAX_NAME = 300
 _MAX_PAIRS = 4  # of values of one setting, over the ranks
 _MAX_UNKNOWN = 40
 _MAX_TOGETHER = 20
+_MAX_RANKS = 8
 #: Stands for a value that a run has none of.
 ABSENT: Any = object()
 
@@ -41,43 +43,40 @@ Found = tuple[str, Any, Any]
 
 
 class Notes:
-    """What could not be compared: what shares its reason stands in one line."""
+    """What could not be compared: what shares its reason stands in one message."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, dict[str, None]] = {}
+        self._names: dict[Message, dict[str, None]] = {}
         self._neither: dict[str, None] = {}
 
-    def add(self, line: str) -> None:
-        """Note a line as it is."""
-        self._lines.setdefault(line.replace("{", "{{").replace("}", "}}"), {})
+    def add(self, code: str, **params: Any) -> None:
+        """Note something by itself."""
+        self._names.setdefault(message(f"preflight.{code}", **params), {})
 
-    def about(self, reason: str, name: str) -> None:
-        """Note a reason: `{}` in it stands for the names of all that it holds for.
-
-        `{was}` and `{it}` become `were` and `them` if they are several.
-        """
-        self._lines.setdefault(reason, {}).setdefault(name)
+    def about(self, code: str, name: str, **params: Any) -> None:
+        """Note a reason for a name: it stands once, with the `names` of all that it holds for."""
+        self._names.setdefault(message(f"preflight.{code}", **params), {}).setdefault(name)
 
     def neither(self, section: str) -> None:
         """Note a section that neither run recorded."""
-        self._neither.setdefault(section.replace("_", " "))
+        self._neither.setdefault(section)
 
-    def lines(self) -> tuple[str, ...]:
-        """Return the lines in the order in which their reasons were noted."""
-        lines = [_filled(reason, list(names)) for reason, names in self._lines.items()]
-        left = len(lines) - _MAX_UNKNOWN
+    def messages(self) -> Messages:
+        """Return the messages in the order in which their reasons were noted."""
+        found = [_with_names(reason, list(names)) for reason, names in self._names.items()]
+        left = len(found) - _MAX_UNKNOWN
         if left > 0:
-            lines[_MAX_UNKNOWN:] = [f"… {left} more things that could not be compared"]
+            found[_MAX_UNKNOWN:] = [message("preflight.more", count=left)]
         if self._neither:
-            lines.append(f"{', '.join(self._neither)}: neither run recorded them")
-        return tuple(lines)
+            found.append(message("preflight.neither", names=list(self._neither)))
+        return tuple(found)
 
 
-def _filled(reason: str, names: list[str]) -> str:
-    shown = ", ".join(names[:_MAX_TOGETHER])
-    left = len(names) - _MAX_TOGETHER
-    was, it = ("were", "them") if len(names) > 1 else ("was", "it")
-    return reason.format(f"{shown} and {left} more" if left > 0 else shown, was=was, it=it)
+def _with_names(reason: Message, names: list[str]) -> Message:
+    if not names:
+        return reason
+    more = max(0, len(names) - _MAX_TOGETHER)
+    return Message(reason.code, {**reason.params, "names": names[:_MAX_TOGETHER], "more": more})
 
 
 def section_of(manifest: Mapping[str, Any], name: str) -> dict[str, Any] | None:
@@ -91,8 +90,7 @@ def is_known(section: str, a: Any, b: Any, notes: Notes) -> bool:
     if a is None and b is None:
         notes.neither(section)
     elif a is None or b is None:
-        reason = f"{{}}: only run {'B' if a is None else 'A'} recorded {{it}}"
-        notes.about(reason, section.replace("_", " "))
+        notes.about("only_one_side", section, side="B" if a is None else "A")
     return a is not None and b is not None
 
 
@@ -108,11 +106,10 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
                 yield named(path), *shown(section, path, left, right)
             else:
                 side = "B" if left is ABSENT else "A"
-                reason = f"{section.replace('_', ' ')}: only run {side} recorded {{}}"
-                notes.about(reason, named(path))
+                notes.about("only_in", named(path), section=section, side=side)
         elif isinstance(left, dict) and isinstance(right, dict):
             if len(path) >= _MAX_DEPTH:
-                notes.add(f"{section}: nested deeper than {_MAX_DEPTH} levels, not compared there")
+                notes.add("nested", section=section, levels=_MAX_DEPTH)
                 continue
             keys = dict.fromkeys([*left, *right])
             children = [
@@ -121,7 +118,7 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
             pending += reversed(children)
         elif isinstance(left, list) and isinstance(right, list):
             if len(path) >= _MAX_DEPTH:
-                notes.add(f"{section}: nested deeper than {_MAX_DEPTH} levels, not compared there")
+                notes.add("nested", section=section, levels=_MAX_DEPTH)
                 continue
             items = itertools.zip_longest(left, right, fillvalue=ABSENT)
             children = [((*path, str(i)), x, y) for i, (x, y) in enumerate(items)]
@@ -130,8 +127,7 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
                 continue
             pending += reversed(children)
         elif section == "environment" and left == right == WITHHELD:
-            reason = "environment: {} {was} withheld in both runs, possibly secret"
-            notes.about(reason, named(path))
+            notes.about("withheld", named(path), section=section)
         elif not same(left, right):
             yield named(path), *shown(section, path, left, right)
 
@@ -261,5 +257,11 @@ class Ranks:
 
 def numbers(ranks: list[int]) -> str:
     """Return the numbers of ranks, the first ones if they are many."""
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
+    shown = ", ".join(map(str, ranks[:_MAX_RANKS]))
+    more = len(ranks) - _MAX_RANKS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def some_ranks(ranks: list[int]) -> dict[str, Any]:
+    """Return the numbers of ranks as parameters of a message: the first, and how many more."""
+    return {"ranks": ranks[:_MAX_RANKS], "more": max(0, len(ranks) - _MAX_RANKS)}

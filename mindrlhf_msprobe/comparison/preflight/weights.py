@@ -36,9 +36,9 @@ def compare_weights(
                 continue
             for run, theirs, others in zip("AB", names, reversed(names)):
                 if theirs is not None and not isinstance(theirs, dict):
-                    notes.add(f"initial weights of {shown}: run {run} has none that can be read")
+                    notes.add("weights_unreadable", role=shown, side=run)
                 elif theirs is not None and others is None:
-                    notes.about(f"initial weights of {{}}: only run {run} recorded them", shown)
+                    notes.about("weights_only_in", shown, side=run)
     return tuple(weights.result() for weights in found.values())
 
 
@@ -68,11 +68,10 @@ class _RoleWeights:
                 self._compared.setdefault(name, []).append(rank)
                 if left != right:
                     self._different.setdefault(name, []).append(rank)
-        where = f"initial weights of {self._role}"
         if unread:
-            notes.add(f"{where}: {unread} parameter(s) without a fingerprint in one run")
+            notes.add("weights_without_fingerprint", role=self._role, count=unread)
         if unlike:
-            notes.add(f"{where}: {unlike} parameter(s) with fingerprints of different algorithms")
+            notes.add("weights_other_algorithm", role=self._role, count=unlike)
 
     def result(self) -> Weights:
         return Weights(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, as_message, message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import sides
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
@@ -120,7 +120,7 @@ def explain(
         cause=cause,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
-        reasons=(_happened(finding), *why, *([as_message(hint)] if hint else ())),
+        reasons=(_happened(finding), *why, *hint),
         agreed_before=len(before),
         agreed_phases=_agreed_phases(step, index),
         agreed_steps=agreed_steps,

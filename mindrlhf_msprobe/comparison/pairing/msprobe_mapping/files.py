@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import line_of, read_yaml
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
 
@@ -78,7 +79,7 @@ class MsprobeMapping:
 
 def load_msprobe_mapping(
     given: Mapping[Kind, Given],
-) -> tuple[MsprobeMapping | None, list[str]]:
+) -> tuple[MsprobeMapping | None, list[Message]]:
     """Read the mapping that counts; say which others are given for nothing.
 
     Raises:
@@ -90,7 +91,7 @@ def load_msprobe_mapping(
         return None, []
     loaded = [_load(kind, given[kind]) for kind in wanted]
     notes = [
-        f"{kind.value} is not used: {wanted[0].value} is given, too, and goes before it"
+        message("pairing.mapping_not_used", mapping=kind.value, used=wanted[0].value)
         for kind in wanted[1:]
     ]
     return loaded[0], notes

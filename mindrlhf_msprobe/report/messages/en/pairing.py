@@ -1,0 +1,76 @@
+"""How two runs were brought together, in English."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.report.messages.en.words import counted
+
+
+def _some(names: Sequence[object], more: bool) -> str:
+    shown = ", ".join(map(str, names))
+    return f"{shown}, …" if more else shown
+
+
+def _no_common_phase(a: Sequence[str], b: Sequence[str]) -> str:
+    return (
+        f"no phase in common: A has {', '.join(a)}, B has {', '.join(b)}; hold one against another "
+        f"with --phases X,Y"
+    )
+
+
+def _missing_ranks(count: int, ranks: Sequence[int], more: bool, side: str) -> str:
+    return (
+        f"{counted(count, 'rank')} of the job ({_some(ranks, more)}) recorded nothing in the "
+        f"directory of run {side}; those of other nodes are put together with mindrlhf-msprobe "
+        f"merge"
+    )
+
+
+def _left_out(side: str, dumps: Sequence[str], more: bool) -> str:
+    return (
+        f"dumps that stood in the directory of run {side} before it, and are none of it, are left "
+        f"out: {_some(dumps, more)}"
+    )
+
+
+def _below(phase: str, a: str, b: str) -> str:
+    a, b = (f"{prefix}.…" if prefix else "the network itself" for prefix in (a, b))
+    return f"{phase}: the cells of A below {a} stand against those of B below {b}"
+
+
+def _noise_run(path: str, roles: Sequence[str], settings: Sequence[str], more: bool) -> str:
+    what = [f"the initial weights of {', '.join(roles)}"] if roles else []
+    what += [", ".join(settings) + (" and more" if more else "")] if settings else []
+    return (
+        f"the noise run {path} does not have A's configuration ({'; '.join(what)}): what it shows "
+        f"may be more than noise"
+    )
+
+
+def _unused_names(mapping: str, first: str, more: int) -> str:
+    return f"{mapping}: nothing in A is called {first}{f' and {more} more' if more else ''}"
+
+
+TEXTS = {
+    "against": "{a} of A stands against {b} of B",
+    "rank": "rank {a} of A stands against rank {b} of B",
+    "step": "step {a} of A stands against step {b} of B",
+    "no_common_rank": "no rank in common: ranks {a} of A stand against {b} of B",
+    "no_common_phase": _no_common_phase,
+    "missing_ranks": _missing_ranks,
+    "left_out": _left_out,
+    "pattern": (
+        "run {side} was recorded with {setting}: {pattern!r}, which is not matched any more "
+        "({why}): what run {side} left out by it counts as missing"
+    ),
+    "unlike_names": (
+        "{phase}: most cells of A and B have no name in common; if it is one network under other "
+        "names, say so with --mapping"
+    ),
+    "below": _below,
+    "key_data_only": "key data only: layer data were left out",
+    "noise_run": _noise_run,
+    "unused_names": _unused_names,
+    "mapping_not_used": "{mapping} is not used: {used} is given, too, and goes before it",
+}

@@ -1,0 +1,65 @@
+"""How two runs were brought together, in Chinese."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def _some(names: Sequence[object], more: bool) -> str:
+    shown = "、".join(map(str, names))
+    return f"{shown} 等" if more else shown
+
+
+def _no_common_phase(a: Sequence[str], b: Sequence[str]) -> str:
+    phases = f"A 有 {'、'.join(a)}，B 有 {'、'.join(b)}"
+    return f"没有相同的阶段：{phases}；可用 --phases X,Y 指定比对的阶段"
+
+
+def _missing_ranks(count: int, ranks: Sequence[int], more: bool, side: str) -> str:
+    return (
+        f"{side} 侧目录中缺少 {count} 个 rank 的采集结果（{_some(ranks, more)}）；"
+        f"其他节点的结果可用 mindrlhf-msprobe merge 合并"
+    )
+
+
+def _left_out(side: str, dumps: Sequence[str], more: bool) -> str:
+    return f"{side} 侧目录中原有的、不属于本次采集的数据未比对：{_some(dumps, more)}"
+
+
+def _below(phase: str, a: str, b: str) -> str:
+    a, b = (f" {prefix}.… 下的 Cell" if prefix else "网络本身的 Cell" for prefix in (a, b))
+    return f"{phase}：A 侧{a}与 B 侧{b}配对"
+
+
+def _noise_run(path: str, roles: Sequence[str], settings: Sequence[str], more: bool) -> str:
+    what = [f"{'、'.join(roles)} 的初始权重"] if roles else []
+    what += ["、".join(settings) + (" 等" if more else "")] if settings else []
+    return f"重复采集 {path} 的配置与 A 不同（{'；'.join(what)}）：其差异可能不全是噪声"
+
+
+def _unused_names(mapping: str, first: str, more: int) -> str:
+    return f"{mapping}：A 侧没有 {first}{f' 等 {more + 1} 个名称' if more else ''}"
+
+
+TEXTS = {
+    "against": "A 的 {a} 与 B 的 {b} 比对",
+    "rank": "A 的 rank {a} 与 B 的 rank {b} 比对",
+    "step": "A 的 step {a} 与 B 的 step {b} 比对",
+    "no_common_rank": "没有相同的 rank：A 的 rank {a} 与 B 的 rank {b} 依次比对",
+    "no_common_phase": _no_common_phase,
+    "missing_ranks": _missing_ranks,
+    "left_out": _left_out,
+    "pattern": (
+        "{side} 侧采集时设置了 {setting}: {pattern!r}，现已无法匹配（{why}）："
+        "{side} 侧因此未采集的内容按缺失处理"
+    ),
+    "unlike_names": (
+        "{phase}：A、B 的大多数 Cell 名称不同；如果是同一网络、名称不同，"
+        "请用 --mapping 指定对应关系"
+    ),
+    "below": _below,
+    "key_data_only": "仅比对关键数据：未比对层数据",
+    "noise_run": _noise_run,
+    "unused_names": _unused_names,
+    "mapping_not_used": "{mapping} 未使用：同时给出的 {used} 优先",
+}

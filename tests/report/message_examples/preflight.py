@@ -1,0 +1,24 @@
+"""What of two runs could not be compared before any tensor."""
+
+SOME = [{"names": ["x"], "more": 0}, {"names": ["x", "y"], "more": 3}]
+EXAMPLES = {
+    "only_one_side": [
+        {"side": "A", "names": ["networks"], "more": 0},
+        {"side": "B", "names": ["initial_weights", "generation_settings"], "more": 0},
+    ],
+    "only_in": [{"section": "modes", "side": "A", **some} for some in SOME],
+    "neither": [{"names": ["world", "initial_weights"]}],
+    "ranks_alone": [{"side": "A", "ranks": [1, 2], "more": 3}],
+    "no_manifest": [
+        {"sides": ["A"], "ranks": [], "more": 0},
+        {"sides": ["A", "B"], "ranks": [0], "more": 0},
+    ],
+    "configurations_unread": [{"file": "configurations.json", "sides": ["A", "B"]}],
+    "early_seed": SOME,
+    "attempt": [{"number": 2, "side": "A", "sections": ["versions", "device"]}],
+    "key_data_left_out": [{"why": "x", **some} for some in SOME],
+    "more_differences": [{"section": "environment", "count": 3}],
+    "nested": [{"section": "configurations", "levels": 64}],
+    "withheld": [{"section": "environment", **some} for some in SOME],
+    "weights_only_in": [{"side": "B", **some} for some in SOME],
+}
