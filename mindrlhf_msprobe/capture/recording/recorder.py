@@ -43,7 +43,7 @@ from mindrlhf_msprobe.storage.directory.hold import HoldLostError
 from mindrlhf_msprobe.storage.directory.own_places import PlaceLostError
 from mindrlhf_msprobe.storage.layout import manifest_name
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA, PHASES
+from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA, MINDSPORE, PHASES
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -340,8 +340,11 @@ class Recorder:
 
     def _probes(self) -> GraphProbes:
         if self._graph_probes is None:
+            from mindrlhf_msprobe.capture.framework.private import missing
             from mindrlhf_msprobe.capture.graph.watched import GraphProbes
 
+            for name, lost in missing().items():
+                self._leave_out(MINDSPORE, name, lost, False, f"what needs MindSpore's {name}")
             self._graph_probes = GraphProbes(
                 self._config,
                 self.fault,

@@ -1,8 +1,8 @@
 """`coverage` of a manifest: what is switched on and was not recorded, and why.
 
 A reason is a message; what a trainer says itself is a text. `graph_mode` holds role → cell → a list
-of reasons, `phases` and `key_data` hold name → reason. Older versions wrote texts alone, one of a
-cell.
+of reasons; `phases`, `key_data` and `mindspore` hold name → reason. Older versions wrote texts
+alone, one of a cell.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from mindrlhf_msprobe.common.message import TEXT, Message, read_messages
 
 GRAPH_MODE = "graph_mode"
 PHASES = "phases"
+#: A private name that this MindSpore lacks → what is lost.
+MINDSPORE = "mindspore"
 KEY_DATA = "key_data"
 #: Backward entries as a whole; older versions wrote it.
 BACKWARD = "backward"
@@ -24,7 +26,7 @@ PASSES_PARAMETER = "coverage.gradients_passes_parameter"
 CASTS_INPUTS = "coverage.gradients_casts_inputs"
 
 #: How many names lead to a reason; of what older versions wrote beside these, none.
-_DEPTHS = {GRAPH_MODE: 2, PHASES: 1, KEY_DATA: 1}
+_DEPTHS = {GRAPH_MODE: 2, PHASES: 1, KEY_DATA: 1, MINDSPORE: 1}
 #: What stands in a text of an older version → the code it has now, where something decides by it.
 _OLDER_TEXTS = {"to_float casts them": CASTS_INPUTS}
 

@@ -109,6 +109,7 @@ print(json.dumps({
     "entries": sorted(entry.name for entry in run.entries()),
     "lost": run.manifests[0].get("lost"),
     "missing": sorted(private.missing()),
+    "coverage": sorted(run.manifests[0]["coverage"].get("mindspore", {})),
 }))
 """
 
@@ -139,7 +140,8 @@ def test_without_a_name_the_rest_is_recorded(hidden, mode, tmp_path):
     without = trained(hidden, mode, tmp_path / "without")
     whole = trained("no such name", mode, tmp_path / "whole")
     assert any(hidden in name for name in without["missing"])
-    assert whole["missing"] == []
+    assert whole["missing"] == whole["coverage"] == []
+    assert without["coverage"] == without["missing"]
     assert without["loss"] == whole["loss"]
     assert without["entries"] == whole["entries"]
     assert not without["lost"]
