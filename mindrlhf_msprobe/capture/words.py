@@ -15,3 +15,15 @@ def in_english(*reasons: Message) -> str:
 def why_not_in_graph(reason: Message) -> str:
     """Return what stands in the place of a value that a graph cannot hand over."""
     return in_english(message("coverage.graph_mode", why=[reason]))
+
+
+class NotThere(LookupError):
+    """Something of a trainer is not as it should be, so that data are not recorded.
+
+    Attributes:
+        reason: why.
+    """
+
+    def __init__(self, reason: Message) -> None:
+        super().__init__(in_english(reason))
+        self.reason = reason

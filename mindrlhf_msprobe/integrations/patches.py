@@ -22,6 +22,8 @@ import inspect
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from mindrlhf_msprobe.capture.words import NotThere
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.log import logger
 
 #: The name in a module of MindRLHF that says whether it found msprobe, whose `save` it then calls.
@@ -46,7 +48,7 @@ class Patches:
     def __init__(self, trainer: str) -> None:
         self.trainer = trainer
         self._missing: dict[str, bool] = {}  # what is said of it → whether it is news
-        self._lost: dict[str, str] = {}
+        self._lost: dict[str, Message] = {}
         self.strict = False
         self._faults: set[tuple[str, str]] = set()
         self._copies: dict[Any, Callable[..., Any]] = {}
@@ -114,7 +116,7 @@ class Patches:
         if said not in self._missing:
             self._missing[said] = True
         for name in lost:
-            self._lost.setdefault(name, f"{what} is missing in the installed version")
+            self._lost.setdefault(name, message("trainer.missing", what=what))
 
     def run_instead(self, owner: Any, name: str, copy: Callable[..., Any] | None) -> Any:
         """Let a copy of a method that `wrap` wrapped run in its place, until it is None again.
@@ -128,14 +130,14 @@ class Patches:
         wrapped = inspect.getattr_static(owner, name, None)
         function = getattr(wrapped, _MARK, None)
         if function is None:
-            raise LookupError(f"{owner.__name__} has no method {name}")
+            raise NotThere(message("trainer.no_method", of=owner.__name__, method=name))
         if copy is None:
             self._copies.pop(function, None)
         else:
             self._copies[function] = copy
         return function
 
-    def report(self, note: Callable[[str, str], None]) -> None:
+    def report(self, note: Callable[[str, Message], None]) -> None:
         """Log what was not found, each once.
 
         Args:

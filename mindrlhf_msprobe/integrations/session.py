@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import InUseError, UsageError
 from mindrlhf_msprobe.log import logger
@@ -132,7 +133,7 @@ class Session:
             self.probe.watch(optimizers=optimizers, **{role: network})
         except (AttributeError, ValueError, UsageError) as error:
             where = f"{type(owner).__name__}.{path}".rstrip(".")
-            self.leave_out(phase, f"{where}: {error}")
+            self.leave_out(phase, message("trainer.no_network", where=where, error=str(error)))
         else:
             self._networks[phase] = network
 
@@ -149,15 +150,15 @@ class Session:
         except UsageError as error:
             logger.warning("the gradients of parameters are not recorded: %s", error)
 
-    def leave_out(self, phase: str, why: str) -> None:
+    def leave_out(self, phase: str, why: str | Message) -> None:
         """Say that the layers of a phase, if they should be recorded, are not."""
         self.probe.leave_out(phase, why)
 
-    def leave_out_data(self, key: str, why: str) -> None:
+    def leave_out_data(self, key: str, why: str | Message) -> None:
         """Say that a key's data are not recorded, though key data are."""
         self.probe.leave_out_data(key, why)
 
-    def note_lost(self, name: str, why: str) -> None:
+    def note_lost(self, name: str, why: str | Message) -> None:
         """Write down that a phase or a key of key data is not recorded; it was said before."""
         if name in self._phases:
             self.probe.leave_out(name, why, quiet=True)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.integrations.patches import Patches
 
 
@@ -107,7 +108,7 @@ def test_missing_names_are_said_once_with_what_follows(said):
     patches.report(lambda *lost: noted.append(lost))
     patches.report(lambda *lost: noted.append(lost))  # of the next training
     (message,) = said.messages
-    why = "Critic is missing in the installed version"
+    why = Message("trainer.missing", {"what": "Critic"})
     assert noted == [("values", why), ("critic_update", why)] * 2
     assert "Worker.fit is missing: x is not recorded" in message
     assert message.count("Critic is missing: y neither") == 1

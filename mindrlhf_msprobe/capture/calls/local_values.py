@@ -19,6 +19,8 @@ from mindspore import nn
 from mindrlhf_msprobe.capture.calls.saving import save
 from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
 from mindrlhf_msprobe.capture.framework.generated_modules import MODULES
+from mindrlhf_msprobe.capture.words import NotThere
+from mindrlhf_msprobe.common.message import message
 
 #: The name in the function's module under which its copy finds `save`.
 _SAVE = "mindrlhf_msprobe_save"
@@ -53,7 +55,7 @@ class SavedLocals:
         self._cell, self._method = cell, method
         original = getattr(getattr(cell, method, None), "__func__", None)
         if original is None:
-            raise LookupError(f"{type(cell).__name__} has no method {method}")
+            raise NotThere(message("trainer.no_method", of=type(cell).__name__, method=method))
         source = _Source.of(original)
         self.saved_already = frozenset(source.saved())
         wanted = [(name, key) for name, key in variables if key not in self.saved_already]
@@ -85,7 +87,7 @@ def copy_that_saves(function: Any, variables: Sequence[Variable]) -> FunctionTyp
     source = _Source.of(function)
     if not source.add_saves(variables):
         names = " or ".join(name for name, _ in variables)
-        raise LookupError(f"{function.__qualname__} has no variable {names}")
+        raise NotThere(message("trainer.no_variable", of=function.__qualname__, name=names))
     return source.function(compiled=False)
 
 
@@ -105,21 +107,21 @@ class _Source:
         """
         name = getattr(function, "__qualname__", repr(function))
         if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
-            raise LookupError(f"{name} is wrapped by a decorator")
+            raise NotThere(message("trainer.decorated", of=name))
         if function.__code__.co_freevars:
-            raise LookupError(f"{name} uses variables of a function around it, or super()")
+            raise NotThere(message("trainer.closure", of=name))
         try:
             lines, first = inspect.getsourcelines(function)
             # In a block a method keeps its columns, which tracebacks show.
             head = "if True:\n" if lines[0][:1].isspace() else "\n"
             body = ast.parse(head + "".join(lines)).body
         except (OSError, TypeError, SyntaxError) as error:
-            raise LookupError(f"the source of {name} cannot be read: {error}") from None
+            raise NotThere(message("trainer.no_source", of=name, error=str(error))) from None
         module = ast.Module(body[0].body if isinstance(body[0], ast.If) else body, [])
         if not isinstance(module.body[0], ast.FunctionDef) or module.body[0].decorator_list:
-            raise LookupError(f"{name} is no plain function")
+            raise NotThere(message("trainer.no_plain_function", of=name))
         if any(_is_mangled(node) for node in ast.walk(module)):
-            raise LookupError(f"{name} uses names with two leading underscores, of its class alone")
+            raise NotThere(message("trainer.mangled_names", of=name))
         ast.increment_lineno(module, first - 2)
         return cls(function, module)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from mindrlhf_msprobe.capture.calls.arguments import MISSING, key_data_items
 from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.capture.words import NotThere, in_english
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.compat.ms_probe import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
@@ -36,10 +38,7 @@ _OLD = "actor_compute_log_prob"
 _REFERENCE = "reference_compute_log_prob"
 _UPDATE = "actor_update"
 _REWARD = "reward_compute"  # declared by msprobe_config.phases
-_NO_REWARD_NETWORK = (
-    "MindRLHF's GRPO computes rewards by functions, no network runs; key data hold what each of "
-    "them gave, as rewards.<function>"
-)
+_NO_REWARD_NETWORK = message("trainer.rewards_by_functions")
 
 #: What is recorded of the loss, by what MindRLHF calls it in the construct of its GRPOModel.
 _OF_LOSS = {
@@ -58,10 +57,10 @@ _OWN = "msprobe_own_keys"  # of MindRLHF's class for the section
 #: What is not there where a setting of rl_config is False: the setting, why, a phase and a key.
 _SWITCHED_OFF = (
     (
-        *("enable_oldpolicy", "rl_config.enable_oldpolicy is False, so no old policy runs"),
+        *("enable_oldpolicy", message("trainer.no_old_policy")),
         *(_OLD, "old_log_prob"),
     ),
-    ("enable_ref", "rl_config.beta is 0, so no reference runs", _REFERENCE, "ref_log_prob"),
+    ("enable_ref", message("trainer.no_reference"), _REFERENCE, "ref_log_prob"),
 )
 _EACH_REWARD = "rewards_per_func"  # samples × verifier functions
 
@@ -165,7 +164,7 @@ class _Integration:
         self._config: Any = None  # the GRPOConfig the session was begun for, or was not
         self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
-        self._no_each_reward = ""  # why the rewards of each function are not recorded
+        self._no_each_reward: Message | None = None  # why each function's rewards are not recorded
         self._not_returned: set[str] = set()  # what the train cell might return, and does not
         self._recorded: set[str] = set()  # key data that are recorded by what is wrapped
         self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -275,7 +274,8 @@ class _Integration:
                 self._session.leave_out(_REWARD, _NO_REWARD_NETWORK)
             for setting, why, phase, key in _SWITCHED_OFF:
                 if getattr(getattr(config, "rl_config", None), setting, True) is False:
-                    logger.info("%s: %s and %s are not recorded: %s", _TRAINER, phase, key, why)
+                    said = "%s: %s and %s are not recorded: %s"
+                    logger.info(said, _TRAINER, phase, key, in_english(why))
                     self._session.note_lost(phase, why)
                     self._session.note_lost(key, why)
 
@@ -392,9 +392,9 @@ class _Integration:
 
                 copy = copy_that_saves(function, [(_EACH_REWARD, _EACH_REWARD)])
                 self._patches.run_instead(maker, "compute_rewards", copy)
-            self._no_each_reward = ""
-        except LookupError as error:
-            self._no_each_reward = str(error)
+            self._no_each_reward = None
+        except NotThere as error:
+            self._no_each_reward = error.reason
             logger.info("%s: the rewards of each function are not recorded: %s", _TRAINER, error)
 
     def _around_experience(self, *_: Any, **__: Any) -> Part:
@@ -433,7 +433,8 @@ class _Integration:
         session.probe.save_data({key: returned[key] for key in returned if key not in own})
         for key in set(_OF_TRAIN_STEP).difference(returned, self._not_returned):
             self._not_returned.add(key)
-            session.note_lost(key, f"{type(cell).__name__} returns no {key}")
+            why = message("trainer.not_returned", of=type(cell).__name__, key=key)
+            session.note_lost(key, why)
 
     # MindRLHF's own MsProbe, where it has one.
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.capture.words import NotThere, in_english
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.integrations.session import Session, runs_in_python
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import LOSS_INPUTS
@@ -43,23 +45,25 @@ class LossValues:
         self._cuts: dict[Any, bool] = {}  # of each train cell
         self._saved: list[SavedLocals] = []
         compiled = not runs_in_python(loss)
-        reasons: dict[str, str] = {}
+        reasons: dict[str, Message] = {}
         keys: set[str] = set()
         for method, wanted in variables.items():
             try:
                 saved = SavedLocals(loss, method, wanted, compiled=compiled)
-            except LookupError as error:
+            except NotThere as error:
                 for _, key in wanted:
-                    reasons.setdefault(key, str(error))
+                    reasons.setdefault(key, error.reason)
                 continue
             self._saved.append(saved)
             keys |= saved.keys | saved.saved_already
             where = f"{type(loss).__name__}.{method}"
             for name, key in wanted:
-                reasons.setdefault(key, f"{where} has no variable {name}")
+                reasons.setdefault(key, message("trainer.no_variable", of=where, name=name))
         self.keys = frozenset(keys)
         for reason, lost in _by_reason(reasons, keys).items():
-            logger.warning("%s are not recorded as key data: %s", " and ".join(lost), reason)
+            logger.warning(
+                "%s are not recorded as key data: %s", " and ".join(lost), in_english(reason)
+            )
             for key in lost:
                 session.note_lost(key, reason)
 
@@ -114,8 +118,8 @@ def _of_last_run(held: list[tuple[str, Any]], always: str | None) -> list[tuple[
     return last
 
 
-def _by_reason(reasons: Mapping[str, str], found: Iterable[str]) -> dict[str, list[str]]:
-    lost: dict[str, list[str]] = {}
+def _by_reason(reasons: Mapping[str, Message], found: Iterable[str]) -> dict[Message, list[str]]:
+    lost: dict[Message, list[str]] = {}
     for key, reason in reasons.items():
         if key not in found:
             lost.setdefault(reason, []).append(key)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
@@ -159,11 +160,7 @@ class _Integration:
         session.watch(_REFERENCE, trainer, "ref_model")
         for phase in (_VALUES, _UPDATES[1]):
             if getattr(trainer, "is_shared_backbone", False):
-                session.leave_out(
-                    phase,
-                    "is_shared_backbone: there is no critic; values come from a head of the actor, "
-                    "whose layers are in actor_compute_log_prob and actor_update",
-                )
+                session.leave_out(phase, message("trainer.shared_backbone"))
             else:
                 session.watch(phase, trainer, "ppo_model.critic_model")
         if _REWARD in session.probe.config.phases:

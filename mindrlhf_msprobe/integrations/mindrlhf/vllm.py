@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session
@@ -34,10 +35,7 @@ _CACHES = frozenset({"key_cache", "value_cache"})
 _NETWORK = "network"  # of vLLM-MindSpore's models
 _ENGINE = "inference_engine"  # of MindRLHF's InferWorker
 _RUNNER = "llm_engine.model_executor.driver_worker.worker.model_runner"
-_NOT_ASKED = (
-    "vLLM returns log-probabilities where its SamplingParams ask for them, and MindRLHF's do not: "
-    "with logprobs=1 in InferWorker.__init_use_vllm they are recorded, and the tokens stay the same"
-)
+_NOT_ASKED = message("trainer.no_logprobs")
 _NO_GENERATE = f"what vLLM draws with and {LOG_PROB} are not recorded"
 
 
@@ -135,7 +133,7 @@ class VllmGeneration:
 
     def _watch_late(self, session: Session, worker: Any) -> None:
         """Find the network in an engine that has been built; say where it was looked for."""
-        looked = ["Worker.load_model of vLLM, which was not called"]
+        looked = [message("trainer.not_called", what="Worker.load_model (vLLM)")]
         for where, find in (
             (f"{_ENGINE}.apply_model", lambda: _applied(worker)),
             (f"{_ENGINE}.{_RUNNER}.model.{_NETWORK}", lambda: _at_runner(worker)),
@@ -144,16 +142,17 @@ class VllmGeneration:
             try:
                 model = find()
             except Exception as error:
-                looked.append(f"{where} ({type(error).__name__}: {error})")
+                why = f"{type(error).__name__}: {error}"
+                looked.append(message("trainer.raised", what=where, error=why))
                 continue
             if _network_of(model) is not None:
                 self._watch(session, model)
                 return
-            looked.append(f"{where}, which is {type(model).__name__} and holds no cell")
+            kind = type(model).__name__
+            looked.append(message("trainer.holds_no_cell", what=where, kind=kind))
         session.leave_out(
             GENERATE,
-            f"the network with which vLLM generates was not found. Looked for in "
-            f"{type(worker).__name__}: {'; '.join(looked)}. Prompts and responses are recorded",
+            message("trainer.no_vllm_network", worker=type(worker).__name__, looked=looked),
         )
 
     def _around_generate(self, engine: Any, *args: Any, **kwargs: Any) -> Part:
