@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import sides
@@ -48,6 +48,7 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry
 
 _NAMED_CAUSES = {
     Status.UNREADABLE: Cause.UNREADABLE,
@@ -80,16 +81,7 @@ def explain(
     """
     pair, finding = step.judged[index]
     assert finding is not None
-    if finding.status is Status.UNREADABLE:
-        cause, origin, why = _explain_unreadable(pair)
-    elif step.left_out and finding.status not in ONE_SIDED and finding.key not in _PROMPTS:
-        cause, origin, why = _explain_chosen(step, pair, finding)
-    elif pair.event.kind == DATA:
-        cause, origin, why = _explain_data(step, index, runs)
-    elif pair.event.kind == END:
-        cause, origin, why = _explain_output(step, index, runs)
-    else:
-        cause, origin, why = _explain_begin(step, index, runs)
+    cause, origin, why = _cause(step, index, runs)
     phase = phase_table({}).get(finding.phase or "")
     cause = _NAMED_CAUSES.get(finding.status, cause)
     a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in history.sides)
@@ -103,13 +95,7 @@ def explain(
         why = culprit_reasons(culprit, finding, why)
     why = (*why, *occasion_reasons(occasion, finding))
     before = [f for _, f in step.judged[:index] if f is not None]
-    # What was left out of the comparison is on disk: comparing it comes first.
-    proposed = None if step.left_out else _next(step, index, origin, runs, culprit)
-    sizes = _Sizes(step, finding, runs)
-    whole = sizes(proposed)
-    if proposed is not None:
-        proposed = bisected(proposed, step, index, runs, sizes)
-    smaller = sizes(proposed)
+    proposed = _proposed(step, index, origin, runs, culprit)
     metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return Divergence(
         step=finding.step,
@@ -125,10 +111,10 @@ def explain(
         agreed_phases=_agreed_phases(step, index),
         agreed_steps=agreed_steps,
         last_agreeing=before[-1].record if before else None,
-        next_step=proposed,
-        next_step_bytes=smaller,
-        next_step_estimated=sizes.estimated,
-        next_step_whole=whole if smaller != whole else None,
+        next_step=proposed.settings,
+        next_step_bytes=proposed.size,
+        next_step_estimated=proposed.estimated,
+        next_step_whole=proposed.whole,
         key=finding.key,
         occasion=occasion,
         culprit=culprit,
@@ -138,6 +124,51 @@ def explain(
         argument=finding.argument,
         source=_source(step, pair, origin),
     )
+
+
+def _cause(
+    step: JudgedStep, index: int, runs: tuple[Run, Run]
+) -> tuple[Cause, str | None, _Reasons]:
+    """Return the cause, the origin and why, as far as the records before the finding tell it."""
+    pair, finding = step.judged[index]
+    assert finding is not None
+    if finding.status is Status.UNREADABLE:
+        return _explain_unreadable(pair)
+    if step.left_out and finding.status not in ONE_SIDED and finding.key not in _PROMPTS:
+        return _explain_chosen(step, pair, finding)
+    if pair.event.kind == DATA:
+        return _explain_data(step, index, runs)
+    if pair.event.kind == END:
+        return _explain_output(step, index, runs)
+    return _explain_begin(step, index, runs)
+
+
+class _Proposed(NamedTuple):
+    """What to record next, and what that takes, as `Divergence` has it."""
+
+    settings: dict[str, Any] | None
+    size: int | None
+    estimated: bool
+    whole: int | None
+
+
+def _proposed(
+    step: JudgedStep,
+    index: int,
+    origin: str | None,
+    runs: tuple[Run, Run],
+    culprit: Culprit | None,
+) -> _Proposed:
+    finding = step.judged[index][1]
+    assert finding is not None
+    # What was left out of the comparison is on disk: comparing it comes first.
+    settings = None if step.left_out else _next(step, index, origin, runs, culprit)
+    sizes = _Sizes(step, finding, runs)
+    whole = sizes(settings)
+    if settings is not None:
+        settings = bisected(settings, step, index, runs, sizes)
+    size = sizes(settings)
+    return _Proposed(settings, size, sizes.estimated, whole if size != whole else None)
 
 
 class _Sizes:
@@ -311,23 +342,13 @@ def _explain_output(
     assert finding is not None
     assert pair.entry is not None
     name = pair.entry.name
-    if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
-        return Cause.MISSING, name, (message("explanation.ended_in_one_run"),)
-    if finding.status in ONE_SIDED and pair.a is not None and pair.b is not None:
-        return Cause.MISSING, name, (message("explanation.gradient_in_one_run"),)
     if finding.status in ONE_SIDED:
-        return Cause.MISSING, name, (message("explanation.returned_otherwise"),)
-    direction = pair.entry.direction
-    if direction == "parameters_grad":
-        why: _Reasons = (message("explanation.parameter_gradient"),)
-        if before_optimizer(step, index):
-            return Cause.DATA, name, why  # the culprit says more
-        if enters_optimizer(pair):
-            why = (*why, message("explanation.gradient_at_optimizer"))
-        return Cause.COMPUTATION, name, (*why, *_doubt_about_agreement(step, pair))
+        return Cause.MISSING, name, (_output_in_one_run(step, index),)
+    if pair.entry.direction == "parameters_grad":
+        return _explain_parameter_gradient(step, index, name)
     parameters = any(record.io == "parameters" for record in pair.entry.records)
     given = "inputs_and_parameters" if parameters else "inputs"
-    if direction == "backward":
+    if pair.entry.direction == "backward":
         given = "gradient"
     inside = (pair.entry.phase, name) in {
         (phase, parent) for (phase, _), parent in step.plan.parents.items()
@@ -340,6 +361,27 @@ def _explain_output(
         *_doubt_about_opaque(step, pair),
     )
     return Cause.COMPUTATION, name, why
+
+
+def _output_in_one_run(step: JudgedStep, index: int) -> Message:
+    pair = step.judged[index][0]
+    if _missing_as_a_whole(step, index):
+        return message("explanation.ended_in_one_run")
+    if pair.a is not None and pair.b is not None:
+        return message("explanation.gradient_in_one_run")
+    return message("explanation.returned_otherwise")
+
+
+def _explain_parameter_gradient(
+    step: JudgedStep, index: int, name: str
+) -> tuple[Cause, str, _Reasons]:
+    pair = step.judged[index][0]
+    why: _Reasons = (message("explanation.parameter_gradient"),)
+    if before_optimizer(step, index):
+        return Cause.DATA, name, why  # the culprit says more
+    if enters_optimizer(pair):
+        why = (*why, message("explanation.gradient_at_optimizer"))
+    return Cause.COMPUTATION, name, (*why, *_doubt_about_agreement(step, pair))
 
 
 def _explain_begin(
@@ -356,7 +398,7 @@ def _explain_begin(
         return Cause.PARAMETER, name, (message("explanation.parameter"),)
     parent = step.plan.parents.get((phase, pair.event.name))
     if finding.status in ONE_SIDED and _missing_as_a_whole(step, index):
-        return Cause.MISSING, name, (_absence(step, pair, finding, parent, runs),)
+        return Cause.MISSING, name, (_absence(step, pair, finding, parent),)
     what = "gradient" if pair.entry.direction == "backward" else "input"
     if parent is not None:
         why = (
@@ -365,26 +407,40 @@ def _explain_begin(
             *_doubt_about_agreement(step, pair),
         )
         return Cause.COMPUTATION, parent, why
-    earlier = [
-        p for p, f in step.judged[:index] if f is not None and p.entry and p.entry.phase == phase
-    ]
-    if earlier and what == "gradient":
-        entered = message("explanation.gradient_after", records=len(earlier), phase=phase)
-    elif earlier:
-        entered = message("explanation.input_after", records=len(earlier), phase=phase)
-    elif is_filtered(runs) and not _known(step, finding, name):
-        entered = message("explanation.first_recorded_cell", phase=phase)
-    elif is_filtered(runs) and what == "gradient":
-        entered = message("explanation.gradient")
-    elif is_filtered(runs) and pair.entry.cell != ROOT:
-        entered = message("explanation.input")
-    elif pair.entry.token and is_filtered(runs):
-        entered = message("explanation.token_input", token=pair.entry.token)
-    elif pair.entry.token:
-        entered = message("explanation.first_token", token=pair.entry.token)
-    else:
-        entered = message("explanation.phase_input", phase=phase)
+    entered = _entered(step, index, runs, pair.entry)
     return Cause.INPUT, name, (entered, *_doubt(runs, step, finding, name))
+
+
+def _entered(step: JudgedStep, index: int, runs: tuple[Run, Run], entry: Entry) -> Message:
+    """Say where a cell that lies in no other recorded one has its other input from."""
+    finding = step.judged[index][1]
+    assert finding is not None
+    phase, gradient = entry.phase, entry.direction == "backward"
+    earlier = sum(
+        f is not None and p.entry is not None and p.entry.phase == phase
+        for p, f in step.judged[:index]
+    )
+    if earlier:
+        code = "explanation.gradient_after" if gradient else "explanation.input_after"
+        return Message(code, {"records": earlier, "phase": phase})
+    if is_filtered(runs):
+        return _entered_among_some(step, finding, entry)
+    if entry.token:
+        return message("explanation.first_token", token=entry.token)
+    return message("explanation.phase_input", phase=phase)
+
+
+def _entered_among_some(step: JudgedStep, finding: Finding, entry: Entry) -> Message:
+    """Say the same where cells were left out by their names."""
+    if not _known(step, finding, entry.name):
+        return message("explanation.first_recorded_cell", phase=entry.phase)
+    if entry.direction == "backward":
+        return message("explanation.gradient")
+    if entry.cell != ROOT:
+        return message("explanation.input")
+    if entry.token:
+        return message("explanation.token_input", token=entry.token)
+    return message("explanation.phase_input", phase=entry.phase)
 
 
 def _missing_as_a_whole(step: JudgedStep, index: int) -> bool:
@@ -394,27 +450,32 @@ def _missing_as_a_whole(step: JudgedStep, index: int) -> bool:
 
 
 def _absence(
-    step: JudgedStep, pair: Pair, finding: Finding, parent: str | None, runs: tuple[Run, Run]
+    step: JudgedStep, pair: Pair, finding: Finding, container: str | None = None
 ) -> Message:
     """Say how much is missing beside the first missing entry."""
     in_a = finding.status is Status.ONLY_IN_A
     missing = "B" if in_a else "A"
-    same_phase = [
-        p
-        for p, f in step.judged
-        if f is not None or (p.a is not None and p.b is not None)
-        if p.entry is not None and p.entry.phase == pair.event.phase
-    ]
-    if all((p.b if in_a else p.a) is None for p, _ in step.judged):
+
+    def lacks(pairs: Iterable[Pair]) -> bool:
+        return all((pair.b if in_a else pair.a) is None for pair in pairs)
+
+    if lacks(p for p, _ in step.judged):
         return message("explanation.nothing_of_step", run=missing, step=finding.step)
     if pair.entry is None:
-        same = [p for p, _ in step.judged if p.event == pair.event]
-        if any((p.b if in_a else p.a) is not None for p in same):
-            return message("explanation.other_elements", key=pair.event.name)
-        return message("explanation.saved_in_one_run")
-    if all((p.b if in_a else p.a) is None for p in same_phase):
+        if lacks(p for p, _ in step.judged if p.event == pair.event):
+            return message("explanation.saved_in_one_run")
+        return message("explanation.other_elements", key=pair.event.name)
+    if lacks(_of_phase(step, pair.event.phase)):
         return message("explanation.nothing_of_phase", run=missing, phase=finding.phase)
-    return message("explanation.ran_in_one_run", container=parent)
+    return message("explanation.ran_in_one_run", container=container)
+
+
+def _of_phase(step: JudgedStep, phase: str | None) -> Iterator[Pair]:
+    """Yield the pairs of a phase's entries that count: those with a finding, or of both runs."""
+    for pair, finding in step.judged:
+        counts = finding is not None or (pair.a is not None and pair.b is not None)
+        if counts and pair.entry is not None and pair.entry.phase == phase:
+            yield pair
 
 
 def _explain_data(
@@ -424,25 +485,28 @@ def _explain_data(
     assert finding is not None
     key, home = pair.event.name, pair.event.phase
     if finding.status in ONE_SIDED:
-        return Cause.MISSING, None, (_absence(step, pair, finding, None, runs),)
+        return Cause.MISSING, None, (_absence(step, pair, finding),)
     cells = {p.entry.phase for p, f in step.judged[:index] if f is not None and p.entry}
     given = key_data_home(key)
     before_it = given is not None and given.before_phase
     if key in INPUT_KEYS and (before_it or home not in cells):
         unseen = None if before_it else home
         return Cause.INPUT, None, (message("explanation.step_input", not_recorded=unseen),)
-    if home in cells and counts_tokens(home) and not all_tokens(step, home, runs, pair):
-        why = message("explanation.some_tokens", phase=home)
-    elif home in cells:
-        why = _cells_agree(step, index, home)
-    elif home is not None:
+    return Cause.DATA, None, (_made(step, index, runs, cells), *(_doubt(runs) if cells else ()))
+
+
+def _made(step: JudgedStep, index: int, runs: tuple[Run, Run], phases: Collection[str]) -> Message:
+    """Say what is known of the cells that a key comes of; `phases` are those recorded before it."""
+    pair = step.judged[index][0]
+    home = pair.event.phase
+    if home in phases and counts_tokens(home) and not all_tokens(step, home, runs, pair):
+        return message("explanation.some_tokens", phase=home)
+    if home in phases:
+        return _cells_agree(step, index, home)
+    if home is not None:
         switch = phase_table({})[home].switch
-        why = message("explanation.phase_not_recorded", phase=home, switch=switch)
-    elif cells:
-        why = _cells_agree(step, index)
-    else:
-        why = message("explanation.no_cell_before")
-    return Cause.DATA, None, (why, *(_doubt(runs) if cells else ()))
+        return message("explanation.phase_not_recorded", phase=home, switch=switch)
+    return _cells_agree(step, index) if phases else message("explanation.no_cell_before")
 
 
 def _cells_agree(step: JudgedStep, index: int, phase: str | None = None) -> Message:

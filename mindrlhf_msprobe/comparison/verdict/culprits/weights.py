@@ -190,7 +190,7 @@ def _stale(
     if not stale:
         return None
     side = stale[0]
-    return _told(CulpritCode.NOT_SYNCHRONISED, differing, side, origins, nows)
+    return _culprit(CulpritCode.NOT_SYNCHRONISED, differing, side, origins, nows)
 
 
 def _follows(
@@ -212,11 +212,11 @@ def _follows(
     for then in (*own, history.initial_weights(side, differing.role)):
         name = matched(here.weights, then).get(first)
         if name is not None and same(here.weights[first], then[name]) is False:
-            return _told(CulpritCode.FOLLOWS_TRAINED, differing, side, origins, nows)
+            return _culprit(CulpritCode.FOLLOWS_TRAINED, differing, side, origins, nows)
     return None  # it may have begun with them
 
 
-def _told(
+def _culprit(
     code: CulpritCode,
     differing: Differing,
     side: int,
