@@ -113,4 +113,5 @@ EXAMPLES = {
     "difference": [
         {"section": "initial_weights", "name": name, "a": "1", "b": "2"} for name in ("", "lr")
     ],
+    "stopped_run": [{"run": run, "stopped": "stopped in step 1"} for run in "AB"],
 }

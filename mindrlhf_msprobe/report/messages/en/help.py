@@ -8,7 +8,7 @@ TEXTS: dict[str, str] = {
         "Compare two runs, write tables and verdict.json, and name the first divergence and "
         "its cause. Exit codes: 0 the same, 1 diverged, 2 could not decide."
     ),
-    "compare_runs": "the dump_path of two runs",
+    "compare_runs": "the dump_path of two runs: A is the baseline, B the run under test",
     "compare_target_path": "run A, as msprobe calls it",
     "compare_golden_path": "run B, as msprobe calls it",
     "compare_output_path": ("directory for tables and verdict.json (default: %(default)s)"),

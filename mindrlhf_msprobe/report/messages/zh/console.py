@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mindrlhf_msprobe.report.messages.zh.words import few, spans
+from mindrlhf_msprobe.report.messages.zh.words import few, side, spans
 
 
 def _scope(steps: int, ranks: int, phases: int) -> str:
@@ -71,8 +71,8 @@ def _key(absolute: bool, relative: bool) -> str:
 
 def _not_compared(records: int, only_in: str, reason: str) -> str:
     if only_in == "both":
-        return f"{records} {reason}。"
-    return f"{records} 条记录仅 {only_in} 侧有：{reason}。"
+        return f"{reason}：{records} 条。"
+    return f"{records} 条记录仅 {side(only_in)}有：{reason}。"
 
 
 def _summary(scope: str, compared: int, seconds: float | None, counts: Sequence[str]) -> str:
@@ -203,8 +203,8 @@ def _weights(compared: int, different: int, only_in_a: int, only_in_b: int) -> s
     if not (compared or only_in_a or only_in_b):
         return "没有可比对的参数"
     parts = [f"{compared} 个参数中有 {different} 个不同"]
-    parts += [f"{only_in_a} 个仅 A 侧有"] if only_in_a else []
-    parts += [f"{only_in_b} 个仅 B 侧有"] if only_in_b else []
+    parts += [f"{only_in_a} 个仅 A（标杆）有"] if only_in_a else []
+    parts += [f"{only_in_b} 个仅 B（待比对）有"] if only_in_b else []
     return "，".join(parts)
 
 
@@ -231,7 +231,7 @@ def _difference(section: str, name: str, a: str, b: str) -> str:
     chinese = SECTIONS.get(section)
     section = section if chinese in (None, section) else f"{chinese}（{section}）"
     named = f"{section}：{name}" if name else section
-    return f"{named}：A 为 {a}，B 为 {b}"
+    return f"{named}：A（标杆）为 {a}，B（待比对）为 {b}"
 
 
 TEXTS: dict[str, Any] = {
@@ -284,7 +284,7 @@ TEXTS: dict[str, Any] = {
     "parted": _parted,
     "agreeing_ranks": lambda ranks: f"rank {spans(sorted(ranks))} 全程一致",
     "stopped": _stopped,
-    "stopped_run": "{run} {stopped}",
+    "stopped_run": lambda run, stopped: f"{side(run)}{stopped}",
     "more_stops": "… 另有 {number} 处 rank 中断",
     "before": _before,
     "earlier": _earlier,
