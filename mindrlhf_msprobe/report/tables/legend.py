@@ -7,19 +7,16 @@ from mindrlhf_msprobe.findings import Cause, Status
 from mindrlhf_msprobe.report.formats.colours import colour_of
 from mindrlhf_msprobe.report.formats.fills import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
-from mindrlhf_msprobe.report.messages import text_of
+from mindrlhf_msprobe.report.messages import say, text_of
 
 #: The Chinese meaning stands beside the term: the tables' readers read Chinese first.
 _COLUMNS = (("kind", 12), ("name", 30), ("含义", 60), ("meaning", 80))
 
 _COLOURS = (DIFFERS, MISSING, SUSPICIOUS, CLOSE, PLAIN)
 
+#: What the column says why, in words: its texts are in the reader's language, too.
+_SUSPICIONS = ("non_finite", "grows", "arises")
 #: What stands in the tables, and which text explains it.
-_SUSPICION = {
-    "NaN or Inf on both sides": "suspicion_non_finite",
-    "error grows in this cell": "suspicion_grows",
-    "error arises in this cell": "suspicion_arises",
-}
 _MAIN_COLUMNS = {
     "NPU …, …1": "column_side_a",
     "Bench …, …2": "column_side_b",
@@ -45,7 +42,7 @@ _MAIN_COLUMNS = {
 }
 _FILES = {"preflight": "table_preflight", "CSV": "table_csv"}
 
-_OTHERS = (("suspicion", _SUSPICION), ("column", _MAIN_COLUMNS), ("table", _FILES))
+_OTHERS = (("column", _MAIN_COLUMNS), ("table", _FILES))
 
 
 def legend_sheet() -> Sheet:
@@ -58,6 +55,9 @@ def legend_sheet() -> Sheet:
     rows += [
         _row("status", status.value, f"status_{status.value}", colour_of(status))
         for status in Status
+    ]
+    rows += [
+        _row("suspicion", say(f"legend.term_{name}"), f"suspicion_{name}") for name in _SUSPICIONS
     ]
     for kind, terms in _OTHERS:
         rows += [_row(kind, name, code) for name, code in terms.items()]

@@ -30,6 +30,9 @@ TEXTS: dict[str, str] = {
     "status_identical": (
         "the same bytes, or the same values: two NaNs in one place are equal, −0.0 equals 0.0"
     ),
+    "term_non_finite": "NaN or Inf on both sides",
+    "term_grows": "error grows in this cell",
+    "term_arises": "error arises in this cell",
     "suspicion_non_finite": (
         "both runs hold NaN or infinite elements in the same places: they agree, and both "
         "may be wrong"

@@ -27,6 +27,9 @@ TEXTS: dict[str, str] = {
         "位相同）"
     ),
     "status_identical": ("字节相同，或数值相同：同一位置的两个 NaN 视为相等，−0.0 等于 0.0"),
+    "term_non_finite": "两侧均含 NaN/Inf",
+    "term_grows": "误差在该 Cell 中放大",
+    "term_arises": "误差在该 Cell 中产生",
     "suspicion_non_finite": "两侧在相同位置都有 NaN 或 Inf：二者一致，但可能都有问题",
     "suspicion_grows": (
         "在容差之内，但该输出的相对误差至少是该 Cell 输入与参数最大相对误差的 10 倍"
