@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: venv test lint format demo ci
+.PHONY: venv test lint format demo picture ci
 
 venv:
 	python3.11 -m venv .venv
@@ -21,6 +21,10 @@ format:
 demo:
 	rm -rf demo_out
 	$(PYTHON) -m mindrlhf_msprobe demo --output demo_out
+
+picture: demo
+	$(PYTHON) docs/answer.py demo_out/run_a demo_out/run_b --lang en docs/answer.svg
+	$(PYTHON) docs/answer.py demo_out/run_a demo_out/run_b --lang zh docs/answer_zh.svg
 
 ci:
 	.ci/run

@@ -1,7 +1,10 @@
-"""Draw what `mindrlhf-msprobe compare` prints as docs/answer.svg, the picture of the READMEs.
+"""Draw what `mindrlhf-msprobe compare` prints: docs/answer.svg and answer_zh.svg of the READMEs.
 
     mindrlhf-msprobe demo --output demo_out
-    python docs/answer.py demo_out/run_a demo_out/run_b docs/answer.svg
+    python docs/answer.py demo_out/run_a demo_out/run_b --lang en docs/answer.svg
+    python docs/answer.py demo_out/run_a demo_out/run_b --lang zh docs/answer_zh.svg
+
+`make picture` does all three.
 
 The text stands in the picture a second time, as its description: for readers that show no
 pictures, and for tests/docs/test_answer.py, which compares it with what the demo prints.
@@ -28,7 +31,9 @@ _STYLE = (
     ".label{fill:#79c0ff}"
 )
 _SVG = "{http://www.w3.org/2000/svg}"
-_LABEL = re.compile(r"(?:[A-Z]\w[^:.·]{2,40}|  \w[\w ]{2,16})[:：] ")
+_LABEL = re.compile(
+    r"[A-Z]\w[^:.·]{2,40}: |  \w[\w ]{2,16}(?:: |：)|[一-鿿]{2,8}(?:（[\w ]+）){0,2}："
+)
 
 
 def answer(run_a: str, run_b: str, *options: str) -> str:
@@ -61,9 +66,15 @@ def as_shown(printed: str) -> str:
     return re.sub(r"(?<=File )/\S*/", "/…/", printed).strip() + "\n"
 
 
-def draw(text: str) -> str:
-    """Return the SVG of a text as a terminal shows it, wrapped at 104 columns."""
-    rows = [("prompt", f"$ {COMMAND}")]
+def draw(text: str, lang: str = "en") -> str:
+    """Return the SVG of a text as a terminal shows it, wrapped at 104 columns.
+
+    Args:
+        text: what was printed.
+        lang: the language that was asked for.
+    """
+    command = COMMAND if lang == "en" else f"{COMMAND} --lang {lang}"
+    rows = [("prompt", f"$ {command}")]
     for line in text.splitlines():
         rows += _rows(line)
     height = LINE * (len(rows) + 1) + 8
@@ -71,7 +82,7 @@ def draw(text: str) -> str:
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img">',
-        f"<title>{escape(COMMAND)}</title>",
+        f"<title>{escape(command)}</title>",
         f"<desc>{escape(text, quote=False)}</desc>",
         f"<style>{_STYLE}</style>",
         f'<rect width="{width}" height="{height}" rx="8" fill="#161b22"/>',
@@ -119,5 +130,5 @@ def _columns(text: str) -> int:
 
 
 if __name__ == "__main__":
-    *runs_and_options, target = sys.argv[1:]
-    Path(target).write_text(draw(answer(*runs_and_options)), encoding="utf-8")
+    run_a, run_b, option, lang, target = sys.argv[1:]
+    Path(target).write_text(draw(answer(run_a, run_b, option, lang), lang), encoding="utf-8")

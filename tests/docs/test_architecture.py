@@ -113,3 +113,12 @@ def test_only_some_rooms_import_mindspore():
         if {name.partition(".")[0] for name in imported(file)} & {"mindspore", "mindformers"}
     }
     assert importing == {"capture", "integrations", "demo", "compat"}
+
+
+@pytest.mark.parametrize("room", ["capture", "comparison"])
+def test_report_is_imported_inside_functions_only(room):
+    """So that neither room needs report to be loaded."""
+    for file in (PACKAGE / room).rglob("*.py"):
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        imports = [node.module for node in body if isinstance(node, ast.ImportFrom)]
+        assert not [name for name in imports if name and ".report" in name], file
