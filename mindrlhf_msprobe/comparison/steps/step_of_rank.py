@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages, as_message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.spans import (
     AT_ONCE,
     SPAN_BYTES,
@@ -138,7 +138,7 @@ class Job:
             plan = plan_step(step, rank, *self.load(step, rank), self.mapping, by_name=by_name)
             batches = self.cut_of(step, rank)
             if batches is not None:
-                plan = replace(plan, notes=(*plan.notes, as_message(batches.note)))
+                plan = replace(plan, notes=(*plan.notes, *batches.notes))
             self._planned.clear()
             self._planned[step, rank] = plan
         return self._planned[step, rank]

@@ -1,6 +1,18 @@
 """How two runs were brought together."""
 
+YES_OR_NO = (True, False)
 EXAMPLES = {
+    "rows": [
+        {"alike": alike, "moved": moved, "matched": matched, "assumed": assumed}
+        for alike in ("inputs", "bytes", "nearest")
+        for moved in YES_OR_NO
+        for matched in YES_OR_NO
+        for assumed in YES_OR_NO
+    ],
+    "batch_sizes": [
+        {"a": "x", "b": "y", "a_rows": [4], "b_rows": [2, 1], "how": "z", "updated": updated}
+        for updated in YES_OR_NO
+    ],
     "no_common_phase": [{"a": ["x"], "b": ["y", "z"]}],
     "missing_ranks": [
         {"count": 1, "ranks": [1], "more": False, "side": "A"},

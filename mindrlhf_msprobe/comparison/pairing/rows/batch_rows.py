@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -232,25 +233,15 @@ class Rows:
             moved |= any(x > y for x, y in itertools.pairwise(order))
         return cls(tuple(found), matched, assumed, moved)
 
-    def words(self, alike: str = "that were given the same inputs") -> str:
+    def how(self, alike: str = "inputs") -> Message:
         """Return how rows were brought together, as the end of a sentence.
 
         Args:
-            alike: what is said of rows that nothing tells apart.
+            alike: what rows have in common that stand against each other: the same `inputs`, the
+                same `bytes`, or that they are the `nearest`.
         """
-        if self.matched + self.assumed == 0:
-            return "which rows stand against which is not known"
-        order = ", in another order" if self.moved else ", in the same order"
-        same = f"rows {alike} stand against each other{order}"
-        if not self.assumed:
-            return same
-        in_order = (
-            "in the order of the micro-batches, which is assumed: it is wrong if the trainer "
-            "shuffled them"
-        )
-        if not self.matched:
-            return f"there are no rows {alike}, and rows stand {in_order}"
-        return f"{same}; other rows stand {in_order}"
+        found = {"matched": bool(self.matched), "assumed": bool(self.assumed)}
+        return message("pairing.rows", alike=alike, moved=bool(self.moved), **found)
 
 
 def _passes(sizes: Sequence[int], whole: int) -> Iterator[tuple[list[int], bool]]:

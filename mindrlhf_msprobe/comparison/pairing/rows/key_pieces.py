@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import Row, Rows, unlike_axes
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
@@ -28,13 +28,13 @@ class KeyPieces:
 
     Attributes:
         data: both sides.
-        note: how the rows were brought together.
+        notes: how the rows were brought together.
         extra: (side, key, micro-step) → why the other side has no such save.
         cut: key → which side's saves were cut.
     """
 
     data: tuple[StepData, StepData]
-    note: str
+    notes: Messages
     extra: Mapping[tuple[int, str, int], Message]
     cut: Mapping[str, int]
 
@@ -54,7 +54,7 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | N
         keys: the comparison's name of a key, A's own → B's.
     """
     sides = [list(a.key_data), list(b.key_data)]
-    notes: list[str] = []
+    notes: list[Message] = []
     extra: dict[tuple[int, str, int], Message] = {}
     cut: dict[str, int] = {}
     for key, own in keys.items():
@@ -65,15 +65,15 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | N
         found = _cut(saves, tensors)
         if found is None:
             continue
-        large, pieces, unknown, words = found
+        large, pieces, unknown, how = found
         cut[key] = large
         sides[large] = [d for d in sides[large] if d.key != key] + pieces
         extra |= {(1 - large, key, micro_step): _UNKNOWN for micro_step in unknown}
-        notes.append(f"{key} of A and {own} of B were saved in other numbers of rows; {words}")
+        notes.append(message("pairing.key_rows", a=key, b=own, how=how))
     if not notes:
         return None
     both = replace(a, key_data=sides[0]), replace(b, key_data=sides[1])
-    return KeyPieces(both, "; ".join(notes), extra, cut)
+    return KeyPieces(both, tuple(notes), extra, cut)
 
 
 def _tensor(datum: KeyDatum) -> Record | None:
@@ -86,7 +86,7 @@ def _tensor(datum: KeyDatum) -> Record | None:
 
 def _cut(
     saves: Sequence[Sequence[KeyDatum]], tensors: Sequence[Sequence[Record | None]]
-) -> tuple[int, list[KeyDatum], list[int], str] | None:
+) -> tuple[int, list[KeyDatum], list[int], Message] | None:
     """Return which side is the larger one, its pieces, the saves without one, and how."""
     records = [[record for record in side if record is not None] for side in tensors]
     axes = unlike_axes([*records[0], *records[1]])
@@ -109,11 +109,11 @@ def _cut(
     ]
     small, whole = 1 - large, sum(sizes[large])
     found = Rows.brought_together(sizes[small], digests[small], rows, whole, given_alike=False)
-    alike = "with the same bytes"
+    alike = "bytes"
     if not found.matched and (near := _nearest(records[small], records[large], axis)) is not None:
         named = [(row, _name(i)) for i, (row, _) in enumerate(rows)]
         found = Rows.brought_together(sizes[small], near, named, whole, given_alike=False)
-        alike = "that are nearest to each other, as none has the same bytes,"
+        alike = "nearest"
     pieces, unknown = [], []
     for datum, own in zip(saves[small], found.of_batch):
         if own is None:
@@ -122,7 +122,7 @@ def _cut(
             first = saves[large][own[0][0]]
             piece = _piece(records[large], own, axis)
             pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
-    return large, pieces, unknown, found.words(alike)
+    return large, pieces, unknown, found.how(alike)
 
 
 def _digests(record: Record, axis: int) -> list[bytes]:

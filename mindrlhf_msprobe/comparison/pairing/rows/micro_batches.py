@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
@@ -49,13 +49,13 @@ class MicroBatches:
 
     Attributes:
         data: both sides.
-        note: how the rows were brought together.
+        notes: how the rows were brought together.
         extra: (side, entry name) → why the other side has no such entry.
         cut: which side's batches were cut; None where their statistics stand as they are.
     """
 
     data: tuple[StepData, StepData]
-    note: str
+    notes: Messages
     extra: Mapping[tuple[int, str], Message] = field(default_factory=dict)
     cut: int | None = None
 
@@ -95,27 +95,19 @@ def cut(
         return None
     small = given.small
     if not given.stored:
-        data, extra, note = _by_statistics(sides, small, given)
-        why = (
-            "the statistics of a whole batch say nothing of its micro-batches, so that only "
-            "parameters and what holds no rows were compared. To compare the rest, record both "
-            "with task: tensor, or let both see whole batches"
-        )
+        data, extra, updated = _by_statistics(sides, small, given)
+        how = message("pairing.batch_statistics")
     else:
         rows = Rows.of(sides, small, given)
-        data, extra, note = _Cutter(sides, small, given, rows).result()
-        why = rows.words()
+        data, extra, updated = _Cutter(sides, small, given, rows).result()
+        how = rows.how()
     entries = {small: sides[small].entries, 1 - small: data}
     both = replace(a, entries=entries[0]), replace(b, entries=entries[1])
-    sizes = [_sizes(rows) for rows in given.rows]
-    what = f"{phases[0]} ({sizes[0]} rows a batch) and {phases[1]} ({sizes[1]})"
+    a_rows, b_rows = (list(dict.fromkeys(rows)) for rows in given.rows)
+    what = {"a": phases[0], "b": phases[1], "a_rows": a_rows, "b_rows": b_rows}
     was_cut = 1 - small if given.stored else None
-    note = f"the batch sizes of {what} differ; {why}{note}"
-    return MicroBatches(both, note, extra, was_cut)
-
-
-def _sizes(rows: Iterable[int]) -> str:
-    return " or ".join(map(str, dict.fromkeys(rows)))
+    note = message("pairing.batch_sizes", **what, how=how, updated=updated)
+    return MicroBatches(both, (note,), extra, was_cut)
 
 
 def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
@@ -156,7 +148,7 @@ def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
     return int(known) if known == int(known) else 0
 
 
-_Result = tuple[list[Entry], dict[tuple[int, str], Message], str]
+_Result = tuple[list[Entry], dict[tuple[int, str], Message], bool]
 
 
 def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Result:
@@ -200,7 +192,7 @@ def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Resul
     }
     firsts = {(i, e.name) for i, s in enumerate(sides) for _, _, e in s.entries_of(0)}
     extra = {key: why for key, why in extra.items() if key not in firsts}
-    return entries, extra, ""
+    return entries, extra, False
 
 
 def _uneven(side: Side, other: Side) -> set[str]:
@@ -242,7 +234,7 @@ class _Cutter:
         ]
 
     def result(self) -> _Result:
-        """Return the entries, which of either side stand alone and why, and a remark."""
+        """Return the entries, which stand alone and why, and whether an update came between."""
         extra: dict[tuple[int, str], Message] = {}
         made: list[Entry] = []
         kept = self._given.kept[self._number]
@@ -267,8 +259,7 @@ class _Cutter:
                 extra[1 - self._number, rest.name] = self._why_unused(entry)
             made.append(rest)
         later = kept < self._small.count
-        remark = "; only those before the first update within the phase" if later else ""
-        return made, extra, remark
+        return made, extra, later
 
     def _why_unused(self, entry: Entry) -> Message:
         kept = self._given.kept[1 - self._number]

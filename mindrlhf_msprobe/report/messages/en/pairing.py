@@ -52,7 +52,47 @@ def _unused_names(mapping: str, first: str, more: int) -> str:
     return f"{mapping}: nothing in A is called {first}{f' and {more} more' if more else ''}"
 
 
+_ALIKE = {
+    "inputs": "that were given the same inputs",
+    "bytes": "with the same bytes",
+    "nearest": "that are nearest to each other, as none has the same bytes,",
+}
+
+
+def _rows(alike: str, moved: bool, matched: bool, assumed: bool) -> str:
+    if not (matched or assumed):
+        return "which rows stand against which is not known"
+    order = ", in another order" if moved else ", in the same order"
+    same = f"rows {_ALIKE[alike]} stand against each other{order}"
+    if not assumed:
+        return same
+    in_order = (
+        "in the order of the micro-batches, which is assumed: it is wrong if the trainer shuffled "
+        "them"
+    )
+    if not matched:
+        return f"there are no rows {_ALIKE[alike]}, and rows stand {in_order}"
+    return f"{same}; other rows stand {in_order}"
+
+
+def _batch_sizes(
+    a: str, b: str, a_rows: Sequence[int], b_rows: Sequence[int], how: str, updated: bool
+) -> str:
+    sizes = [" or ".join(map(str, rows)) for rows in (a_rows, b_rows)]
+    what = f"{a} ({sizes[0]} rows a batch) and {b} ({sizes[1]})"
+    only = "; only those before the first update within the phase" if updated else ""
+    return f"the batch sizes of {what} differ; {how}{only}"
+
+
 TEXTS = {
+    "rows": _rows,
+    "batch_sizes": _batch_sizes,
+    "batch_statistics": (
+        "the statistics of a whole batch say nothing of its micro-batches, so that only parameters "
+        "and what holds no rows were compared. To compare the rest, record both with task: tensor, "
+        "or let both see whole batches"
+    ),
+    "key_rows": "{a} of A and {b} of B were saved in other numbers of rows; {how}",
     "against": "{a} of A stands against {b} of B",
     "rank": "rank {a} of A stands against rank {b} of B",
     "step": "step {a} of A stands against step {b} of B",

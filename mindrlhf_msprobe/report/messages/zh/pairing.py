@@ -41,7 +41,41 @@ def _unused_names(mapping: str, first: str, more: int) -> str:
     return f"{mapping}：A 侧没有 {first}{f' 等 {more + 1} 个名称' if more else ''}"
 
 
+_ALIKE = {
+    "inputs": "输入相同的行",
+    "bytes": "逐位相同的行",
+    "nearest": "（没有逐位相同的行）数值最接近的行",
+}
+
+
+def _rows(alike: str, moved: bool, matched: bool, assumed: bool) -> str:
+    if not (matched or assumed):
+        return "行与行的对应关系未知"
+    same = f"{_ALIKE[alike]}相互比对，顺序{'不同' if moved else '相同'}"
+    if not assumed:
+        return same
+    in_order = "按 micro-batch 的顺序对应（假定；如果训练脚本打乱过顺序，则不成立）"
+    if not matched:
+        return f"没有{_ALIKE[alike]}，各行{in_order}"
+    return f"{same}；其余各行{in_order}"
+
+
+def _batch_sizes(
+    a: str, b: str, a_rows: Sequence[int], b_rows: Sequence[int], how: str, updated: bool
+) -> str:
+    sizes = [" 或 ".join(map(str, rows)) for rows in (a_rows, b_rows)]
+    only = "；仅限阶段内首次更新之前" if updated else ""
+    return f"{a}（每个 batch {sizes[0]} 行）与 {b}（{sizes[1]} 行）的 batch 大小不同；{how}{only}"
+
+
 TEXTS = {
+    "rows": _rows,
+    "batch_sizes": _batch_sizes,
+    "batch_statistics": (
+        "整个 batch 的统计量无法反映其中的 micro-batch，因此只比对了权重和不含行的值。"
+        "如需比对其余内容，请两侧都用 task: tensor 采集，或让两侧都按整个 batch 运行"
+    ),
+    "key_rows": "A 的 {a} 与 B 的 {b} 每次保存的行数不同；{how}",
     "against": "A 的 {a} 与 B 的 {b} 比对",
     "rank": "A 的 rank {a} 与 B 的 rank {b} 比对",
     "step": "A 的 step {a} 与 B 的 step {b} 比对",
