@@ -12,6 +12,7 @@ from runs import Fault, Recording, record_training
 from mindrlhf_msprobe.common.message import as_messages, message
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome
+from mindrlhf_msprobe.storage.manifest.coverage import joined
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 SCOPE = ["Cell.layers.0.Block.forward.0", "Cell.layers.1.mlp.Dense.forward.0"]
@@ -255,6 +256,22 @@ def test_each_reason_of_a_cell_is_noted_once(tmp_path):
     }
     cells = open_run(tmp_path / "run").coverage()["graph_mode"]["actor"]
     assert cells == {"x": (*as_messages("an older text"), dynamic, passed), "y": (dynamic,)}
+
+
+def test_merged_attempts_keep_every_reason_of_a_cell():
+    """Also where the first one was recorded by an older version."""
+    dynamic, passed = {"code": "coverage.dynamic_shape"}, {"code": "coverage.replaced"}
+    first = {"graph_mode": {"actor": {"x": "a text", "y": [dynamic]}}, "phases": {"p": "one"}}
+    later = {"graph_mode": {"actor": {"x": [dynamic], "y": [passed, dynamic]}, "critic": {}}}
+    assert joined(first, {**later, "phases": {"q": dynamic}}) == {
+        "graph_mode": {
+            "actor": {"x": ["a text", dynamic], "y": [dynamic, passed]},
+            "critic": {},
+        },
+        "phases": {"p": "one", "q": dynamic},
+    }
+    assert joined({"graph_mode": 7}, later) == later
+    assert joined(first, {}) == first
 
 
 @pytest.mark.parametrize(
