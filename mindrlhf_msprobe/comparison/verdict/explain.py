@@ -97,6 +97,9 @@ def explain(
     before = [f for _, f in step.judged[:index] if f is not None]
     proposed = _proposed(step, index, origin, runs, culprit)
     metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
+    max_abs_err, max_rel_err = None, None
+    if metrics is not None:
+        max_abs_err, max_rel_err = metrics.max_abs_err, metrics.max_rel_err
     return Divergence(
         step=finding.step,
         rank=finding.rank,
@@ -104,8 +107,8 @@ def explain(
         record=finding.record,
         entry=origin,
         cause=cause,
-        max_abs_err=metrics.max_abs_err if metrics else None,
-        max_rel_err=metrics.max_rel_err if metrics else None,
+        max_abs_err=max_abs_err,
+        max_rel_err=max_rel_err,
         reasons=(_happened(finding), *why, *hint),
         agreed_before=len(before),
         agreed_phases=_agreed_phases(step, index),
