@@ -1164,3 +1164,75 @@ def test_every_dtype_and_shape_reaches_the_host(
         found.append([(r.name, r.leaf.to_json()) for e in run.entries() for r in e.records])
     assert found[0] == found[1]
     assert len(found[0]) == 4 * len(values)
+
+
+class Several(nn.Cell):
+    """Takes and returns what a graph hands over in several ways; has two parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = ms.Parameter(tensor(2, start=1.0), name="weight")
+        self.bias = ms.Parameter(tensor(2, start=0.5), name="bias")
+
+    def construct(
+        self, x: Tensor, nested: tuple[Any, ...], *, scale: Tensor, named: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
+        out = x * self.weight * scale + self.bias + nested[0]
+        return out, {"first": nested[1][0], 'it\'s "2"\\': out.sum()}, [named["a b"], out > 1]
+
+
+class UsesSeveral(nn.Cell):
+    """Calls a cell twice; what it returns the first time is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.several = Several()
+
+    def construct(self, x: Tensor, empty: Tensor) -> Tensor:
+        nested = (x + 1, (empty, 7))
+        named = {"a b": x.astype(ms.bfloat16)}
+        self.several(x, nested, scale=ops.sum(x), named=named)
+        out, _, _ = self.several(x, nested, scale=ops.sum(x), named=named)
+        return out.sum()
+
+
+@pytest.mark.parametrize("together", [400, 1, 2])
+@pytest.mark.parametrize("directions", [["forward"], ["forward", "backward"]])
+def test_one_host_call_takes_what_a_cell_is_given_and_one_what_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, directions: list[str]
+) -> None:
+    """However many tensors go together, the entries are those of PyNative in their order."""
+    monkeypatch.setattr("mindrlhf_msprobe.capture.graph.nodes.cpu.MOST_TOGETHER", together)
+    runs, bits = [], []
+    for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
+        network = UsesSeveral()
+        ms.set_context(mode=mode)
+        path = tmp_path / str(mode)
+        section = {"msprobe": True, "actor_train_dump": True, "directions": directions}
+        try:
+            with Probe.from_config({**section, "dump_path": str(path)}) as probe:
+                probe.watch(actor=network)
+                step = ms.value_and_grad(network, None, network.trainable_params())
+                with probe.phase("actor_update"):
+                    loss, gradients = step(tensor(2, start=2.0), Tensor(np.zeros((0, 2)), ms.int8))
+                probe.step()
+                bits.append([x.asnumpy().tolist() for x in (loss, *gradients)])
+        finally:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+        runs.append(open_run(path))
+    assert bits[0] == bits[1]
+    forward = [
+        [
+            (entry.name, record.name, record.leaf.type, record.leaf.fingerprint)
+            for entry in run.entries()
+            if entry.direction == "forward"
+            for record in entry.records
+        ]
+        for run in runs
+    ]
+    assert forward[0] == forward[1]
+    assert len({name for name, *_ in forward[1]}) == 3
+    manifest = runs[1].manifests[0]
+    assert not manifest["lost"]
+    if together == 400 and directions == ["forward"]:
+        assert manifest["recording"]["graphs"]["host_functions"]["calls"] == 2 * 3

@@ -1,17 +1,19 @@
 """The probes of compiled graphs: what the compiler asks, and what running graphs call.
 
-A call of a cell is opened by `OPEN`, which returns a number for this very run of it; every tensor
-is handed over with that number and the probe's own, each an array of its own: none is copied for
-it. `side_effect_io` keeps the probes of a forward pass in the program's order. Gradients
-carry the number of the call they belong to, so theirs does not matter.
+A call of a cell is opened by the host function that takes what it is given, which returns a number
+for this very run of it; another takes what it returns, with that number, and closes it. Every
+tensor is an array of its own: none is copied for it. `side_effect_io` keeps the probes of a forward
+pass in the program's order. Gradients carry the number of the call they belong to, so theirs does
+not matter.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -45,10 +47,8 @@ _HANDED_OVER = frozenset(
     )
 )
 
-_MOST_TOGETHER = 400  # tensors of one call
-
-#: numpy's dtype of a MindSpore dtype that numpy itself does not have.
-_NUMPY_DTYPES: dict[str, np.dtype] = {}
+MOST_TOGETHER = 400  # tensors of one call of a host function
+_FAULT = "what a compiled graph handed over"
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,8 @@ class Sites:
 
     def number(self, site: Site) -> int:
         """Return the number of a probe; equal ones share it."""
+        if isinstance(site.outline, TensorOutline) and site.outline.dtype == "BFloat16":
+            _numpy_bfloat16()  # not for the first time where a graph runs: MindSpore 2.10 hangs
         key = (site.cell, site.part, repr(site.path), repr(site.outline))
         with self._lock:
             number = self._numbers.setdefault(key, len(self._sites))
@@ -224,24 +226,24 @@ class Question(mindspore.constexpr(lambda: None, get_instance=False)):  # type: 
         raise NotImplementedError
 
 
-class _Compiling(Question):
-    """Whether MindSpore compiles the function that asks, and can compile probes into it.
+class _LeftAlone(Question):
+    """Whether no probes can be compiled into the function that asks.
 
     Where Python runs the function, nothing is compiled; and MindSpore cannot vectorise probes.
     """
 
     def answer(self, cell: int) -> bool:
-        """Tell whether it does; a cell that is left without probes has a gap."""
+        """Tell whether none can; a cell that is left without probes has a gap."""
         if not cell:  # a copy of a watched one
-            return False
+            return True
         vectorised = is_vectorised()
         if vectorised:
             SITES.note_gap(cell, message("coverage.vectorised"))
-        return not vectorised
+        return vectorised
 
     def __call__(self, cell: int) -> bool:
         """Tell that nothing is compiled."""
-        return False
+        return True
 
 
 def is_vectorised() -> bool:
@@ -265,26 +267,38 @@ _VECTORISING = frozenset(
 )
 
 
+def kind_of(cell: int, value: Any) -> str:
+    """Return how a value is visited; what cannot be handed over is noted as a gap of its cell.
+
+    Args:
+        value: its outline.
+
+    Returns:
+        tuple, list or dict; of a tensor parameter, tensor or differentiable; otherwise leave.
+    """
+    if isinstance(value, TensorOutline) and value.dtype not in _HANDED_OVER:
+        SITES.note_gap(cell, message("coverage.dtype", dtype=value.dtype))
+        return "leave"
+    if isinstance(value, TensorOutline):
+        if value.is_parameter:
+            return "parameter"
+        if not value.has_gradient:
+            return "tensor"
+        if SITES.differentiated_outside:
+            SITES.without_gradients.add(cell)
+            return "tensor"
+        return "differentiable"
+    for unknown in unknown_in(value):
+        SITES.note_gap(cell, unknown.reason)
+    kinds: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
+    return kinds.get(type(value), "leave")
+
+
 class _Kind(Question):
-    """How a value is visited; what cannot be handed over is noted as a gap of its cell."""
+    """How a value is visited."""
 
     def answer(self, cell: int, value: Any) -> str:
-        if isinstance(value, TensorOutline) and value.dtype not in _HANDED_OVER:
-            SITES.note_gap(cell, message("coverage.dtype", dtype=value.dtype))
-            return "leave"
-        if isinstance(value, TensorOutline):
-            if value.is_parameter:
-                return "parameter"
-            if not value.has_gradient:
-                return "tensor"
-            if SITES.differentiated_outside:
-                SITES.without_gradients.add(cell)
-                return "tensor"
-            return "differentiable"
-        for unknown in unknown_in(value):
-            SITES.note_gap(cell, unknown.reason)
-        kinds: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
-        return kinds.get(type(value), "leave")
+        return kind_of(cell, value)
 
     def __call__(self, cell: int, value: Any) -> str:
         """Tell to leave every value alone."""
@@ -310,29 +324,6 @@ class _HoldsParameter(Question):
         return True
 
 
-class _Root(Question):
-    """Where an output stands among a call's outputs: one that is no tuple is the first."""
-
-    def answer(self, output: Any) -> Path:
-        return () if isinstance(output, tuple) else (0,)
-
-    def __call__(self, output: Any) -> Path:
-        """Return what nobody looks at."""
-        return ()
-
-
-class _PythonAround(Question):
-    """Whether Python runs around what is compiled: what it does next waits for the probes then."""
-
-    def answer(self, cell: int) -> bool:
-        """Tell by MindSpore's mode."""
-        return bool(mindspore.get_context("mode") != mindspore.GRAPH_MODE)
-
-    def __call__(self, cell: int) -> bool:
-        """Tell that it does."""
-        return True
-
-
 class _SiteNumber(Question):
     """The number of a probe, as an array."""
 
@@ -344,63 +335,8 @@ class _SiteNumber(Question):
         return Tensor(array_of(0))
 
 
-class _Together(Question):
-    """Whether a tuple holds tensors alone, which can be handed over together as they are."""
-
-    def answer(self, cell: int, values: Any) -> bool:
-        """Tell whether it does."""
-        return (
-            isinstance(values, (tuple, list))
-            and 2 <= len(values) <= _MOST_TOGETHER
-            and all(
-                isinstance(value, TensorOutline)
-                and value.dtype in _HANDED_OVER
-                and value.shape != ()
-                and 0 not in value.shape
-                for value in values
-            )
-        )
-
-    def __call__(self, cell: int, values: Any) -> bool:
-        """Tell that nothing is handed over."""
-        return False
-
-
-class _GroupNumber(Question):
-    """The number of probes that hand over together, as an array."""
-
-    def answer(self, cell: int, part: str, places: Path, values: Any) -> Tensor:
-        paths = (
-            [(n,) for n in places]
-            if part == "parameters"
-            else [(*places, i) for i in range(len(values))]
-        )
-        sites = [Site(cell, part, path, value) for path, value in zip(paths, values)]
-        return Tensor(array_of(SITES.group(sites)))
-
-    def __call__(self, *arguments: Any) -> Tensor:
-        """Return what nobody looks at."""
-        return Tensor(array_of(0))
-
-
-class _Taking(Question):
-    """The host function that takes as many tensors."""
-
-    def answer(self, part: str, values: Any) -> ops.Custom:
-        return taking_group(len(values), of_parameters=part == "parameters")
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Return what nobody calls."""
-        return None
-
-
-COMPILING = _Compiling()
-PYTHON_AROUND = _PythonAround()
-TOGETHER = _Together()
-GROUP = _GroupNumber()
-TAKING = _Taking()
+LEFT_ALONE = _LeftAlone()
 HOLDS_PARAMETER = _HoldsParameter()
-ROOT = _Root()
 KIND = _Kind()
 SITE = _SiteNumber()
 
@@ -417,7 +353,7 @@ def _received(take: Callable[..., Any]) -> Callable[..., np.ndarray]:
             try:
                 number = take(receiver, *arrays) or 0
             except Exception as error:
-                receiver.fault("what a compiled graph handed over", error)
+                receiver.fault(_FAULT, error)
         if cost is not None:
             cost.called(
                 perf_counter() - began, sum(getattr(array, "nbytes", 0) for array in arrays)
@@ -425,24 +361,6 @@ def _received(take: Callable[..., Any]) -> Callable[..., np.ndarray]:
         return array_of(number)
 
     return called
-
-
-def _take_opened(receiver: Receiver, site: np.ndarray) -> int:
-    if SITES.only_backward:
-        return 0
-    return receiver.opened(SITES[number_in(site)])
-
-
-def _take_closed(receiver: Receiver, call: np.ndarray, site: np.ndarray) -> None:
-    receiver.closed(number_in(call), SITES[number_in(site)])
-
-
-def _take_tensor(
-    receiver: Receiver, call: np.ndarray, site: np.ndarray, elements: np.ndarray
-) -> None:
-    number, of = number_in(call), SITES[number_in(site)]
-    if number and of.outline is not None:
-        receiver.tensor(number, of, as_recorded(elements, of.outline))
 
 
 def _take_gradient(
@@ -458,14 +376,52 @@ def nothing_of(tensor: TensorOutline) -> np.ndarray:
     return as_recorded(np.zeros(0, np.uint8), tensor)
 
 
-def _take_group(
+def _take_more(
+    receiver: Receiver, call: np.ndarray, group: np.ndarray, *arrays: np.ndarray
+) -> None:
+    if number := number_in(call):
+        _hand_over(receiver, number, SITES.of_group(number_in(group)), arrays)
+
+
+def _take_entered(receiver: Receiver, group: np.ndarray, *arrays: np.ndarray) -> int:
+    if SITES.only_backward:
+        return 0
+    call, *tensors = SITES.of_group(number_in(group))
+    number = receiver.opened(call)
+    if number:
+        _hand_over(receiver, number, tensors, arrays)
+    return number
+
+
+def _take_left(
     receiver: Receiver, call: np.ndarray, group: np.ndarray, *arrays: np.ndarray
 ) -> None:
     number = number_in(call)
-    if not number:
-        return
-    for site, elements in zip(SITES.of_group(number_in(group)), arrays):
-        receiver.tensor(number, site, as_recorded(elements, site.outline))
+    of_call, *tensors = SITES.of_group(number_in(group))
+    if number:
+        _hand_over(receiver, number, tensors, arrays)
+    receiver.closed(number, of_call)
+
+
+def _hand_over(
+    receiver: Receiver, call: int, sites: Sequence[Site], arrays: Iterable[np.ndarray]
+) -> None:
+    """Hand over the tensors of a call; one that cannot be does not keep back the others."""
+    remaining = iter(arrays)
+    for site in sites:
+        try:
+            empty = 0 in site.outline.shape  # nothing was given to the host for it
+            elements = nothing_of(site.outline) if empty else next(remaining)
+            receiver.tensor(call, site, as_recorded(elements, site.outline))
+        except Exception as error:
+            receiver.fault(_FAULT, error)
+
+
+@functools.cache
+def _numpy_bfloat16() -> np.dtype:
+    """Return the dtype of bfloat16 arrays, which numpy itself does not have."""
+    found: np.dtype = Tensor([0], mindspore.bfloat16).asnumpy().dtype
+    return found
 
 
 def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
@@ -480,9 +436,7 @@ def as_recorded(elements: np.ndarray, tensor: TensorOutline) -> np.ndarray:
     if tensor.dtype == "Bool":
         return elements.view(np.bool_)
     if tensor.dtype == "BFloat16":
-        if "BFloat16" not in _NUMPY_DTYPES:
-            _NUMPY_DTYPES["BFloat16"] = Tensor([0], mindspore.bfloat16).asnumpy().dtype
-        return elements.astype(_NUMPY_DTYPES["BFloat16"], copy=False)
+        return elements.astype(_numpy_bfloat16(), copy=False)
     return elements
 
 
@@ -530,16 +484,34 @@ def _taking(arrays: int) -> Callable[[Callable[..., np.ndarray]], Callable[..., 
     return made
 
 
+class Hands(enum.Enum):
+    """What a host function takes beside tensors of one call.
+
+    Members: ENTERED, a call that begins; MORE, nothing; LEFT, a call that ends.
+    """
+
+    ENTERED = "entered"
+    MORE = "more"
+    LEFT = "left"
+
+
+_TAKES: dict[Hands, tuple[Callable[..., Any], int]] = {
+    Hands.ENTERED: (_take_entered, 1),
+    Hands.MORE: (_take_more, 2),
+    Hands.LEFT: (_take_left, 2),
+}
+
+
 @functools.cache
-def taking_group(tensors: int, *, of_parameters: bool) -> ops.Custom:
-    """Return the host function that takes so many tensors of one call."""
-    name = f"msprobe_{'parameters' if of_parameters else 'group'}_{tensors}"
-    take = _received(_take_group)
-    return host_function(name, take, tensors + 2, of_parameters=of_parameters)
+def host_function_of(hands: Hands, tensors: int, *, of_parameters: bool = False) -> ops.Custom:
+    """Return the host function that takes so many arrays of one call.
+
+    Before them it takes the number of the call, unless that begins, and that of the group of its
+    probes. The first site of the group stands for the call itself where it begins or ends.
+    """
+    take, numbers = _TAKES[hands]
+    name = f"msprobe_{hands.value}_{tensors}" + ("_parameters" if of_parameters else "")
+    return host_function(name, _received(take), tensors + numbers, of_parameters=of_parameters)
 
 
-OPEN = host_function("msprobe_open", _received(_take_opened), 1)
-CLOSE = host_function("msprobe_close", _received(_take_closed), 2)
-TENSOR = host_function("msprobe_tensor", _received(_take_tensor), 3)
-PARAMETER = host_function("msprobe_parameter", _received(_take_tensor), 3, of_parameters=True)
 GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), 3, in_order=False)

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -58,57 +58,52 @@ class Asked:
 _HEAD = """\
 \"\"\"Probes of {what}.\"\"\"
 
-from mindspore.ops import functional as F
-
-from mindrlhf_msprobe.capture.graph.nodes.compiled import (
-    closed,
-    opened,
-    own_parameters,
-    shown,
-    visited,
-)
-from mindrlhf_msprobe.capture.graph.probes import COMPILING, HOLDS_PARAMETER, ROOT
+from mindrlhf_msprobe.capture.graph.nodes.compiled import ENTERING, LEAVING, UPDATING
+from mindrlhf_msprobe.capture.graph.probes import HOLDS_PARAMETER, LEFT_ALONE
 
 
 def construct(self, *args, **kwargs):
-    if not COMPILING(self.{NUMBER}):
+    if LEFT_ALONE(self.{NUMBER}):
         return self.{CONSTRUCT}(*args, **kwargs)
 """
 
 
 def cell_source(asked: Asked) -> str:
-    """Return the source of a module whose `construct` wraps a cell's."""
-    lines = [f"call = opened(self.{NUMBER}, args, kwargs)"]
-    seen = "args", "kwargs"
-    if asked.tensors:
-        seen = "seen_args", "seen_kwargs"
-        lines += [
-            f"{name} = visited(self.{NUMBER}, 'input_{part}', (), {part}, call, {asked.gradients})"
-            for name, part in zip(seen, ("args", "kwargs"))
-        ]
-    if asked.parameters:
-        parameters = "".join(f"self.{name}, " for name in asked.parameters)
-        lines.append(
-            f"call = own_parameters(self.{NUMBER}, {asked.parameters}, ({parameters}), call)"
-        )
-    # Parameters are never passed on by a function of ours: see HOLDS_PARAMETER.
-    lines += [
-        f"if HOLDS_PARAMETER(self.{NUMBER}, (args, kwargs)):",
-        f"    call = F.depend(call, ({seen[0]}, {seen[1]}))",
-        f"    returned = self.{CONSTRUCT}(*args, **kwargs)",
-        "else:",
-        f"    returned = self.{CONSTRUCT}(*{seen[0]}, **{seen[1]})",
+    """Return the source of a module whose `construct` wraps a cell's.
+
+    What it calls hands over where it stands, not where its result is used: as a statement of its
+    own, or in every branch. MindSpore leaves out what only a branch that is never taken would use.
+    """
+    given = asked.tensors, asked.gradients, asked.parameters
+    watches = asked.tensors and asked.gradients
+    parameters = "".join(f"self.{name}, " for name in asked.parameters)
+    lines = [
+        f"parameters = ({parameters})",
+        f"enter, constants = ENTERING(self.{NUMBER}, {given}, args, kwargs, parameters)",
     ]
-    if asked.tensors:
-        place = f"self.{NUMBER}, 'output', ROOT(returned)"
-        lines.append(f"output = visited({place}, returned, call, {asked.gradients})")
+    enter = "enter(args, kwargs, parameters, constants)"
+    leave = "leave(returned, call, constants)"
+    # Parameters are never passed on by a function of ours: see HOLDS_PARAMETER.
+    if watches:
+        lines += [
+            f"call, seen_args, seen_kwargs = {enter}",
+            f"if HOLDS_PARAMETER(self.{NUMBER}, (args, kwargs)):",
+            f"    returned = self.{CONSTRUCT}(*args, **kwargs)",
+            "else:",
+            f"    returned = self.{CONSTRUCT}(*seen_args, **seen_kwargs)",
+        ]
+    else:
+        lines += [f"call = {enter}", f"returned = self.{CONSTRUCT}(*args, **kwargs)"]
+    lines.append(f"leave, constants = LEAVING(self.{NUMBER}, {given[:2]}, returned)")
+    if watches:
         lines += [
             f"if HOLDS_PARAMETER(self.{NUMBER}, returned):",
-            "    call = F.depend(call, output)",
-            "    output = returned",
+            f"    {leave}",
+            "    return returned",
+            f"return {leave}",
         ]
-    lines += [f"closed(self.{NUMBER}, call, returned)"]
-    lines += ["return output" if asked.tensors else "return returned"]
+    else:
+        lines += [leave, "return returned"]
     return _source(f"a cell with the parameters {list(asked.parameters)}", lines)
 
 
@@ -117,9 +112,10 @@ def optimizer_source() -> str:
     return _source(
         "an optimizer",
         [
-            f"call = opened(self.{NUMBER}, (), {{}})",
-            f"call = shown(self.{NUMBER}, 'gradients', (), args, call)",
-            f"closed(self.{NUMBER}, call, ())",
+            f"enter, constants = UPDATING(self.{NUMBER}, args)",
+            "call = enter(args, constants)",
+            f"leave, constants = LEAVING(self.{NUMBER}, (False, False), ())",
+            "leave((), call, constants)",
             f"return self.{CONSTRUCT}(*args, **kwargs)",
         ],
     )
@@ -128,6 +124,12 @@ def optimizer_source() -> str:
 def _source(what: str, lines: list[str]) -> str:
     head = _HEAD.format(what=what, CONSTRUCT=CONSTRUCT, NUMBER=NUMBER)
     return head + "".join(f"    {x}\n" for x in lines)
+
+
+def function_source(head: Sequence[str], arguments: str, body: Sequence[str]) -> str:
+    """Return the source of a module whose `construct` is a function."""
+    lines = [*head, "", "", f"def construct({arguments}):", *(f"    {line}" for line in body)]
+    return "\n".join(lines) + "\n"
 
 
 class WrapperSources:
@@ -175,7 +177,7 @@ _INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
 _OWN_CONSTRUCT = "msprobe_own_construct"  # what stood in the cell's own attributes before
 _ALL = (CONSTRUCT, NUMBER, _ASKED, WRAPPER, _OPTIMIZER, _INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
 _numbers = itertools.count(1)
-_sources = WrapperSources()
+SOURCES = WrapperSources()
 
 
 class _Number(int):
@@ -223,7 +225,7 @@ def wrap(
                 return
     attributes[_ASKED] = asked
     like = attributes[CONSTRUCT] if shows_signature else None
-    attributes[WRAPPER] = MethodType(_sources.function(source(asked), like=like), cell)
+    attributes[WRAPPER] = MethodType(SOURCES.function(source(asked), like=like), cell)
     attributes["construct"] = attributes[WRAPPER]
 
 

@@ -11,6 +11,7 @@ that is dumped last has been written when everything has.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from mindrlhf_msprobe.capture.graph.files.reading import (
 from mindrlhf_msprobe.capture.graph.files.reduced import EMPTY, REDUCTION, WHOLE, reduced
 from mindrlhf_msprobe.capture.graph.files.switch import stands_in
 from mindrlhf_msprobe.capture.graph.keydata import DATA, NO_CELL, VALUES
+from mindrlhf_msprobe.capture.graph.nodes.structure import Lines, Value, Visit
 from mindrlhf_msprobe.capture.graph.probes import SITES, Question, Receiver, Site
 
 if stands_in():
@@ -87,33 +89,21 @@ class _File(Question):
 FILE = _File()
 
 
-def opened(cell, args, kwargs):
+def opened(cell, given):
     """Open a call and return what stands for it."""
-    _dump(FILE(OPEN, cell, "", (), (args, kwargs)), MARK)
+    _dump(FILE(OPEN, cell, "", (), given), MARK)
     return MARK
 
 
-def closed(cell, call, output):
+def closed(cell, call, returned):
     """Close a call."""
-    _dump(FILE(CLOSE, cell, "", (), output), call)
-    return call
+    _dump(FILE(CLOSE, cell, "", (), returned), call)
 
 
 def handed_over(cell, part, path, tensor, call):
-    """Hand a tensor over and return the call."""
+    """Hand a tensor over."""
     how = REDUCTION(cell, tensor)
     _dump(FILE(TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
-    return call
-
-
-def all_handed_over(cell, part, places, tensors, call):
-    """Hand several tensors over: one by one; return the call."""
-    for i in range(len(tensors)):
-        if part == "parameters":
-            handed_over(cell, part, (places[i],), tensors[i], call)
-        else:
-            handed_over(cell, part, (*places, i), tensors[i], call)
-    return call
 
 
 def watched(cell, part, path, tensor, call):
@@ -122,6 +112,40 @@ def watched(cell, part, path, tensor, call):
     leaves = reduced(how, F.stop_gradient(tensor))
     written = _depend(MARK, _dump(FILE(TENSOR, cell, part, path, tensor, how), leaves))
     return BORDER(tensor, FILE(GRADIENT, cell, part, path, tensor, how), how, written)
+
+
+# What a call is given and what it returns.
+
+_HEAD = (
+    "from mindrlhf_msprobe.capture.graph.nodes.ascend import closed, handed_over, opened, watched",
+)
+
+
+def entering(visit: Visit, given: Value, returned: str) -> Lines:
+    """Write the function that opens a call, hands over tensors of it and returns an expression.
+
+    Args:
+        given: what the call is given.
+    """
+    opening = f"call = opened(constants[0], {given.source})"
+    body = opening, *_handing_over(visit), f"return {returned}"
+    return Lines(_HEAD, body, (visit.cell,))
+
+
+def leaving(visit: Visit, given: Value, returned: str) -> Lines:
+    """Write the function that hands over what a call returns and closes it; as `entering`."""
+    closing = f"closed(constants[0], call, {given.source})"
+    body = *_handing_over(visit), closing, f"return {returned}"
+    return Lines(_HEAD, body, (visit.cell,))
+
+
+def _handing_over(visit: Visit) -> Iterator[str]:
+    for found in visit.found:
+        place = f"constants[0], {found.site.part!r}, {found.site.path!r}"
+        if found.watched:
+            yield f"{found.passed} = watched({place}, {found.source}, call)"
+        else:
+            yield f"handed_over({place}, {found.source}, call)"
 
 
 def wait() -> None:

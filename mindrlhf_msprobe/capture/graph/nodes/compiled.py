@@ -1,102 +1,105 @@
-"""What the wrappers of graph_source.py call: MindSpore compiles it into them.
+"""What the wrappers of compiling/wrappers.py call: MindSpore compiles it into them.
 
-The nodes that hand something over are the device's: `opened`, `closed`, `handed_over`,
-`all_handed_over` and `watched` of graph_cpu.py or graph_ascend.py.
+The nodes that hand something over are the device's: those of cpu.py or ascend.py.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
 # ruff: noqa: RUF005, SIM118
 
-from mindspore.ops import functional as F
+from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from mindrlhf_msprobe.capture.graph.compiling.wrappers import SOURCES, function_source
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
 from mindrlhf_msprobe.capture.graph.keydata import NO_CELL
-from mindrlhf_msprobe.capture.graph.probes import KIND, TOGETHER
+from mindrlhf_msprobe.capture.graph.nodes.structure import Lines, Value, Visit
+from mindrlhf_msprobe.capture.graph.probes import KIND, Question
 
 if writes_files():
     from mindrlhf_msprobe.capture.graph.nodes.ascend import (
-        all_handed_over,
-        closed,
+        entering,
         gradient_saved,
-        handed_over,
-        opened,
+        leaving,
         value_closed,
         value_opened,
         value_tensor,
-        watched,
     )
 else:
     from mindrlhf_msprobe.capture.graph.nodes.cpu import (
-        all_handed_over,
-        closed,
+        entering,
         gradient_saved,
-        handed_over,
-        opened,
+        leaving,
         value_closed,
         value_opened,
         value_tensor,
-        watched,
     )
 
-__all__ = ["closed", "gradient_saved", "opened", "own_parameters", "saved", "shown", "visited"]
+__all__ = ["ENTERING", "LEAVING", "UPDATING", "gradient_saved", "saved"]
 
 
-def own_parameters(cell, names, parameters, call):
-    """Hand over the parameters of a cell; return the call, which waits for it."""
-    if TOGETHER(cell, parameters):
-        values = ()
-        for parameter in parameters:
-            values = values + (F.stop_gradient(parameter),)
-        return all_handed_over(cell, "parameters", names, values, call)
-    for i in range(len(names)):
-        if KIND(cell, parameters[i]) != "leave":
-            call = handed_over(cell, "parameters", (names[i],), parameters[i], call)
-    return call
+class _Entering(Question):
+    """The function that opens a call and hands over what it is given, and its constants.
+
+    It returns the call; if gradients are asked for, also the arguments that the cell is given.
+    """
+
+    def answer(self, cell: int, asked: Any, args: Any, kwargs: Any, parameters: Any) -> Any:
+        """Return both.
+
+        Args:
+            asked: whether the arguments are handed over, and their gradients; and the names of
+                the parameters.
+        """
+        tensors, gradients, names = asked
+        visit = Visit(cell, gradients=gradients)
+        returned = "call"
+        if tensors:
+            passed = visit.passed_on("input_args", (), args, "args")
+            passed += ", " + visit.passed_on("input_kwargs", (), kwargs, "kwargs")
+            returned += f", {passed}" if gradients else ""
+        for i, name in enumerate(names):
+            visit.passed_on("parameters", (name,), parameters[i], f"parameters[{i}]")
+        given = Value("(args, kwargs)", (args, kwargs))
+        return _written("args, kwargs, parameters", entering(visit, given, returned))
 
 
-def shown(cell, part, path, value, call):
-    """Hand over every tensor in a value that nobody differentiates; return the call likewise."""
-    kind = KIND(cell, value)
-    if kind == "differentiable" or kind == "tensor" or kind == "parameter":
-        return handed_over(cell, part, path, value, call)
-    if kind == "tuple" or kind == "list":
-        if TOGETHER(cell, value):
-            return all_handed_over(cell, part, path, value, call)
-        for i in range(len(value)):
-            call = shown(cell, part, path + (i,), value[i], call)
-    if kind == "dict":
-        for key in value.keys():
-            call = shown(cell, part, path + (key,), value[key], call)
-    return call
+class _Leaving(Question):
+    """The function that hands over what a call returns and closes it, and its constants.
+
+    It returns what the call returns.
+    """
+
+    def answer(self, cell: int, asked: Any, returned: Any) -> Any:
+        """Return both; `asked` as for what a call is given, without names."""
+        tensors, gradients = asked
+        visit = Visit(cell, gradients=gradients)
+        passed = "returned"
+        if tensors:
+            root = () if isinstance(returned, tuple) else (0,)  # one that is no tuple is the first
+            passed = visit.passed_on("output", root, returned, "returned")
+        return _written("returned, call", leaving(visit, Value("returned", returned), passed))
 
 
-def visited(cell, part, path, value, call, gradients):
-    """Hand over every tensor in a value; return the value, its gradients watched if asked for."""
-    kind = KIND(cell, value)
-    if kind == "differentiable" and gradients:
-        return watched(cell, part, path, value, call)
-    if kind == "differentiable" or kind == "tensor" or kind == "parameter":
-        # The value itself passes: a node behind it would group the sums of its gradient anew.
-        handed_over(cell, part, path, value, call)
-        return value
-    if kind == "tuple":
-        items = ()
-        for i in range(len(value)):
-            items = items + (visited(cell, part, path + (i,), value[i], call, gradients),)
-        return items
-    if kind == "list":
-        items = []
-        for i in range(len(value)):
-            items.append(visited(cell, part, path + (i,), value[i], call, gradients))
-        return items
-    if kind == "dict":
-        keys = ()
-        items = ()
-        for key in value.keys():
-            keys = keys + (key,)
-            items = items + (visited(cell, part, path + (key,), value[key], call, gradients),)
-        return F.make_dict(keys, items)
-    return value
+class _Updating(Question):
+    """The function that opens a call of an optimizer and hands over the gradients it is given."""
+
+    def answer(self, cell: int, gradients: Any) -> Any:
+        """Return it and its constants; it returns the call."""
+        visit = Visit(cell, gradients=False)
+        visit.passed_on("gradients", (), gradients, "gradients")
+        return _written("gradients", entering(visit, Value("((), {})", ((), {})), "call"))
+
+
+ENTERING = _Entering()
+LEAVING = _Leaving()
+UPDATING = _Updating()
+
+
+def _written(arguments: str, lines: Lines) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    source = function_source(lines.head, f"{arguments}, constants", lines.body)
+    return SOURCES.function(source, like=None), lines.constants
 
 
 def saved(name, data):

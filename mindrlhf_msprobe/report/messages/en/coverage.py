@@ -23,6 +23,7 @@ TEXTS: dict[str, Text] = {
     "graph_mode": _graph_mode,
     "vectorised": "calls under vmap, jacrev or jacfwd",
     "dtype": "a tensor of dtype {dtype}",
+    "dict_keys": "a dict with keys that are neither texts nor numbers",
     "dynamic_shape": "a tensor whose shape is dynamic",
     "object_of_graph": "an object that is made while the graph runs",
     "value_of_graph": "a value of type {type} that only the running graph knows",

@@ -22,6 +22,7 @@ TEXTS: dict[str, Text] = {
     "graph_mode": _graph_mode,
     "vectorised": "在 vmap、jacrev 或 jacfwd 中执行",
     "dtype": "dtype 为 {dtype} 的张量",
+    "dict_keys": "键既非文本也非数值的 dict",
     "dynamic_shape": "动态 shape 的张量",
     "object_of_graph": "图执行时才创建的对象",
     "value_of_graph": "类型为 {type} 的值，图执行时才确定",
