@@ -20,8 +20,8 @@ from mindrlhf_msprobe.capture.calls.arguments import (
     checked_tokens,
     key_data_items,
 )
-from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.capture.calls.phase import NO_PHASE, NoPhase, PhaseContext
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest

@@ -9,7 +9,7 @@ from mindspore import Tensor, mutable, nn, ops
 
 import mindrlhf_msprobe
 from mindrlhf_msprobe import Probe, ProbeConfig, UsageError, open_run, save, save_grad, step
-from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
 
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}

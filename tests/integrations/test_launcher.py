@@ -182,7 +182,10 @@ mindrlhf.install()
 assert not [name for name in ("mindspore", "numpy", "yaml") if name in sys.modules]
 from mindrlhf.configs.grpo_configs import GRPOConfig
 GRPOConfig(sys.argv[1])
-assert not [name for name in sys.modules if name == "numpy" or "capture" in name]
+called = ("mindrlhf_msprobe.capture.calls", "mindrlhf_msprobe.capture.words")
+found = [name for name in sys.modules if name.startswith("mindrlhf_msprobe.capture.")]
+assert not [name for name in found if not name.startswith(called)]
+assert "numpy" not in sys.modules
 """
     (tmp_path / "grpo.yaml").write_text("rl_config: {epochs: 1}\n")
     path = os.pathsep.join([str(STAND_IN), *(p for p in sys.path if p)])

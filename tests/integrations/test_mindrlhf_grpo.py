@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
-from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.integrations import mindrlhf
 from mindrlhf_msprobe.probe import recording_probes

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.capture.graph.keydata import (
     SAVE_GRADIENT_NOW,
     SAVE_NOW,
@@ -15,6 +14,7 @@ from mindrlhf_msprobe.capture.graph.keydata import (
     SAVING_GRADIENT,
 )
 from mindrlhf_msprobe.capture.graph.nodes.compiled import gradient_saved, saved
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.errors import UsageError
 
 

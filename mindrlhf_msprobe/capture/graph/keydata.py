@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, ops
 
-from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph.probes import (
@@ -27,6 +26,7 @@ from mindrlhf_msprobe.capture.graph.probes import (
     number_in,
 )
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, to_host
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
 
 #: The number that stands for a cell's where a probe belongs to none.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.framework import process_end
 from mindrlhf_msprobe.capture.framework.memory import is_of_training
@@ -34,6 +33,7 @@ from mindrlhf_msprobe.capture.settings.environment import (
 from mindrlhf_msprobe.capture.settings.random_states import RandomStates
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, Summaries
 from mindrlhf_msprobe.capture.words import in_english
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError

@@ -16,7 +16,7 @@ import sys
 from functools import cache
 from types import ModuleType
 
-from mindrlhf_msprobe.capture.calls.current import CURRENT
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.compat.msprobe_names import supply
 from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from mindrlhf_msprobe.capture.calls.arguments import MISSING, key_data_items
-from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.capture.words import NotThere, in_english
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.compat.ms_probe import MsProbe

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.capture.words import NotThere, in_english
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.integrations.session import Session, runs_in_python
 from mindrlhf_msprobe.log import logger

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.calls.current import CURRENT
 from mindrlhf_msprobe.capture.graph.files.drain import FENCE
 from mindrlhf_msprobe.capture.graph.files.reduced import leaf_of
 from mindrlhf_msprobe.capture.graph.keydata import VALUES
@@ -20,6 +19,7 @@ from mindrlhf_msprobe.capture.graph.probes import (
     as_recorded,
     nothing_of,
 )
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.storage.arrays.npy import open_npy
 from mindrlhf_msprobe.storage.directory.graph_files import GraphFile
 from mindrlhf_msprobe.storage.leaves import Leaf

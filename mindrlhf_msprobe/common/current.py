@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.config import ProbeConfig
 
 
 class Recording(Protocol):
