@@ -272,11 +272,7 @@ class Planner:
             step, _ = self._places[i]
             if stop is None or step < stop.step:
                 continue
-            reached = -math.inf
-            if step == stop.step:
-                both = (p for p in pairs if p.a is not None and p.b is not None)
-                times = (self._time_of(pair, 1 - i) for pair in both)
-                reached = max((time for time in times if time is not None), default=-math.inf)
+            reached = self._last_of_both(pairs, 1 - i) if step == stop.step else -math.inf
             why = message("coverage.not_reached", step=stop.step)
             for index, pair in enumerate(pairs):
                 missing = pair.b is None if i else pair.a is None
@@ -285,6 +281,12 @@ class Planner:
                     if time is None or time > reached:
                         pairs[index] = replace(pair, gap=why, stopped=True)
         return pairs
+
+    def _last_of_both(self, pairs: Iterable[Pair], i: int) -> float:
+        """Return when, in a run's time, the last record that both have was over."""
+        both = (pair for pair in pairs if pair.a is not None and pair.b is not None)
+        times = (self._time_of(pair, i) for pair in both)
+        return max((time for time in times if time is not None), default=-math.inf)
 
     def _time_of(self, pair: Pair, i: int) -> float | None:
         """Return when a pair's event was over in a run; None where that is not known.
@@ -311,18 +313,8 @@ class Planner:
         entries = [side.get(key) for side in self._entries]
         entry = entries[0] or entries[1]
         assert entry is not None
-        gaps = [
-            self._why_no_entry(i, entry, key) if side is None else None
-            for i, side in enumerate(entries)
-        ]
-        wanted = [_records_of(side, event) for side in entries]
-        for i, ran in enumerate(entries):
-            if ran is not None:
-                gaps[i] = why_not_compiled(self._configs[i], self._coverage[i], ran)
-            if gaps[i] is not None:
-                wanted[i] = {k: r for k, r in wanted[i].items() if r.leaf.error is None}
-        if None in entries and all(map(_is_no_gradient, entries)):
-            gaps[0 if entries[0] is None else 1] = message("coverage.no_gradient_flowed")
+        gaps = self._gaps(entries, entry, key)
+        wanted = [_comparable(side, event, gap) for side, gap in zip(entries, gaps)]
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
             if None in entries and not entry.records:  # it ran in one run only, and silently
@@ -331,21 +323,36 @@ class Planner:
                 wanted[side]["input", ""] = silent
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)
-            missing = 0 if a is None else 1
-            gap = unreadable = None
             if a is not None and b is not None:
-                cast = a.leaf.dtype != b.leaf.dtype
-                gap = next((why for why in gaps if cast and casts_inputs(why)), None)
-                gap = gap or why_no_gradient(entries, a, b)
+                yield Pair(event, a, b, entry, _gap_of_both(entries, gaps, a, b), None)
             else:
-                gap = gaps[missing]
+                missing = 0 if a is None else 1
+                gap = gaps[missing] or self._why_no_record(missing, entry, a or b)
                 unreadable = self._unreadable[missing].get(entry.phase)
-                found = a or b
-                if gap is None and found is not None:
-                    gap = why_no_part(self._configs[missing], found.io)
-                if gap is None and found is not None and self._foreign[missing]:
-                    gap = why_not_by_msprobe(entry, found)
-            yield Pair(event, a, b, entry, gap, unreadable)
+                yield Pair(event, a, b, entry, gap, unreadable)
+
+    def _gaps(
+        self, entries: Sequence[Entry | None], entry: Entry, key: tuple[str, str]
+    ) -> list[Message | None]:
+        """Return why each run lacks an entry, or some of its records; None where it has all."""
+        gaps = [
+            self._why_no_entry(i, entry, key)
+            if side is None
+            else why_not_compiled(self._configs[i], self._coverage[i], side)
+            for i, side in enumerate(entries)
+        ]
+        if None in entries and all(map(_is_no_gradient, entries)):
+            gaps[0 if entries[0] is None else 1] = message("coverage.no_gradient_flowed")
+        return gaps
+
+    def _why_no_record(self, missing: int, entry: Entry, found: Record | None) -> Message | None:
+        """Return why a run that has an entry lacks one of its records."""
+        if found is None:
+            return None
+        gap = why_no_part(self._configs[missing], found.io)
+        if gap is None and self._foreign[missing]:
+            return why_not_by_msprobe(entry, found)
+        return gap
 
     def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> Message | None:
         if place in self._outside:
@@ -409,6 +416,25 @@ _ALONE, _FIRST = (("data", ""),), (("data", "0"),)
 
 #: The records of one entry or of one save by their place in it: (io, path).
 _Records = dict[tuple[str, str], Record]
+
+
+def _comparable(entry: Entry | None, event: EventKey, gap: Message | None) -> _Records:
+    """Return an entry's records of one event; where there is a gap, without unreadable ones."""
+    records = _records_of(entry, event)
+    if gap is None:
+        return records
+    return {place: record for place, record in records.items() if record.leaf.error is None}
+
+
+def _gap_of_both(
+    entries: Sequence[Entry | None], gaps: Sequence[Message | None], a: Record, b: Record
+) -> Message | None:
+    """Return why a record that both runs have is not compared, or None if it is."""
+    if a.leaf.dtype != b.leaf.dtype:
+        gap = next((why for why in gaps if casts_inputs(why)), None)
+        if gap is not None:
+            return gap
+    return why_no_gradient(entries, a, b)
 
 
 def _is_no_gradient(entry: Entry | None) -> bool:

@@ -346,12 +346,33 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
         plan, positions = counted.plan, counted.positions
         left_out = PlaceFilter(job.chosen, counted.data, False)
     repetitions = _Repetitions(job, step, rank) if job.noise else None
-    findings: list[Finding | None] = []
-    gaps: Counter[tuple[Message, str]] = Counter()
-    works: list[PairWork] = []
-    place = JudgedPlace(step, rank, findings, positions or _positions(plan.pairs), notes=plan.notes)
+    place = JudgedPlace(step, rank, [], positions or _positions(plan.pairs), notes=plan.notes)
     if counted is not None:
         place.counted, place.whole = counted.counted, False
+    _settle_light(job, place, _walk(job, plan, place, left_out, repetitions))
+    place.count_records()
+    if counted is not None and job.chosen.first_only and (place.waiting or place.diverged):
+        return judge_place(job, step, rank)  # it ends in the middle
+    views = (*job.sides, *job.noise)
+    place.problems = tuple(tuple(map(str, v.run.problems[n:])) for v, n in zip(views, before))
+    return place
+
+
+def _walk(
+    job: Job,
+    plan: StepPlan,
+    place: JudgedPlace,
+    left_out: PlaceFilter,
+    repetitions: _Repetitions | None,
+) -> list[PairWork]:
+    """Enter the finding or the gap of each pair; return the pairs whose values are to be compared.
+
+    With first_only they are compared at once, and nothing after the first divergence.
+    """
+    findings = place.findings
+    assert isinstance(findings, list)
+    gaps: Counter[tuple[Message, str]] = Counter()
+    works: list[PairWork] = []
     parted: EventKey | None = None  # where nothing more is compared with first_only
     for index, pair in enumerate(plan.pairs):
         if parted not in (None, pair.event):
@@ -366,7 +387,7 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
             continue
         if pair.a is not None and pair.b is not None:
             records = repetitions.of(pair) if repetitions is not None else ()
-            works.append(PairWork(step, rank, index, pair.a, pair.b, records))
+            works.append(PairWork(place.step, place.rank, index, pair.a, pair.b, records))
         findings.append(_finding(plan, pair, *_one_sided(pair)))
         if job.chosen.first_only:
             if works:
@@ -376,6 +397,11 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
                 parted = pair.event
     own = (CoverageGap.of(*what, records) for what, records in gaps.items())
     place.gaps = gathered((*own, *place.gaps))
+    return works
+
+
+def _settle_light(job: Job, place: JudgedPlace, works: Sequence[PairWork]) -> None:
+    """Compare pairs here; of a place with many bytes those that have any wait."""
     heavy = sum(work.bytes for work in works) > job.span_bytes
     waiting = []
     for work in works:
@@ -384,12 +410,6 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
         else:
             place.settle(judge_pair(job, work))
     place.waiting = tuple(waiting)
-    place.count_records()
-    if counted is not None and job.chosen.first_only and (waiting or place.diverged):
-        return judge_place(job, step, rank)  # it ends in the middle
-    views = (*job.sides, *job.noise)
-    place.problems = tuple(tuple(map(str, v.run.problems[n:])) for v, n in zip(views, before))
-    return place
 
 
 def judge_whole(job: Job, step: int, rank: int) -> JudgedPlace:
@@ -533,21 +553,23 @@ def _gap(
 ) -> tuple[Message, str] | None:
     """Return why a pair is not compared, and which run has it, or None if it is."""
     side = "both" if pair.a and pair.b else "A" if pair.a else "B"
-    if pair.gap is not None and not pair.stopped:
-        return pair.gap, side
-    if (why := left_out.why(pair)) is not None:
+    why = pair.gap
+    if why is None or pair.stopped:  # a filter goes before that the run had stopped
+        why = left_out.why(pair) or why or gap_of((pair.a, pair.b)) or _why_no_values(pair)
+    if why is not None:
         return why, side
-    if pair.gap is not None:
-        return pair.gap, side
-    if why := gap_of((pair.a, pair.b)):
-        return why, side
-    if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
-        return _WHOLE, side
-    if _is_unknown(pair):
-        return message("coverage.values_of_type", type=pair.record.leaf.type), side
     alone = side != "both" and pair.unreadable is None and pair.record.leaf.error is None
     if alone and repetitions is not None and repetitions.explain(pair):
         return _GAP_OF_NOISE, side
+    return None
+
+
+def _why_no_values(pair: Pair) -> Message | None:
+    """Return why the values of a pair say nothing about each other, or None if they do."""
+    if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
+        return _WHOLE
+    if _is_unknown(pair):
+        return message("coverage.values_of_type", type=pair.record.leaf.type)
     return None
 
 
