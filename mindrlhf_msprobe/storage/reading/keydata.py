@@ -107,12 +107,8 @@ def read_key_datum(
         leaf = Leaf("unreadable", error=problem)
         return KeyDatum(key, step, rank, micro_step, None, (Record(key, "data", "", leaf),))
     try:
-        content = layout.read_json(root, described, bounds.DATA)
-        if not isinstance(content, dict) or "data" not in content:
-            raise ValueError("does not describe a save: it has no `data`")
-        structure = content["data"]
-        seq = content["seq"] if bounds.is_place(content.get("seq")) else None
-        phase = content["phase"] if isinstance(content.get("phase"), str) else None
+        content = _description(root, described)
+        structure, (seq, phase) = content["data"], _when(content)
         found = dict(bounded(leaves(structure, empty=True), bounds.KEY_VALUES))
         ours = ours and "seq" in content  # SingleSave may have continued what msprobe saved
     except FileNotFoundError:
@@ -130,19 +126,40 @@ def read_key_datum(
         files = {} if ours else _array_files(directory, key, micro_step)
     except OSError as error:
         problem, files = f"cannot be listed: {error.strerror or error}", {}
+    records = _records(Locator(root, directory), key, found, files)
+    if problem is not None:
+        records.append(Record(key, "data", "", Leaf("unreadable", error=problem)))
+    elif not records and structure is None:
+        return None
+    return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure, phase)
+
+
+def _description(root: Path, path: Path) -> dict[str, Any]:
+    """Read the JSON of a save, which has at least its `data`."""
+    content = layout.read_json(root, path, bounds.DATA)
+    if not isinstance(content, dict) or "data" not in content:
+        raise ValueError("does not describe a save: it has no `data`")
+    return content
+
+
+def _when(content: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    """Return a save's `seq` and `phase`; None for what is no such thing."""
+    seq, phase = content.get("seq"), content.get("phase")
+    return seq if bounds.is_place(seq) else None, phase if isinstance(phase, str) else None
+
+
+def _records(
+    located: Locator, key: str, found: Mapping[str, Leaf], files: Mapping[str, str]
+) -> list[Record]:
+    """Return the elements of a save: those that its JSON describes, and those of other files."""
     records = []
-    located = Locator(root, directory)
     for path in dict.fromkeys([*found, *files]):
         leaf = found.get(path, Leaf("numpy.ndarray"))
         leaf, file = located.locate(leaf, leaf.data_name or files.get(path))
         if file is not None and leaf.dtype is None:
             leaf = _with_dtype(leaf, file, may_be_text=key in INPUT_KEYS)
         records.append(Record(f"{key}.{path}" if path else key, "data", path, leaf, file))
-    if problem is not None:
-        records.append(Record(key, "data", "", Leaf("unreadable", error=problem)))
-    elif not records and structure is None:
-        return None
-    return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure, phase)
+    return records
 
 
 def is_ours(root: Path, directory: Path, key: str) -> bool:

@@ -79,6 +79,21 @@ def open_run(path: str | Path) -> Run:
     return Run(path.parent if path.name == layout.DUMP_FILE and path.is_file() else path)
 
 
+def _is_empty(path: Path) -> bool:
+    """Tell whether a directory is empty.
+
+    Raises:
+        RunError: there is none, or it cannot be read.
+    """
+    if not path.is_dir():
+        what = "is not a directory" if path.exists() else "does not exist"
+        raise RunError(f"{path} {what}. Give the dump_path of a run.")
+    try:
+        return not any(path.iterdir())
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
 class Run:
     """What one training job recorded.
 
@@ -94,36 +109,12 @@ class Run:
         self.problems: list[Problem] = []
         self.left_out: list[Path] = []
         self._known_problems: set[Problem] = set()
-        if not path.is_dir():
-            what = "is not a directory" if path.exists() else "does not exist"
-            raise RunError(f"{path} {what}. Give the dump_path of a run.")
-        try:
-            empty = " It is empty." if not any(path.iterdir()) else ""
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+        empty = " It is empty." if _is_empty(path) else ""
         self.manifests = list(self._read_manifests())
         self._of_rank: dict[int, list[dict[str, Any]]] | None = None
         others = Others(path, self.manifests)
-        self._layer_dirs: dict[tuple[str, int, int], Path] = {}
-        for place, directory in layer_directories(path, self._unlisted):
-            if directory in others and not (directory / layout.JOURNAL_FILE).exists():
-                self.left_out.append(directory)
-                continue
-            if place in self._layer_dirs:
-                message = "another directory is the same step and rank"
-                self._problem(Problem(directory, message, *place))
-            self._layer_dirs.setdefault(place, directory)
-        self._key_dirs: dict[tuple[str, int, int, int], Path] = {}
-        for datum, directory in key_data_directories(path, self._unlisted):
-            of_others = directory in others or directory.parent in others
-            if of_others and not is_ours(path, directory, datum[0]):
-                self.left_out.append(directory)
-                continue
-            if datum in self._key_dirs:
-                message = "another directory is the same step, rank and micro-step"
-                key, step, rank, _ = datum
-                self._problem(Problem(directory, message, None, step, rank, True, key))
-            self._key_dirs.setdefault(datum, directory)
+        self._layer_dirs = self._find_layers(others)
+        self._key_dirs = self._find_key_data(others)
         self._listed = {
             own: recorded.checked(manifest["recorded"])
             for manifest in self.manifests
@@ -147,6 +138,34 @@ class Run:
                 f"(<phase>/step<N>/rank<N>) nor key data ({layout.KEY_DATA_DIR}/<key>/step<N>)."
                 f"{empty}"
             )
+
+    def _find_layers(self, others: Others) -> dict[tuple[str, int, int], Path]:
+        """Return the directories of layer data by (phase, step, rank)."""
+        found: dict[tuple[str, int, int], Path] = {}
+        for place, directory in layer_directories(self.path, self._unlisted):
+            if directory in others and not (directory / layout.JOURNAL_FILE).exists():
+                self.left_out.append(directory)
+                continue
+            if place in found:
+                message = "another directory is the same step and rank"
+                self._problem(Problem(directory, message, *place))
+            found.setdefault(place, directory)
+        return found
+
+    def _find_key_data(self, others: Others) -> dict[tuple[str, int, int, int], Path]:
+        """Return the directories of key data by (key, step, rank, micro-step)."""
+        found: dict[tuple[str, int, int, int], Path] = {}
+        for datum, directory in key_data_directories(self.path, self._unlisted):
+            of_others = directory in others or directory.parent in others
+            if of_others and not is_ours(self.path, directory, datum[0]):
+                self.left_out.append(directory)
+                continue
+            if datum in found:
+                message = "another directory is the same step, rank and micro-step"
+                key, step, rank, _ = datum
+                self._problem(Problem(directory, message, None, step, rank, True, key))
+            found.setdefault(datum, directory)
+        return found
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
