@@ -118,26 +118,14 @@ def _plain(
 
     if isinstance(value, np.ma.MaskedArray):
         return inner({"data": np.ma.getdata(value, subok=False), "mask": np.ma.getmaskarray(value)})
-    if value is None or issubclass(type(value), (bool, str)):
-        return value
-    if isinstance(value, enum.Enum):
-        return str(value.name)
-    if isinstance(value, (int, float)) and type(value).__module__ == "builtins":
-        return number_to_json(printable_integer(value))
-    if isinstance(value, os.PathLike):
-        return os.fspath(value) if isinstance(os.fspath(value), str) else str(value)
-    if isinstance(value, np.longdouble):
-        return number_to_json(float(value))
-    if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
-        return inner(value.item())
-    if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in "biuf":
-        return inner(value[()])
-    if isinstance(value, np.dtype):
-        return value.name
-    if isinstance(value, type) and issubclass(value, np.generic):
-        return np.dtype(value).name
-    if is_mindspore_dtype(value):
-        return str(value)
+    single = _plain_single(value)
+    if single is not _OTHER:
+        return single
+    number = _number_in_numpy(value)
+    if number is not _OTHER:
+        return inner(number)
+    if (dtype := _dtype_name(value)) is not None:
+        return dtype
     children = None
     if len(around) < MAX_DEPTH and id(value) not in around:
         children = _children(value)
@@ -154,6 +142,45 @@ def _plain(
         return [inner(item, f"{path}.{i}") for i, item in enumerate(children)]
     written_as_text(path.lstrip("."), value)
     return as_text(value)
+
+
+_OTHER = object()
+
+
+def _plain_single(value: Any) -> Any:
+    """Return a text, number, path, enum member or None as a JSON value; `_OTHER` of others."""
+    if value is None or issubclass(type(value), (bool, str)):
+        return value
+    if isinstance(value, enum.Enum):
+        return str(value.name)
+    if isinstance(value, (int, float)) and type(value).__module__ == "builtins":
+        return number_to_json(printable_integer(value))
+    if isinstance(value, os.PathLike):
+        return os.fspath(value) if isinstance(os.fspath(value), str) else str(value)
+    if isinstance(value, np.longdouble):
+        return number_to_json(float(value))
+    return _OTHER
+
+
+def _number_in_numpy(value: Any) -> Any:
+    """Return what a numpy scalar, or an array of no dimension, holds; `_OTHER` of others."""
+    if isinstance(value, np.generic):
+        item = value.item()
+        return _OTHER if isinstance(item, np.generic) else item
+    if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in "biuf":
+        return value[()]
+    return _OTHER
+
+
+def _dtype_name(value: Any) -> str | None:
+    """Return the name of a dtype of numpy's or MindSpore's; None of anything else."""
+    if isinstance(value, np.dtype):
+        return value.name
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return np.dtype(value).name
+    if is_mindspore_dtype(value):
+        return str(value)
+    return None
 
 
 def as_text(value: Any) -> str:
