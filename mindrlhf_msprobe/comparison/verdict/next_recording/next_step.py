@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
@@ -11,9 +11,10 @@ from mindrlhf_msprobe.comparison.pairing.networks import all_inside_recorded
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, END
 from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep, is_filtered
+from mindrlhf_msprobe.comparison.verdict.next_recording.section import section_of
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Finding, Status
-from mindrlhf_msprobe.phases import UNNAMED_PHASE, phase_table
+from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase, phase_table
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, cell_name
 
@@ -33,46 +34,78 @@ def next_step(
     pair, finding = step.judged[index]
     assert finding is not None
     config = runs[0].config(finding.rank)
-    table = config.phase_table() if config else phase_table({})
-    phase = table.get(finding.phase or "")
-    if phase is None or finding.status in (*ONE_SIDED, Status.UNREADABLE):
-        return None
-    if finding.key in ("prompt", "prompts"):  # nothing of the step has run yet
+    phase = (config.phase_table() if config else phase_table({})).get(finding.phase or "")
+    if phase is None or _recording_more_is_useless(finding):
         return None
     if phase.name == UNNAMED_PHASE:
         return _for_debugger(pair, finding, origin, config)
-    section: dict[str, Any] = {"msprobe": True}
-    if config and config.phases:
-        section["phases"] = dict(config.phases)
-    if config and config.initial_step:
-        section["initial_step"] = config.initial_step
-    if phase.switch is not None:
-        section[phase.switch] = True
-    section.update(step_start=finding.step, step_end=finding.step)
+    section = section_of(config, (phase,), finding.step, finding.step)
     if phase.counts_tokens:
         section["token_range_end"] = _last_token(pair, finding)
-    recorded = {p.entry.phase for p, f in step.judged if f is not None and p.entry}
     if pair.entry is None:
-        return None if phase.name in recorded and not phase.counts_tokens else section
-    first_token = 0 if config is None else config.token_range_start
-    at_input = pair.event.kind == BEGIN and finding.io == "input"
-    if at_input and 0 < first_token == pair.entry.token:
-        return section  # an earlier token may have differed
+        return None if _are_cells_compared(step, phase) else section
+    return _closer(section, step, index, origin, runs)
+
+
+def _closer(
+    section: dict[str, Any],
+    step: JudgedStep,
+    index: int,
+    origin: str | None,
+    runs: tuple[Run, Run],
+) -> dict[str, Any] | None:
+    """Return a phase's section, or that of the one cell where that is known; None if recorded."""
+    pair, finding = step.judged[index]
+    assert finding is not None
+    assert pair.entry is not None
+    config = runs[0].config(finding.rank)
+    if _earlier_token_may_differ(pair, finding, config):
+        return section
     elements = config is not None and config.task == "tensor"
-    if step.earlier is not None and step.earlier.knows(finding, origin):
+    if _is_cell_known(step, pair, finding, origin, runs):
         return None if elements else section | _elements(step, pair, finding, origin, runs)
+    # The culprit may be a cell that was left out: not where a cell was given the same, nor
+    # where no cell is around it that could come before.
+    blamed = pair.event.kind == END or origin not in (None, pair.entry.name)
+    return None if elements and (blamed or pair.entry.cell == ROOT) else section
+
+
+def _recording_more_is_useless(finding: Finding) -> bool:
+    """Tell whether a side is not there, or nothing of the step has run before the divergence."""
+    lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
+    return lacking or finding.key in ("prompt", "prompts")
+
+
+def _are_cells_compared(step: JudgedStep, phase: Phase) -> bool:
+    """Tell whether the cells before key data of a phase were recorded: all tokens never are."""
+    compared = {p.entry.phase for p, f in step.judged if f is not None and p.entry}
+    return phase.name in compared and not phase.counts_tokens
+
+
+def _earlier_token_may_differ(pair: Pair, finding: Finding, config: ProbeConfig | None) -> bool:
+    """Tell whether the divergence is in what the first recorded token was given, not token 0."""
+    assert pair.entry is not None
+    first_token = 0 if config is None else config.token_range_start
+    return _is_at_input(pair, finding) and 0 < first_token == pair.entry.token
+
+
+def _is_at_input(pair: Pair, finding: Finding) -> bool:
+    return pair.event.kind == BEGIN and finding.io == "input"
+
+
+def _is_cell_known(
+    step: JudgedStep, pair: Pair, finding: Finding, origin: str | None, runs: tuple[Run, Run]
+) -> bool:
+    """Tell whether no cell that was left out of the recording can be the one to blame."""
+    assert pair.entry is not None
+    if step.earlier is not None and step.earlier.knows(finding, origin):
+        return True
+    if not is_filtered(runs):
+        return True
     # What a cell was given agrees, and all cells inside it were recorded: it is this one.
-    certain = pair.event.kind == END and all_inside_recorded(
-        runs, finding.rank, phase.name, cell_name(origin or pair.entry.name)
+    return pair.event.kind == END and all_inside_recorded(
+        runs, finding.rank, finding.phase or "", cell_name(origin or pair.entry.name)
     )
-    if is_filtered(runs) and not certain:
-        # The culprit may be a cell that was left out: not where a cell was given the same, nor
-        # where no cell is around it that could come before.
-        blamed = pair.event.kind == END or origin not in (None, pair.entry.name)
-        return None if elements and (blamed or pair.entry.cell == ROOT) else section
-    if elements:
-        return None
-    return section | _elements(step, pair, finding, origin, runs)
 
 
 def _elements(
@@ -80,9 +113,8 @@ def _elements(
 ) -> dict[str, Any]:
     """Return what is added to a section to record the elements of the cell that is to blame."""
     assert pair.entry is not None
-    entries = [p.entry for p, _ in step.judged if p.entry and p.entry.phase == pair.entry.phase]
     cells = [cell_name(origin) if origin else pair.entry.cell]
-    only_inputs = pair.event.kind == BEGIN and finding.io == "input"
+    only_inputs = _is_at_input(pair, finding)
     if only_inputs and pair.entry.cell not in cells:  # handed on by the container's own code
         cells.append(pair.entry.cell)
     wanted: dict[str, Any] = {"task": "tensor"}
@@ -90,19 +122,11 @@ def _elements(
         wanted["token_range_start"] = pair.entry.token
     if len(runs[0].ranks) > 1 and set(runs[0].ranks) == set(runs[1].ranks):
         wanted["ranks"] = [finding.rank]
-    wanted["include"] = _patterns(step, pair.entry.phase, cells, entries)
-    # A switch may turn on several phases, which all hold the cell.
-    table = phase_table({})
-    switch = table[pair.entry.phase].switch if pair.entry.phase in table else None
-    alike = {name for name, phase in table.items() if switch and phase.switch == switch}
-    alike.add(pair.entry.phase)
-    switched = (p.entry for p, _ in step.judged if p.entry and p.entry.phase in alike)
+    wanted["include"] = _patterns(step, pair.entry.phase, cells)
+    switched = _entries_of(step, _switched_with(pair.entry.phase))
     of_cells = [entry for entry in switched if entry.cell in cells]
-    backward = any(entry.direction != "forward" for entry in of_cells)
-    if pair.entry.direction == "forward" and backward:
-        wanted["directions"] = ["forward"]
-    elif only_inputs and pair.entry.direction == "backward":
-        wanted["directions"] = ["backward"]
+    if directions := _directions(pair.entry, of_cells, only_inputs):
+        wanted["directions"] = directions
     if calls := _calls(pair, origin, of_cells):
         wanted["entries"] = calls
     if only_inputs:
@@ -110,11 +134,28 @@ def _elements(
     return wanted
 
 
-def _patterns(
-    step: JudgedStep, phase: str, cells: Sequence[str], entries: Sequence[Entry]
-) -> list[str]:
+def _entries_of(step: JudgedStep, phases: Collection[str]) -> list[Entry]:
+    return [pair.entry for pair, _ in step.judged if pair.entry and pair.entry.phase in phases]
+
+
+def _switched_with(phase: str) -> set[str]:
+    """Return the phases that one switch turns on together, which all hold the cell."""
+    table = phase_table({})
+    switch = table[phase].switch if phase in table else None
+    return {phase, *(name for name, other in table.items() if switch and other.switch == switch)}
+
+
+def _directions(entry: Entry, entries: Sequence[Entry], only_inputs: bool) -> list[str]:
+    """Return the one direction that need be recorded; [] where both are, or there is one alone."""
+    if entry.direction == "forward":
+        return ["forward"] if any(other.direction != "forward" for other in entries) else []
+    return ["backward"] if only_inputs and entry.direction == "backward" else []
+
+
+def _patterns(step: JudgedStep, phase: str, cells: Sequence[str]) -> list[str]:
     """Return patterns for cells of A, and for what B calls them where that is otherwise."""
     found: dict[str, None] = {}
+    entries = _entries_of(step, [phase])
     for cell in cells:
         container = any(e.cell.startswith(f"{cell}.") for e in entries)
         found[_pattern(cell, container)] = None

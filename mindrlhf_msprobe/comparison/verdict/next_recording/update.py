@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mindrlhf_msprobe.comparison.verdict.next_recording.section import section_of
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding
 from mindrlhf_msprobe.phases import phase_table
@@ -51,14 +52,7 @@ def next_update(
         on = all(config.records_phase(phase) for phase in phases)
         if on and all(config.records_step(step) for step in range(first, last + 1)):
             return None
-    section: dict[str, Any] = {"msprobe": True}
-    if config and config.phases:
-        section["phases"] = dict(config.phases)
-    if config and config.initial_step:
-        section["initial_step"] = config.initial_step
-    section.update({phase.switch: True for phase in phases if phase.switch is not None})
-    section.update(step_start=first, step_end=last)
-    return section
+    return section_of(config, phases, first, last)
 
 
 def with_phases(
