@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
@@ -10,6 +10,7 @@ from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
+from mindrlhf_msprobe.storage.records import Entry
 
 _JUDGED_PAIRS = tuple[tuple[Pair, "Finding | None"], ...]
 
@@ -47,41 +48,60 @@ def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit 
     the phases whose cells would tell; `batch_agrees`, only where it is known, bit for bit.
     """
     pair, finding = step.judged[index]
-    if pair.event.kind != DATA or finding is None or not occasion.number:
+    computed_in = _computed_in(pair, finding)
+    if computed_in is None or not occasion.number:
         return None
-    if finding.status in (*ONE_SIDED, Status.UNREADABLE):
+    phase = _update_since(occasion, computed_in)
+    micro_step, before = occasion.number, step.judged[:index]
+    if phase is None or not _agreed_in(before, pair, micro_step - 1):
         return None
-    home = key_data_home(pair.event.name)
-    if home is None or home.phase is None:
-        return None
-    # An update moves the network of its own role; what another role computed does not come of it.
-    role = phase_table({})[home.phase].role
-    own = [phase for phase in UPDATE_PHASES if phase_table({})[phase].role == role]
-    updates = [phase for phase in occasion.since if phase in own]
-    if not updates:
-        return None
-    before = _before(step, index)
-    agreed = [p.event.micro_step for p, f in before if f is not None and _same_key(p, pair)]
-    if occasion.number - 1 not in agreed:
-        return None
-    if any(p.entry is not None and p.event.phase == home.phase for p, _ in before):
+    if any(p.entry is not None and p.event.phase == computed_in for p, _ in before):
         return None  # its cells were recorded, and say more
-    micro_step = occasion.number
-    for other, found in before:
-        its_home = key_data_home(other.event.name) if other.event.kind == DATA else None
-        if found is None or its_home is None or its_home.phase != home.phase:
-            continue
-        if its_home.before_phase:  # it was given to the network
-            continue
-        if other.event.micro_step == micro_step and not _same_key(other, pair):
-            return None  # the updated network gave the same
-    phase = updates[0]
-    record = tuple(dict.fromkeys((phase, home.phase)))
+    if _gave_the_same(before, pair, computed_in, micro_step):
+        return None
+    record = tuple(dict.fromkeys((phase, computed_in)))
     details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step, "record": record}
     given = [f.status for p, f in before if f is not None and _is_given(p, micro_step)]
     if given and all(status is Status.IDENTICAL for status in given):
         details["batch_agrees"] = True
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
+
+
+def _computed_in(pair: Pair, finding: Finding | None) -> str | None:
+    """Return the phase of key data that both runs hold; None of anything else."""
+    if pair.event.kind != DATA or finding is None:
+        return None
+    home = key_data_home(pair.event.name)
+    lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
+    return None if home is None or lacking else home.phase
+
+
+def _update_since(occasion: Occasion, phase: str) -> str | None:
+    """Return the first update since the time before that moves the network a phase runs in.
+
+    An update moves the network of its own role; what another role computed does not come of it.
+    """
+    table = phase_table({})
+    own = {update for update in UPDATE_PHASES if table[update].role == table[phase].role}
+    return next((update for update in occasion.since if update in own), None)
+
+
+def _agreed_in(before: _JUDGED_PAIRS, pair: Pair, micro_step: int) -> bool:
+    """Tell whether a pair's key was compared in an earlier micro-step: it agrees there, then."""
+    compared = (p.event.micro_step for p, f in before if f is not None and _same_key(p, pair))
+    return micro_step in compared
+
+
+def _gave_the_same(before: _JUDGED_PAIRS, pair: Pair, phase: str, micro_step: int) -> bool:
+    """Tell whether another result of the updated network is known to agree in a micro-step."""
+    for other, found in before:
+        home = key_data_home(other.event.name) if other.event.kind == DATA else None
+        if found is None or home is None or home.phase != phase:
+            continue
+        given = home.before_phase  # to the network, not by it
+        if not given and other.event.micro_step == micro_step and not _same_key(other, pair):
+            return True
+    return False
 
 
 def _is_given(pair: Pair, micro_step: int) -> bool:
@@ -113,29 +133,36 @@ def _same_key(a: Pair, b: Pair) -> bool:
     return a.event.kind == b.event.kind == DATA and a.event.name == b.event.name
 
 
-def _before(step: JudgedStep, index: int) -> _JUDGED_PAIRS:
-    return step.judged[:index]
-
-
 def _of_entry(step: JudgedStep, index: int) -> Occasion:
     entry = step.judged[index][0].entry
     assert entry is not None
-    same = [
-        (i, p)
+    opening_of = {
+        i: p.entry.opening
         for i, (p, _) in enumerate(step.judged)
         if p.entry is not None and p.event.phase == entry.phase
-    ]
-    openings = sorted({p.entry.opening for _, p in same if p.entry is not None})
+    }
+    openings = set(opening_of.values())
     number = entry.opening
+    count = max(len(openings), number + 1)
     if number not in openings or not number:
-        return Occasion(number, max(len(openings), number + 1))
-    last = [i for i, p in same if p.entry is not None and p.entry.opening < number]
-    first = next(i for i, p in same if p.entry is not None and p.entry.opening == number)
-    since = _phases(p for p, _ in step.judged[max(last, default=first) + 1 : first])
-    if last and entry.phase in UPDATE_PHASES:
+        return Occasion(number, count)
+    since = _since_last_opening(step, entry, opening_of)
+    moved = _weights_moved([step.judged[i][0] for i in opening_of], number)
+    return Occasion(number, count, since, moved)
+
+
+def _since_last_opening(
+    step: JudgedStep, entry: Entry, opening_of: Mapping[int, int]
+) -> tuple[str, ...]:
+    """Return the phases since an entry's phase was last open, of its openings by pair."""
+    first = next(i for i, opening in opening_of.items() if opening == entry.opening)
+    last = max((i for i, opening in opening_of.items() if opening < entry.opening), default=None)
+    if last is None:
+        return ()
+    since = _phases(p for p, _ in step.judged[last + 1 : first])
+    if entry.phase in UPDATE_PHASES:
         since = (entry.phase, *(phase for phase in since if phase != entry.phase))
-    moved = _weights_moved([p for _, p in same], number)
-    return Occasion(number, max(len(openings), number + 1), since, moved)
+    return since
 
 
 def _weights_moved(pairs: Iterable[Pair], number: int) -> bool | None:
