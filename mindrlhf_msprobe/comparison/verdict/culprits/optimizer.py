@@ -9,6 +9,7 @@ from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     Differing,
     agreement_of,
     is_trained_here,
+    step_of,
     trained_agreement,
     trained_now,
     update_before,
@@ -32,24 +33,19 @@ def optimizer(differing: Differing, history: History, runs: tuple[Run, Run]) -> 
     here = differing.opened(history, 0)
     if here is None or not phases:
         return None
-    if not is_trained_here(differing, here):
-        after = trained_agreement(differing, history, phases)
-        if after is Status.IDENTICAL:
-            return None  # the trained network is right
-    else:
-        after = Status.DIFFERENT
+    after = _after(differing, history, here, phases)
+    if after is Status.IDENTICAL:
+        return None  # the trained network is right
     update = update_before(differing, history, here, phases)
     if update is None:
         return _not_recorded(differing, history, phases)
-    step = differing.step
-    if update.step != step.plan.step:
-        judged = history.judged(update.step)
-        if judged is None:
-            return None
-        step = judged
+    step = step_of(differing, history, update)
+    if step is None:
+        return None
     name = matched(here.weights, update.weights).get(differing.names[0])
-    begun = None if name is None else agreement_of(step, update, name)
-    gradients = [] if name is None else _gradients(step, update, name)
+    begun, gradients = _given(step, update, name)
+    if any(finding is None and not clipped for finding, clipped in gradients):
+        return None  # left out of the comparison
     parameters, of = differing.counts()
     details = {
         "phase": update.phase,
@@ -63,17 +59,39 @@ def optimizer(differing: Differing, history: History, runs: tuple[Run, Run]) -> 
         "filtered": is_filtered(runs),
         "ranks_unseen": any(_ranks_unseen(run) for run in runs),
     }
-    if any(finding is None and not clipped for finding, clipped in gradients):
-        return None  # left out of the comparison
-    known = [finding.status for finding, _ in gradients if finding is not None]
-    if begun is None or not known or len(known) != len(gradients):
+    code = _code(begun, [finding for finding, _ in gradients], after)
+    if code is CulpritCode.GRADIENTS_NOT_RECORDED:
         details["weights"] = begun is not None
-        return Culprit(CulpritCode.GRADIENTS_NOT_RECORDED, details)
-    if any(status is not Status.IDENTICAL for status in (begun, *known)):
-        return Culprit(CulpritCode.UPDATE_CLOSE, details)
-    sure = after is not None and not after.agrees
-    code = CulpritCode.OPTIMIZER if sure else CulpritCode.OPTIMIZER_OR_SYNCHRONISATION
     return Culprit(code, details)
+
+
+def _after(
+    differing: Differing, history: History, here: Opened, phases: Sequence[str]
+) -> Status | None:
+    """Return the status of the parameter of the trained network after the update, if known."""
+    if is_trained_here(differing, here):
+        return Status.DIFFERENT
+    return trained_agreement(differing, history, phases)
+
+
+def _code(
+    begun: Status | None, gradients: Sequence[Finding | None], after: Status | None
+) -> CulpritCode:
+    """Return what an update is known to have done.
+
+    Args:
+        begun: of the parameter as the update began; None where that is not known.
+        gradients: of that parameter, and those of others that act on it.
+        after: of the parameter of the trained network after the update.
+    """
+    known = [finding.status for finding in gradients if finding is not None]
+    if begun is None or not known or len(known) != len(gradients):
+        return CulpritCode.GRADIENTS_NOT_RECORDED
+    if any(status is not Status.IDENTICAL for status in (begun, *known)):
+        return CulpritCode.UPDATE_CLOSE
+    if after is not None and not after.agrees:
+        return CulpritCode.OPTIMIZER
+    return CulpritCode.OPTIMIZER_OR_SYNCHRONISATION
 
 
 def _not_recorded(differing: Differing, history: History, phases: Sequence[str]) -> Culprit | None:
@@ -84,6 +102,15 @@ def _not_recorded(differing: Differing, history: History, phases: Sequence[str])
         return None
     details = {"phase": phases[0], "step": before}
     return Culprit(CulpritCode.UPDATE_NOT_RECORDED, details)
+
+
+def _given(
+    step: JudgedStep, update: Opened, name: Parameter | None
+) -> tuple[Status | None, list[tuple[Finding | None, bool]]]:
+    """Return the status of a parameter as an update began, and its gradients in it."""
+    if name is None:
+        return None, []
+    return agreement_of(step, update, name), _gradients(step, update, name)
 
 
 def _gradients(

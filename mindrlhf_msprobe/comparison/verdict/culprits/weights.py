@@ -248,7 +248,7 @@ def _otherwise(
 ) -> Culprit | None:
     """Return that the weights differ here while those of the trained network agree."""
     name = _in_trained(differing, history, nows[0], 0)
-    step = _step_of(differing, history, nows[0])
+    step = step_of(differing, history, nows[0])
     if name is None or step is None or nows[0] is None:
         return None
     if agreement_of(step, nows[0], name) is not Status.IDENTICAL:
@@ -278,7 +278,8 @@ def _in_trained(
     return matched(here.weights, now.weights).get(differing.names[side])
 
 
-def _step_of(differing: Differing, history: History, opened: Opened | None) -> JudgedStep | None:
+def step_of(differing: Differing, history: History, opened: Opened | None) -> JudgedStep | None:
+    """Return the compared step of an opening; None without one, or where it was not compared."""
     if opened is None:
         return None
     if opened.step == differing.step.plan.step:
@@ -292,7 +293,7 @@ def trained_agreement(
     """Return the status of the same parameter in the trained network, at that time."""
     now = trained_now(differing, history, 0, phases)
     name = _in_trained(differing, history, now, 0)
-    step = _step_of(differing, history, now)
+    step = step_of(differing, history, now)
     if name is None or step is None or now is None:
         return None
     return agreement_of(step, now, name)
