@@ -123,6 +123,13 @@ class _Seen:
     ulps: int | None = 0
     rounded: dict[tuple[str, str], bool] = field(default_factory=dict)
 
+    @classmethod
+    def nothing(cls, dtype: str, sizes: Sequence[int]) -> _Seen:
+        """Return what is known before the first block of arrays of `sizes`."""
+        narrower = ("BFloat16", "Float16") if dtype == "Float32" else ()
+        rounded = {(kind, side): True for kind in narrower for side in "AB"}
+        return cls(dtype, [np.zeros(n, bool) for n in sizes], rounded=rounded)
+
     @property
     def may_be_one_change(self) -> bool:
         """Whether the values of further elements can still tell anything."""
@@ -140,16 +147,12 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     Raises:
         TypeError, ValueError: they cannot be compared.
     """
-    if not a.size or a.size > _MOST_ELEMENTS or a.shape != b.shape or a.dtype != b.dtype:
-        return None
-    if a.dtype.kind not in "biuf":
+    if not _can_be_looked_into(a, b):
         return None
     sizes = [n for n in a.shape if n != 1] or [1]
     numbers = [i for i, n in enumerate(a.shape) if n != 1] or [0]
     x, y = a.reshape(sizes), b.reshape(sizes)
-    seen = _Seen(dtype, [np.zeros(n, bool) for n in sizes])
-    if dtype == "Float32":
-        seen.rounded = {(kind, side): True for kind in ("BFloat16", "Float16") for side in "AB"}
+    seen = _Seen.nothing(dtype, sizes)
     for place in _chunks(sizes):
         with np.errstate(all="ignore"):
             _add(seen, place, x[place], y[place])
@@ -162,12 +165,16 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
         for number, sizes_of in zip(numbers, seen.axes)
         if len(sizes_of) > 1 and not sizes_of.all()
     )
-    change = _change(seen) or _moved(x, y, numbers, seen)
-    if change is None and seen.ulps is not None and 0 < seen.ulps <= _MOST_ULPS:
-        change = Change("rounding", {"ulps": seen.ulps})
+    change = _change(seen) or _moved(x, y, numbers) or _rounding(seen)
     if change is None and not where:
         return None
     return Inside("elements", where, change, seen.different, a.size)
+
+
+def _can_be_looked_into(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell whether two arrays hold numbers, alike in shape and dtype, and not too many."""
+    alike = a.shape == b.shape and a.dtype == b.dtype
+    return alike and 0 < a.size <= _MOST_ELEMENTS and a.dtype.kind in "biuf"
 
 
 def _chunks(sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
@@ -312,6 +319,12 @@ def _offset(seen: _Seen) -> Change | None:
     return Change("offset", known)
 
 
+def _rounding(seen: _Seen) -> Change | None:
+    """Return how many numbers of the dtype lie between two elements at most, if they are few."""
+    few = seen.ulps is not None and 0 < seen.ulps <= _MOST_ULPS
+    return Change("rounding", {"ulps": seen.ulps}) if few else None
+
+
 def named(factor: float, bound: float) -> dict[str, Any]:
     """Return what a factor is, if it is one of the simple ones and no other is as near.
 
@@ -326,15 +339,19 @@ def named(factor: float, bound: float) -> dict[str, Any]:
     near = n >= 2 and abs(larger - n / (n - 1)) <= 3 * bound * larger
     if near and 1 / (2 * n * n) > _CLEAR * bound:  # the next n would give another factor
         return {"root": [n, n - 1] if factor > 1 else [n - 1, n], "ddof": n}
-    simple = [(p, q) for p in range(1, 17) for q in range(1, 17) if math.gcd(p, q) == 1]
-    fractions = [[p, q] for p, q in simple if abs(factor - p / q) <= bound * factor]
-    roots = [[p, q] for p, q in simple if abs(square - p / q) <= 2 * bound * square]
-    if fractions:
+    if fractions := _simple_near(factor, bound * factor):
         return {"fraction": fractions[0]} if len(fractions) == 1 else {}
+    roots = _simple_near(square, 2 * bound * square)
     return {"root": roots[0]} if len(roots) == 1 else {}
 
 
-def _moved(a: np.ndarray, b: np.ndarray, numbers: Sequence[int], seen: _Seen) -> Change | None:
+def _simple_near(value: float, error: float) -> list[list[int]]:
+    """Return the fractions [p, q] of numbers up to 16 that are as near to a value as its error."""
+    pairs = ([p, q] for p in range(1, 17) for q in range(1, 17) if math.gcd(p, q) == 1)
+    return [[p, q] for p, q in pairs if abs(value - p / q) <= error]
+
+
+def _moved(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Change | None:
     """Return how the same elements stand in other places, if they do."""
     if a.dtype.kind == "b" or a.size > _MOST_SORTED:
         return None
@@ -344,15 +361,20 @@ def _moved(a: np.ndarray, b: np.ndarray, numbers: Sequence[int], seen: _Seen) ->
         return None
     for axis, number in enumerate(numbers):
         if 1 < a.shape[axis] <= _MOST_PLACES and (order := _order(a, b, axis)) is not None:
-            moved = [(i, j) for i, j in enumerate(order) if i != j]
-            known: dict[str, Any] = {"axis": number, "size": a.shape[axis], "moved": len(moved)}
-            shifts = {(i - j) % len(order) for i, j in enumerate(order)}
-            if len(shifts) == 1:
-                known["turned"] = min(shifts)
-            return Change("order", known | {"from": [list(pair) for pair in moved[:_MOST_SPANS]]})
+            return _reordered(order, number)
     if a.ndim > 1 and np.array_equal(np.sort(a, axis=-1), np.sort(b, axis=-1)):
         return Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
     return Change("moved", {})
+
+
+def _reordered(order: Sequence[int], axis: int) -> Change:
+    """Return from which places along an axis those come that have moved."""
+    moved = [[i, j] for i, j in enumerate(order) if i != j]
+    known: dict[str, Any] = {"axis": axis, "size": len(order), "moved": len(moved)}
+    shifts = {(i - j) % len(order) for i, j in enumerate(order)}
+    if len(shifts) == 1:
+        known["turned"] = min(shifts)
+    return Change("order", known | {"from": moved[:_MOST_SPANS]})
 
 
 def _may_be_moved(a: np.ndarray, b: np.ndarray) -> bool:
@@ -437,31 +459,37 @@ def _spans(flags: np.ndarray) -> tuple[tuple[tuple[int, int], ...], int]:
 
 def of_statistics(a: Leaf, b: Leaf) -> Inside | None:
     """Return what holds for the statistics of two tensors of one dtype and shape."""
-    values = [[leaf.max, leaf.min, leaf.mean, leaf.norm] for leaf in (a, b)]
-    known = all(
-        isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < math.inf
-        for side in values
-        for v in side
-    )
     size = math.prod(a.shape or ())
-    if not known or size < 2 or any(leaf.nan_count or leaf.inf_count for leaf in (a, b)):
+    if size < 2 or not (_all_known(a) and _all_known(b)):
         return None
-    x, y = ([float(v) for v in side] for side in values)
-    rounding = ROUNDING.get(a.dtype or "", 0.0) * _ROUNDINGS.get(a.dtype or "", 2)
+    x, y = ([float(v) for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)] for leaf in (a, b))
     typical = max(x[3], y[3]) / math.sqrt(size)  # root of the mean square
     change = None
-    prints = a.fingerprint, b.fingerprint
-    unlike = None not in prints and prints[0] != prints[1]
-    if x[:2] == y[:2] and unlike:
+    if x[:2] == y[:2] and _fingerprints_differ(a, b):
         summed = size * 2.0**-52 * typical
         if abs(x[2] - y[2]) <= summed and abs(x[3] - y[3]) <= _NORM_ERROR * x[3]:
             change = Change("same_statistics", {})
     elif x[0] != x[1]:
+        rounding = ROUNDING.get(a.dtype or "", 0.0) * _ROUNDINGS.get(a.dtype or "", 2)
         bounds = rounding, rounding + _NORM_ERROR
         found = [_factor_of(x, y, typical, *bounds), _offset_of(x, y, size, typical, *bounds)]
         certain = [c for c in found if c is not None]
         change = certain[0] if len(certain) == 1 else None
     return None if change is None else Inside("statistics", (), change, None, size)
+
+
+def _all_known(leaf: Leaf) -> bool:
+    """Tell whether max, min, mean and norm are known, and every element is finite."""
+    known = all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < math.inf
+        for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)
+    )
+    return known and not leaf.nan_count and not leaf.inf_count
+
+
+def _fingerprints_differ(a: Leaf, b: Leaf) -> bool:
+    """Tell whether two fingerprints are known and not the same."""
+    return None not in (a.fingerprint, b.fingerprint) and a.fingerprint != b.fingerprint
 
 
 def _factor_of(
@@ -523,16 +551,7 @@ def _with_prompts(found: Inside, step: JudgedStep, finding: Finding) -> Inside:
     rows = next((some for some in found.where if some.what == "element" or some.axis == 0), None)
     if rows is None or len(rows.spans) == _MOST_SPANS:
         return found
-    micro_step = finding.micro_step or 0
-    records = [
-        pair.a
-        for pair, _ in step.judged
-        if pair.event.kind == DATA
-        and pair.event.name in ("prompts", "prompt")
-        and pair.event.micro_step == micro_step
-        and pair.a is not None
-    ]
-    texts = _texts(records)
+    texts = _texts(_prompts_of(step, finding.micro_step or 0))
     if len(texts) != rows.size:
         return found
     numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -545,6 +564,18 @@ def _with_prompts(found: Inside, step: JudgedStep, finding: Finding) -> Inside:
     return Inside(
         found.basis, found.where, found.change, found.elements, found.size, tuple(prompts)
     )
+
+
+def _prompts_of(step: JudgedStep, micro_step: int) -> list[Record]:
+    """Return the records of the prompts that run A was given in a micro-step."""
+    return [
+        pair.a
+        for pair, _ in step.judged
+        if pair.event.kind == DATA
+        and pair.event.name in ("prompts", "prompt")
+        and pair.event.micro_step == micro_step
+        and pair.a is not None
+    ]
 
 
 def _texts(records: Sequence[Record]) -> list[Any]:
