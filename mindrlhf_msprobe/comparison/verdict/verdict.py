@@ -55,7 +55,6 @@ def conclude(
         unread: what of either run could not be read. With some of it unknown, records that agree
             are no agreement of the runs.
     """
-    runs = sides[0].run, sides[1].run
     counts: Counter[str] = Counter()
     for place in places:
         counts.update(place.tally.counts)
@@ -64,22 +63,10 @@ def conclude(
     first: Divergence | None = None
     places_reached: tuple[Spread, ...] = ()
     if candidates and _compared_something(counts):
-        place = candidates[0]
-        findings = (place if place.whole else judge(place.step, place.rank)).findings
-        steps_before = {p.step for p in places if p.step < place.step}
-        pairs = plan(place.step, place.rank)
-        if len(pairs.pairs) == len(findings):
-            index = _first_different(findings)
-            unseen = LeftOut() if left_out is None else left_out(pairs, index)
-            step = JudgedStep(pairs, tuple(zip(pairs.pairs, findings)), unseen, earlier)
-            history = History(sides, place.rank, places, plan, judge)
-            agreed = len(steps_before)
-            first = explain(step, index, runs, preflight, history, agreed_steps=agreed)
-            places_reached = spread(step, index)
-        else:  # the place could not be compared as a whole
-            first = unreadable_place(_first_finding(place))
+        history = History(sides, candidates[0].rank, places, plan, judge)
+        first, places_reached = _explained(candidates[0], history, preflight, left_out, earlier)
     elif _compared_something(counts):
-        first = _first_not_reached(places, runs, plan, judge)
+        first = _first_not_reached(places, (sides[0].run, sides[1].run), plan, judge)
     status = _outcome(counts) if first is None else Outcome.DIVERGED
     undecided = bool(unread) and status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
     return Verdict(
@@ -96,6 +83,27 @@ def conclude(
         agreeing_ranks=_agreeing(places, candidates) if first else (),
         non_finite=_non_finite(places),
     )
+
+
+def _explained(
+    place: JudgedPlace,
+    history: History,
+    preflight: Preflight,
+    left_out: Callable[[StepPlan, int], LeftOut] | None,
+    earlier: Earlier | None,
+) -> tuple[Divergence, tuple[Spread, ...]]:
+    """Return the first divergence of the place that holds it, and where it reached from there."""
+    findings = (place if place.whole else history.judge(place.step, place.rank)).findings
+    pairs = history.plan(place.step, place.rank)
+    if len(pairs.pairs) != len(findings):  # the place could not be compared as a whole
+        return unreadable_place(_first_finding(place)), ()
+    index = _first_different(findings)
+    unseen = LeftOut() if left_out is None else left_out(pairs, index)
+    step = JudgedStep(pairs, tuple(zip(pairs.pairs, findings)), unseen, earlier)
+    runs = history.sides[0].run, history.sides[1].run
+    agreed = len({other.step for other in history.places if other.step < place.step})
+    first = explain(step, index, runs, preflight, history, agreed_steps=agreed)
+    return first, spread(step, index)
 
 
 def _first_not_reached(
