@@ -10,8 +10,9 @@ from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
 from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep, configs, is_filtered
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.records import Entry, Record
 
 _PROMPTS = ("prompt", "prompts")
 #: Arguments of whole numbers that are no tokens.
@@ -38,26 +39,14 @@ def sampling(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> Culprit | N
 def _of_next_pass(
     step: JudgedStep, index: int, pair: Pair, runs: tuple[Run, Run]
 ) -> Culprit | None:
-    entry, leaf = pair.entry, pair.record.leaf
+    entry = pair.entry
     assert entry is not None
     if not entry.token or entry.direction != "forward" or not _outermost(step, pair, runs):
         return None
-    if not (leaf.dtype or "").startswith(("Int", "UInt")):
-        return None
-    if any(word in pair.record.path.lower() for word in _NO_TOKENS):
-        return None
-    if pair.record.path not in ("0", "input_ids") and "ids" not in pair.record.path:
+    if not _are_token_ids(pair.record):
         return None
     before = step.judged[:index]
-    same_pass = [
-        p
-        for p, _ in before
-        if p.entry is not None
-        and (p.entry.phase, p.entry.opening, p.entry.token)
-        == (entry.phase, entry.opening, entry.token)
-        and p.event != pair.event
-    ]
-    if same_pass:
+    if any(_is_of_pass(p, entry, entry.token) and p.event != pair.event for p, _ in before):
         return None  # a cell further on in the same pass: a head, say
     outputs = _outputs(step, before, entry, entry.token - 1, runs)
     code = _code(outputs)
@@ -66,6 +55,26 @@ def _of_next_pass(
         return None
     token = entry.token - 1
     return Culprit(code, {"phase": entry.phase, "token": token, "last": False, "prompt": prompt})
+
+
+def _are_token_ids(record: Record) -> bool:
+    """Tell whether an argument of the network is its token ids, by dtype and name."""
+    path = record.path
+    if not _is_whole(record.leaf) or any(word in path.lower() for word in _NO_TOKENS):
+        return False
+    return path in ("0", "input_ids") or "ids" in path
+
+
+def _is_whole(leaf: Leaf) -> bool:
+    return (leaf.dtype or "").startswith(("Int", "UInt"))
+
+
+def _is_of_pass(pair: Pair, like: Entry, token: int) -> bool:
+    """Tell whether a pair is of the pass `token` of the same opening of a phase as an entry."""
+    entry = pair.entry
+    if entry is None:
+        return False
+    return (entry.phase, entry.opening, entry.token) == (like.phase, like.opening, token)
 
 
 def _of_responses(
@@ -112,10 +121,15 @@ def _tokens_of(step: JudgedStep, phase: str, responses: Pair) -> int:
     """
     leaves = [record.leaf for record in (responses.a, responses.b) if record is not None]
     shapes = [leaf.shape or () for leaf in leaves]
-    whole = all((leaf.dtype or "").startswith(("Int", "UInt")) for leaf in leaves)
-    if not whole or any(len(shape) != 2 for shape in shapes):
+    if not all(map(_is_whole, leaves)) or any(len(shape) != 2 for shape in shapes):
         return 0
-    rows = {
+    rows = _rows_of_outputs(step, phase)
+    return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
+
+
+def _rows_of_outputs(step: JudgedStep, phase: str) -> set[int]:
+    """Return the sizes of the first axis of what the networks of a phase returned."""
+    return {
         (pair.record.leaf.shape or (0,))[0]
         for pair, _ in step.judged
         if pair.entry is not None
@@ -124,7 +138,6 @@ def _tokens_of(step: JudgedStep, phase: str, responses: Pair) -> int:
         and pair.record.io == "output"
         and step.plan.parents.get((phase, pair.event.name)) is None
     }
-    return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
 
 
 def counts_tokens(phase: str | None) -> bool:
@@ -154,9 +167,7 @@ def _outputs(
         entry = pair.entry
         if entry is None or entry.direction != "forward" or pair.event.kind != END:
             continue
-        if (entry.phase, entry.opening, entry.token) != (like.phase, like.opening, token):
-            continue
-        if not _outermost(step, pair, runs):
+        if not _is_of_pass(pair, like, token) or not _outermost(step, pair, runs):
             continue
         if finding is not None:
             found.append(finding)
@@ -178,26 +189,29 @@ def _code(outputs: Sequence[Finding]) -> CulpritCode | None:
 def _new_prompt(step: JudgedStep, index: int) -> bool | None:
     """Tell whether the pass may be given a new prompt instead; None if it certainly is."""
     pair = step.judged[index][0]
-    entry = pair.entry
-    assert entry is not None
     shape = pair.record.leaf.shape or ()
-    last = [
-        p.record.leaf.shape or ()
-        for p, _ in step.judged[:index]
-        if p.entry is not None
-        and p.event.kind == BEGIN
-        and p.entry.cell == entry.cell
-        and (p.entry.phase, p.entry.opening, p.entry.token)
-        == (entry.phase, entry.opening, (entry.token or 0) - 1)
-        and (p.record.io, p.record.path) == (pair.record.io, pair.record.path)
-    ]
-    if not last or not shape or not last[0]:
+    last = _shape_before(step, index)
+    if not shape or not last:
         return None
-    if shape[-1] == 1 or shape[-1] == last[0][-1] + 1:
+    if shape[-1] == 1 or shape[-1] == last[-1] + 1:
         return False
-    if shape[-1] != last[0][-1]:
+    if shape[-1] != last[-1]:
         return None
     prompts = [f.status for _, f in step.judged if f is not None and f.key in _PROMPTS]
     if not all(status.agrees for status in prompts):
         return None
     return not prompts
+
+
+def _shape_before(step: JudgedStep, index: int) -> tuple[int, ...]:
+    """Return the shape of the same argument in the pass before; () where that is not known."""
+    pair = step.judged[index][0]
+    entry, record = pair.entry, pair.record
+    assert entry is not None
+    for other, _ in step.judged[:index]:
+        if other.event.kind != BEGIN or not _is_of_pass(other, entry, (entry.token or 0) - 1):
+            continue
+        same_cell = other.entry is not None and other.entry.cell == entry.cell
+        if same_cell and (other.record.io, other.record.path) == (record.io, record.path):
+            return tuple(other.record.leaf.shape or ())
+    return ()
