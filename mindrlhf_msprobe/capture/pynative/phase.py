@@ -359,8 +359,7 @@ class EagerCapture:
             token = self._count_token(id(cell), outermost=not frames)
             call = self._counters.calls.get(slot.call_name, 0)
             self._counters.calls[slot.call_name] = call + 1
-        in_range = self._records_token is None or self._records_token(token or 0)
-        self._in_range = in_range
+        in_range = self._in_range = self._takes(token)
         entry = f"{slot.call_name}.{call}"
         frame = _Frame(id(cell), runs, entry)
         if slot.recorded and in_range:
@@ -370,8 +369,26 @@ class EagerCapture:
         if frame.traced:
             self._repetitions.first(repeating, id(cell), Call(entry, frame.traced_parent))
             frame.gradients = self._call_gradients(entry, frame.traced_parent)
-        if not frame.recorded or not self._forward:
-            return frame
+        if frame.recorded and self._forward:
+            frame.stack = stack
+            self._describe_call(frame, token, cell, slot, args, kwargs)
+        return frame
+
+    def _takes(self, token: int | None) -> bool:
+        """Tell whether entries of a token, or outside of any, are recorded."""
+        return self._records_token is None or self._records_token(token or 0)
+
+    def _describe_call(
+        self,
+        frame: _Frame,
+        token: int | None,
+        cell: nn.Cell,
+        slot: _Slot,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Note what a cell is called with, and the parameters it computes with."""
+        entry = frame.entry
         frame.values = {
             "entry": entry,
             "seq": next(self._sequence),
@@ -381,7 +398,6 @@ class EagerCapture:
         }
         if token is not None:
             frame.values["token"] = token
-        frame.stack = stack
         describe = self._describer.describe
         inputs = f"{entry}.input"
         if self._selection.inputs:
@@ -394,7 +410,6 @@ class EagerCapture:
             parameters = self._parameters(cell, slot.call_name, f"{entry}.parameters")
             if parameters:
                 frame.values["parameters"] = parameters
-        return frame
 
     def _without(self, slot: _Slot, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a call, with a mark in the place of those that are left out."""
