@@ -30,6 +30,7 @@ from mindrlhf_msprobe.comparison.pairing.filters import (
     check_steps,
     filters,
     given_to,
+    record_names,
 )
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
@@ -189,18 +190,19 @@ def compare_runs(
     if of_msprobe is not None:
         job, notes = replace(job, msprobe_mapping=of_msprobe), [*notes, *remarks]
     if key_data_only:
-        for view in (*job.sides, *job.noise):
-            view.key_data_only = True
+        _leave_out_layers(job)
         notes.append(message("pairing.key_data_only"))
     if tokenizer is not None:
         job = replace(job, tokenizer=Path(tokenizer).absolute())
         load_decoder(Path(tokenizer).absolute())  # raises before anything is compared
+    load: Callable[[], None] | None = None
     if output_path is not None:
         from mindrlhf_msprobe.report.files import loading
         from mindrlhf_msprobe.report.staging import check_output
 
         _refuse_among_evidence(Path(output_path), [a, *([b] if b else []), *repetitions])
         check_output(Path(output_path), beside=keep_earlier)
+        load = loading()
     all_places = sorted(job.sides[0].places() | job.sides[1].places())
     check_steps(chosen, {step for step, _ in all_places})
     places = [place for place in all_places if chosen.takes_step(place[0])]
@@ -209,15 +211,10 @@ def compare_runs(
     check_names(chosen, (job.load(*place) for place in places))
     start = _engine(engine, job, address, workers)
     at_once = engine == "ray" or workers is not None
-    load = None if output_path is None else loading()
-    judged: list[JudgedPlace] = []
-    folding = Folding(FOLD_ABOVE, len(places), all_rows=all_rows)
-    for group in _in_turn(places, first_only):
-        judged += run(job, group, start, progress, at_once=at_once, meanwhile=load, folding=folding)
-        if first_only and any(place.diverged for place in judged):
-            break
-    if not folding.many:
-        judged = _listed(job, judged, start)
+    compare = partial(
+        run, job, start_workers=start, progress=progress, at_once=at_once, meanwhile=load
+    )
+    judged = _judged(job, places, start, compare, all_rows=all_rows)
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes, earlier)
     if chosen != Filters():
         comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
@@ -227,6 +224,29 @@ def compare_runs(
     if output_path is None:
         return comparison
     return _written(comparison, output_path, csv, lang, keep_earlier=keep_earlier)
+
+
+def _judged(
+    job: Job,
+    places: Sequence[tuple[int, int]],
+    start: Callable[[], Engine] | None,
+    compare: Callable[..., list[JudgedPlace]],
+    *,
+    all_rows: bool,
+) -> list[JudgedPlace]:
+    """Compare the places in turn; with first_only, up to the step of the first divergence."""
+    judged: list[JudgedPlace] = []
+    folding = Folding(FOLD_ABOVE, len(places), all_rows=all_rows)
+    for group in _in_turn(places, job.chosen.first_only):
+        judged += compare(group, folding=folding)
+        if job.chosen.first_only and any(place.diverged for place in judged):
+            break
+    return judged if folding.many else _listed(job, judged, start)
+
+
+def _leave_out_layers(job: Job) -> None:
+    for view in (*job.sides, *job.noise):
+        view.key_data_only = True
 
 
 def _listed(
@@ -492,6 +512,8 @@ def _chosen(
     first = comparison.verdict.first_divergence
     left, right = job.sides
     others = {*left.run.keys, *right.run.keys} - {key for pair in filters.keys for key in pair}
+    taken = [step for step in sorted(steps) if filters.takes_step(step)]
+    ends_at = first.step if first is not None and filters.first_only else None
     chosen = Chosen(
         steps=",".join(str(a) if a == b else f"{a}-{b}" for a, b in filters.steps),
         include=filters.include,
@@ -499,27 +521,24 @@ def _chosen(
         keys=tuple(a if a == b else f"{a}={b}" for a, b in filters.keys),
         common=filters.common,
         first_only=filters.first_only,
-        steps_left_out=tuple(sorted(s for s in steps if not filters.takes_step(s))),
+        steps_left_out=tuple(sorted({*steps} - {*taken})),
         keys_left_out=tuple(sorted(others)) if filters.keys else (),
-        steps_after=tuple(
-            sorted(s for s in steps if first and s > first.step and filters.takes_step(s))
-            if filters.first_only
-            else ()
-        ),
+        steps_after=tuple(step for step in taken if ends_at is not None and step > ends_at),
     )
     if first is not None and filters.first_only:
-        findings = tuple(f for f in comparison.findings if _is_at(f, first))
-        verdict = replace(comparison.verdict, spread=())  # nothing after it was looked at
-        place = first.step, first.rank, first.phase if first.key is None else None
-        comparison = replace(
-            comparison,
-            verdict=verdict,
-            findings=findings,
-            agreements=tuple(
-                a for a in comparison.agreements if (a.step, a.rank, a.phase) == place
-            ),
-        )
+        comparison = _first_alone(comparison, first)
     return replace(comparison, chosen=chosen)
+
+
+def _first_alone(comparison: Comparison, first: Divergence) -> Comparison:
+    """Return the comparison with what was found at the first divergence alone."""
+    place = first.step, first.rank, first.phase if first.key is None else None
+    return replace(
+        comparison,
+        verdict=replace(comparison.verdict, spread=()),  # nothing after it was looked at
+        findings=tuple(f for f in comparison.findings if _is_at(f, first)),
+        agreements=tuple(a for a in comparison.agreements if (a.step, a.rank, a.phase) == place),
+    )
 
 
 def _is_at(finding: Finding, first: Divergence) -> bool:
@@ -706,11 +725,10 @@ def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:
     for place in places:
         if not (rules or names):
             return
-        a, b = job.load(*place)
-        cells = {entry.cell for entry in a.entries}
+        sides = job.load(*place)
+        cells = {entry.cell for entry in sides[0].entries}
         names = {s: r for s, r in names.items() if not any(r.rename(c) for c in cells)}
-        records = {r.name for e in (*a.entries, *b.entries) for r in e.records}
-        records |= {r.name for d in (*a.key_data, *b.key_data) for r in d.records}
+        records = record_names(sides)
         rules = {p: r for p, r in rules.items() if not any(r.matches([n]) for n in records)}
     for pattern in rules:
         raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -162,19 +162,7 @@ def _patterns(name: str, given: object) -> tuple[str, ...]:
 def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
     if given is None:
         return ()
-    if isinstance(given, Mapping):
-        pairs: list[tuple[Any, Any]] = list(given.items())
-    else:
-        names: list[Any] = []
-        several = isinstance(given, Iterable) and not isinstance(given, str)
-        for item in given if several else [given]:  # type: ignore[attr-defined]
-            names += item.split(",") if isinstance(item, str) else [item]
-        pairs = []
-        for name in names:
-            if not isinstance(name, str):
-                raise UsageError(f"keys is {given!r}; expected {_KEYS}.")
-            left, pairs_two, right = (part.strip() for part in name.partition("="))
-            pairs.append((left, right if pairs_two else left))
+    pairs = list(given.items()) if isinstance(given, Mapping) else _written_pairs(given)
     seen: set[str] = set()
     for left, right in pairs:
         for name in (left, right):
@@ -184,6 +172,21 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
             raise UsageError(f"keys is {given!r}, which names {left!r} twice; expected it once.")
         seen.add(left)
     return tuple(pairs)
+
+
+def _written_pairs(given: object) -> list[tuple[Any, Any]]:
+    """Return the pairs of keys that are written as `key` or `key_of_a=key_of_b`, with commas."""
+    names: list[Any] = []
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    for item in given if several else [given]:  # type: ignore[attr-defined]
+        names += item.split(",") if isinstance(item, str) else [item]
+    pairs = []
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"keys is {given!r}; expected {_KEYS}.")
+        left, pairs_two, right = (part.strip() for part in name.partition("="))
+        pairs.append((left, right if pairs_two else left))
+    return pairs
 
 
 def check_steps(chosen: Filters, steps: Collection[int]) -> None:
@@ -231,6 +234,24 @@ def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
                 )
 
 
+def record_names(sides: Iterable[StepData]) -> set[str]:
+    """Return the names of all records of both sides of one place."""
+    names: set[str] = set()
+    for side in sides:
+        names.update(record.name for entry in side.entries for record in entry.records)
+        names.update(record.name for datum in side.key_data for record in datum.records)
+    return names
+
+
+def _names_to_search(sides: Sequence[StepData]) -> Iterator[str]:
+    """Yield the keys, and of each cell its path and its own name."""
+    for side in sides:
+        yield from (datum.key for datum in side.key_data)
+    for cell in dict.fromkeys(entry.cell for side in sides for entry in side.entries):
+        yield cell
+        yield cell.rpartition(".")[2]
+
+
 def check_names(chosen: Filters, places: Iterable[tuple[StepData, StepData]]) -> None:
     """Refuse a pattern that matches no record of either run, before any tensor is read.
 
@@ -243,13 +264,10 @@ def check_names(chosen: Filters, places: Iterable[tuple[StepData, StepData]]) ->
     for sides in places:
         if not left:
             return
-        names = {record.name for side in sides for e in side.entries for record in e.records}
-        names |= {record.name for side in sides for d in side.key_data for record in d.records}
+        names = record_names(sides)
         left = {what: e for what, e in left.items() if not any(map(e.search, names))}
         if left and len(seen) < _SEARCHED:
-            seen |= dict.fromkeys(d.key for side in sides for d in side.key_data)
-            cells = dict.fromkeys(entry.cell for side in sides for entry in side.entries)
-            seen |= {name: None for cell in cells for name in (cell, cell.rpartition(".")[2])}
+            seen |= dict.fromkeys(_names_to_search(sides))
     for option, text in left:
         words = re.sub(r"\\(.)|[\^$?*+()\[\]{}|]", lambda m: m[1] or "", text)
         import difflib  # slow to import, and only a mistake needs it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -76,33 +76,15 @@ class View:
         """Read one place, its layer data only if asked for."""
         own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
         at = self.own(step, rank)
-        shown = {name: phase for phase, name in self.phases.items()}
         layers = layers and not self.key_data_only
-        entries = self.run.entries(step=at[0], rank=at[1]) if layers and not self.phases else []
-        for phase in shown if layers else ():
-            entries += [
-                replace(entry, phase=shown[phase])
-                for entry in self.run.entries(phase, step=at[0], rank=at[1])
-            ]
-        known = {*shown} if self.phases else {*self.run.phases, *(phase.name for phase in PHASES)}
+        entries = self._entries(*at) if layers else []
         problems = [p for p in self.run.problems if p.concerns(*at) and not p.partial]
-        unreadable = {
-            shown.get(problem.phase, problem.phase): str(problem)
-            for problem in problems
-            if problem.phase in known or (problem.step is not None and not self.phases)
-            if problem.phase is not None
-        }
         return StepData(
             entries=entries,
             key_data=[] if self.phases else self._key_data(*at),
             config=self.run.config(at[1]),
-            unreadable=unreadable,
-            unreadable_keys={
-                key: str(p)
-                for p in problems
-                if p.key_data and not self.phases
-                for key in self._shown_keys(p.key)
-            },
+            unreadable=self._unreadable_phases(problems),
+            unreadable_keys=self._unreadable_keys(problems),
             coverage=self.run.coverage(at[1]),
             own=own,
             foreign=self.run.foreign,
@@ -110,6 +92,39 @@ class View:
             timeless=self.run.times_are_lost(*at),
             keys_of_run=frozenset(self.run.keys) if self.run.foreign else None,
         )
+
+    def _entries(self, step: int, rank: int) -> list[Entry]:
+        """Read the entries of one of the run's own places, under the comparison's phases."""
+        if not self.phases:
+            return self.run.entries(step=step, rank=rank)
+        shown = {name: phase for phase, name in self.phases.items()}
+        return [
+            replace(entry, phase=shown[phase])
+            for phase in shown
+            for entry in self.run.entries(phase, step=step, rank=rank)
+        ]
+
+    def _unreadable_phases(self, problems: Iterable[Problem]) -> dict[str, str]:
+        """Return the comparison's phases of which something could not be read, and what."""
+        shown = {name: phase for phase, name in self.phases.items()}
+        known = {*shown} if self.phases else {*self.run.phases, *(phase.name for phase in PHASES)}
+        return {
+            shown.get(problem.phase, problem.phase): str(problem)
+            for problem in problems
+            if problem.phase in known or (problem.step is not None and not self.phases)
+            if problem.phase is not None
+        }
+
+    def _unreadable_keys(self, problems: Iterable[Problem]) -> dict[str | None, str]:
+        """Return the comparison's keys that could not be read, and why; None stands for all."""
+        if self.phases:
+            return {}
+        return {
+            key: str(problem)
+            for problem in problems
+            if problem.key_data
+            for key in self._shown_keys(problem.key)
+        }
 
     def unread(self, places: Iterable[tuple[int, int]], *, common: bool = False) -> list[str]:
         """Return what could not be read so far, as far as it concerns what is compared.
@@ -171,32 +186,49 @@ def views(
     if phases is not None:
         sides[0].phases = {phases[0]: phases[0]}
         sides[1].phases = {phases[0]: phases[1]}
-    if ranks is not None:
-        sides[0].ranks, sides[1].ranks = {ranks[0]: ranks[0]}, {ranks[0]: ranks[1]}
-        sides[0].only_ranks = sides[1].only_ranks = True
-        if ranks[0] != ranks[1]:
-            notes.append(message("pairing.rank", a=ranks[0], b=ranks[1]))
-    elif a.ranks and b.ranks and not set(a.ranks) & set(b.ranks) and len(a.ranks) == len(b.ranks):
-        sides[1].ranks = dict(zip(a.ranks, b.ranks))
-        notes.append(message("pairing.no_common_rank", a=list(a.ranks), b=list(b.ranks)))
-    if phases is None and a.phases and b.phases and not set(a.phases) & set(b.phases):
+    notes += _bring_ranks_together(*sides, ranks)
+    if phases is None and _nothing_in_common(a.phases, b.phases):
         notes.append(message("pairing.no_common_phase", a=list(a.phases), b=list(b.phases)))
-    for name, run in (("A", a), ("B", b)):
-        missing = run.missing_ranks
-        if missing:
-            ranks_of = {"count": len(missing), "ranks": list(missing[:_SHOWN])}
-            more = len(missing) > _SHOWN
-            notes.append(message("pairing.missing_ranks", **ranks_of, more=more, side=name))
-        if run.left_out:
-            dumps = [str(dump) for dump in run.left_out[:_SHOWN]]
-            more = len(run.left_out) > _SHOWN
-            notes.append(message("pairing.left_out", side=name, dumps=dumps, more=more))
+    notes += [note for name, run in (("A", a), ("B", b)) for note in _on_what_lacks(name, run)]
     notes += [note for name, run in (("A", a), ("B", b)) for note in _on_patterns(name, run)]
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(message("pairing.step", a=steps[0], b=steps[1]))
     return *sides, notes
+
+
+def _nothing_in_common(a: Collection[object], b: Collection[object]) -> bool:
+    """Tell whether both hold something, and nothing of it is the same."""
+    return bool(a) and bool(b) and not set(a) & set(b)
+
+
+def _bring_ranks_together(
+    left: View, right: View, ranks: tuple[int, int] | None
+) -> Iterator[Message]:
+    """Choose which rank of A is compared with which of B, and say so where they are not alike."""
+    a, b = left.run.ranks, right.run.ranks
+    if ranks is not None:
+        left.ranks, right.ranks = {ranks[0]: ranks[0]}, {ranks[0]: ranks[1]}
+        left.only_ranks = right.only_ranks = True
+        if ranks[0] != ranks[1]:
+            yield message("pairing.rank", a=ranks[0], b=ranks[1])
+    elif _nothing_in_common(a, b) and len(a) == len(b):
+        right.ranks = dict(zip(a, b))
+        yield message("pairing.no_common_rank", a=list(a), b=list(b))
+
+
+def _on_what_lacks(name: str, run: Run) -> Iterator[Message]:
+    """Say which ranks of a run are missing, and which dumps in its directory are none of it."""
+    missing = run.missing_ranks
+    if missing:
+        ranks = {"count": len(missing), "ranks": list(missing[:_SHOWN])}
+        more = len(missing) > _SHOWN
+        yield message("pairing.missing_ranks", **ranks, more=more, side=name)
+    if run.left_out:
+        dumps = [str(dump) for dump in run.left_out[:_SHOWN]]
+        more = len(run.left_out) > _SHOWN
+        yield message("pairing.left_out", side=name, dumps=dumps, more=more)
 
 
 def _on_patterns(name: str, run: Run) -> Iterator[Message]:
