@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.networks import cells_of, role_of
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep, is_filtered
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
@@ -34,9 +35,8 @@ def bisected(
     to the one that differs. If all cells of these are too much, the outputs of every n-th layer.
     Settings that take less, choose cells already or ask for elements are returned as they are.
     """
-    taken = size(settings)
     chosen = settings.get("include") or settings.get("task", "statistics") != "statistics"
-    if taken is None or taken <= BUDGET or chosen:
+    if chosen or _is_within_budget(size(settings)):
         return settings
     pair, finding = step.judged[index]
     if finding is None or finding.phase in (None, UNNAMED_PHASE):
@@ -47,17 +47,20 @@ def bisected(
         return settings
     last, first = (None, None) if not is_filtered(runs) else layers.between(step, index)
     narrow = settings | layers.only(last, first)
-    taken = size(narrow)
-    if taken is None or taken <= BUDGET:
+    if _is_within_budget(size(narrow)):
         return narrow
-    numbers = [n for n in layers.numbers if (last is None or n > last)]
-    numbers = [n for n in numbers if first is None or n <= first]
     backward = pair.entry is not None and pair.entry.direction != "forward"
     outputs = {"directions": ["backward" if backward else "forward"], "parts": ["output"]}
+    numbers = layers.behind(last, first)
     one = size(settings | outputs | layers.include(numbers[:1])) or BUDGET
     count = max(1, min(len(numbers), BUDGET // max(one, 1)))
     spread = [numbers[(i + 1) * len(numbers) // count - 1] for i in range(count)]
     return settings | layers.include(spread) | outputs
+
+
+def _is_within_budget(taken: int | None) -> bool:
+    """Tell whether no more than the budget is known to be taken."""
+    return taken is None or taken <= BUDGET
 
 
 def _pass_of(entry: Entry) -> tuple[str, int, int | None, int]:
@@ -99,6 +102,18 @@ class _Layers:
         match = self._inside.match(cell)
         return int(match[1]) if match else None
 
+    def _of_output(self, pair: Pair) -> int | None:
+        """Return the number of the layer whose own output a pair is; None of anything else."""
+        if pair.entry is None or pair.record.io != "output":
+            return None
+        number = self.of_cell(pair.entry.cell)
+        return number if pair.entry.cell == f"{self.prefix}.{number}" else None
+
+    def behind(self, last: int | None, first: int | None) -> list[int]:
+        """Return the layers behind the `last` that agrees, up to the `first` that differs."""
+        behind = [n for n in self.numbers if last is None or n > last]
+        return [n for n in behind if first is None or n <= first]
+
     def between(self, step: JudgedStep, index: int) -> tuple[int | None, int | None]:
         """Return the last layer that agrees before the `index`-th pair, and the one it lies in."""
         pair = step.judged[index][0]
@@ -106,17 +121,17 @@ class _Layers:
         first = None
         if pair.event.kind != DATA and pair.entry is not None:
             first = self.of_cell(pair.entry.cell)
-        last = None
+        agreeing: list[int] = []
         for other, finding in step.judged[:index]:
             if finding is None or other.entry is None or other.event.phase != phase:
                 continue
             # Of the same pass: an earlier one went through all layers.
             if pair.entry is not None and _pass_of(other.entry) != _pass_of(pair.entry):
                 continue
-            number = self.of_cell(other.entry.cell)
-            itself = other.entry.cell == f"{self.prefix}.{number}"
-            if number is not None and itself and other.record.io == "output" and number != first:
-                last = number if last is None else max(last, number)
+            number = self._of_output(other)
+            if number is not None and number != first:
+                agreeing.append(number)
+        last = max(agreeing, default=None)
         if last is not None and first is not None and last > first:
             return None, first  # of a backward pass, or of layers that run in another order
         return last, first
@@ -128,8 +143,7 @@ class _Layers:
     def only(self, last: int | None, first: int | None) -> dict[str, Any]:
         """Return what selects all cells that may be to blame between two layers."""
         if last is not None and first is not None:
-            between = [n for n in self.numbers if last < n <= first]
-            return {"include": [self._pattern(between, r"(\.|$)")]}
+            return {"include": [self._pattern(self.behind(last, first), r"(\.|$)")]}
         outside = [n for n in self.numbers if last is not None and n <= last]
         outside += [n for n in self.numbers if first is not None and n > first]
         return {"exclude": [self._pattern(outside, r"(\.|$)")]} if outside else {}
