@@ -160,11 +160,7 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
         give_back(b)
     if not seen.different:
         return None
-    where = tuple(
-        Some("axis", number, len(sizes_of), *_spans(sizes_of))
-        for number, sizes_of in zip(numbers, seen.axes)
-        if len(sizes_of) > 1 and not sizes_of.all()
-    )
+    where = _where(seen, numbers)
     change = _change(seen) or _moved(x, y, numbers) or _rounding(seen)
     if change is None and not where:
         return None
@@ -233,8 +229,7 @@ def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
         seen.finite = False
     if not seen.finite:
         return
-    rounding = ROUNDING.get(seen.dtype, 0.0)
-    bound = rounding * _ROUNDINGS.get(seen.dtype, 2)
+    bound = _rounding_of(seen.dtype)
     wide = np.longdouble if seen.dtype == "Float64" or a.dtype.itemsize == 8 else np.float64
     x, y = a.astype(wide), b.astype(wide)
     size_x, size_y = np.abs(x), np.abs(y)
@@ -250,6 +245,11 @@ def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
         return
     ratios = (y / x)[~tiny]
     seen.ratios.add(ratios, bound * np.abs(ratios))
+
+
+def _rounding_of(dtype: str) -> float:
+    """Return how far rounding may take A from B, relative to an element."""
+    return ROUNDING.get(dtype, 0.0) * _ROUNDINGS.get(dtype, 2)
 
 
 def _smallest_normal(dtype: str) -> float:
@@ -296,7 +296,7 @@ def _change(seen: _Seen) -> Change | None:
 
 
 def _factor(seen: _Seen) -> Change | None:
-    bound = ROUNDING.get(seen.dtype, 0.0) * _ROUNDINGS.get(seen.dtype, 2)
+    bound = _rounding_of(seen.dtype)
     ratios = seen.ratios
     if not ratios.possible or math.isinf(ratios.low):
         return None
@@ -317,6 +317,15 @@ def _offset(seen: _Seen) -> Change | None:
         return None
     known = {"offset": distances.middle, "every": seen.all_differ, "within": seen.largest_error}
     return Change("offset", known)
+
+
+def _where(seen: _Seen, numbers: Sequence[int]) -> tuple[Some, ...]:
+    """Return the axes, by their numbers, of which only some places differ."""
+    return tuple(
+        Some("axis", number, len(places), *_spans(places))
+        for number, places in zip(numbers, seen.axes)
+        if len(places) > 1 and not places.all()
+    )
 
 
 def _rounding(seen: _Seen) -> Change | None:
@@ -466,11 +475,9 @@ def of_statistics(a: Leaf, b: Leaf) -> Inside | None:
     typical = max(x[3], y[3]) / math.sqrt(size)  # root of the mean square
     change = None
     if x[:2] == y[:2] and _fingerprints_differ(a, b):
-        summed = size * 2.0**-52 * typical
-        if abs(x[2] - y[2]) <= summed and abs(x[3] - y[3]) <= _NORM_ERROR * x[3]:
-            change = Change("same_statistics", {})
+        change = _same_statistics(x, y, size * 2.0**-52 * typical)
     elif x[0] != x[1]:
-        rounding = ROUNDING.get(a.dtype or "", 0.0) * _ROUNDINGS.get(a.dtype or "", 2)
+        rounding = _rounding_of(a.dtype or "")
         bounds = rounding, rounding + _NORM_ERROR
         found = [_factor_of(x, y, typical, *bounds), _offset_of(x, y, size, typical, *bounds)]
         certain = [c for c in found if c is not None]
@@ -490,6 +497,12 @@ def _all_known(leaf: Leaf) -> bool:
 def _fingerprints_differ(a: Leaf, b: Leaf) -> bool:
     """Tell whether two fingerprints are known and not the same."""
     return None not in (a.fingerprint, b.fingerprint) and a.fingerprint != b.fingerprint
+
+
+def _same_statistics(x: Sequence[float], y: Sequence[float], summed: float) -> Change | None:
+    """Return that mean and norm are the same, too, of tensors that are not."""
+    same = abs(x[2] - y[2]) <= summed and abs(x[3] - y[3]) <= _NORM_ERROR * x[3]
+    return Change("same_statistics", {}) if same else None
 
 
 def _factor_of(
