@@ -58,14 +58,15 @@ def conclude(
     counts: Counter[str] = Counter()
     for place in places:
         counts.update(place.tally.counts)
-    candidates = [place for place in places if place.order is not None]
-    candidates.sort(key=lambda place: place.order or ())
-    first: Divergence | None = None
+    candidates = _in_causal_order(places)
+    first: Divergence | None
     places_reached: tuple[Spread, ...] = ()
-    if candidates and _compared_something(counts):
+    if not _compared_something(counts):
+        first = None
+    elif candidates:
         history = History(sides, candidates[0].rank, places, plan, judge)
         first, places_reached = _explained(candidates[0], history, preflight, left_out, earlier)
-    elif _compared_something(counts):
+    else:
         first = _first_not_reached(places, (sides[0].run, sides[1].run), plan, judge)
     status = _outcome(counts) if first is None else Outcome.DIVERGED
     undecided = bool(unread) and status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
@@ -83,6 +84,12 @@ def conclude(
         agreeing_ranks=_agreeing(places, candidates) if first else (),
         non_finite=_non_finite(places),
     )
+
+
+def _in_causal_order(places: Sequence[JudgedPlace]) -> list[JudgedPlace]:
+    """Return the places that differ, the one that parts first in front."""
+    differing = (place for place in places if place.order is not None)
+    return sorted(differing, key=lambda place: place.order or ())
 
 
 def _explained(
