@@ -160,13 +160,7 @@ def _of_entry(
     assert pair.entry is not None
     entry, record = pair.entry, pair.record
     attributes = attributes_of(run, role_of(run, rank, entry.phase), entry.cell)
-    sizes = {
-        HEAD: _values(attributes, _HEADS),
-        CHANNEL: _values(attributes, _CHANNELS),
-        _HEAD_SIZE: _values(attributes, _HEAD_SIZES),
-        TOKEN_ID: _values(attributes, _VOCABULARY),
-    }
-    sizes[_HEAD_SIZE] |= {c // h for c in sizes[CHANNEL] for h in sizes[HEAD] if c % h == 0}
+    sizes = _sizes_of(attributes)
     if record.io not in ("input", "output"):
         return _named(shape, _OF_PARAMETERS, sizes)
     # In a backward pass, what arrives has the shape of the output.
@@ -184,6 +178,18 @@ def _of_entry(
         sizes[ROW] = {samples * tokens}
     is_ids = entry.cell == ROOT and len(shape) == 2 and _is_integer(pair)
     return _named(shape, ((SAMPLE, TOKEN),) if is_ids else _LAYOUTS, sizes) | channel
+
+
+def _sizes_of(attributes: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
+    """Return the sizes that axes have by what a cell, and those around it, were built with."""
+    heads, channels = _values(attributes, _HEADS), _values(attributes, _CHANNELS)
+    cut = {c // h for c in channels for h in heads if c % h == 0}
+    return {
+        HEAD: heads,
+        CHANNEL: channels,
+        _HEAD_SIZE: _values(attributes, _HEAD_SIZES) | cut,
+        TOKEN_ID: _values(attributes, _VOCABULARY),
+    }
 
 
 def _values(attributes: Sequence[Mapping[str, Any]], names: Collection[str]) -> set[int]:

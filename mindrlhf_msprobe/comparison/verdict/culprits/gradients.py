@@ -5,7 +5,7 @@ from __future__ import annotations
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 
 def enters_optimizer(pair: Pair) -> bool:
@@ -31,18 +31,26 @@ def before_optimizer(step: JudgedStep, index: int) -> Culprit | None:
         return None
     if finding.status not in (Status.DIFFERENT, Status.NON_FINITE) or not enters_optimizer(pair):
         return None
-    gradients, backward = [], []
-    for i, (other, found) in enumerate(step.judged):
-        of = other.entry
-        if found is None or of is None or (of.phase, of.opening) != (entry.phase, entry.opening):
-            continue
-        if of.direction == PARAMETERS_GRAD and of.call == entry.call:
-            gradients.append(found.status)
-        elif of.direction == "backward" and i < index:
-            backward.append(found.status)
+    gradients, backward = _statuses_of_update(step, index, entry)
     if len(gradients) < 2 or any(status.agrees for status in gradients):
         return None
     if not backward or any(status is not Status.IDENTICAL for status in backward):
         return None
     details = {"phase": entry.phase, "gradients": len(gradients), "backward": len(backward)}
     return Culprit(CulpritCode.BEFORE_OPTIMIZER, details)
+
+
+def _statuses_of_update(
+    step: JudgedStep, index: int, entry: Entry
+) -> tuple[list[Status], list[Status]]:
+    """Return what was found of an update's gradients, and of its backward pass before a pair."""
+    gradients, backward = [], []
+    for i, (pair, finding) in enumerate(step.judged):
+        of = pair.entry
+        if finding is None or of is None or (of.phase, of.opening) != (entry.phase, entry.opening):
+            continue
+        if of.direction == PARAMETERS_GRAD and of.call == entry.call:
+            gradients.append(finding.status)
+        elif of.direction == "backward" and i < index:
+            backward.append(finding.status)
+    return gradients, backward

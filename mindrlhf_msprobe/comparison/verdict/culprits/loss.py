@@ -26,11 +26,20 @@ def loss_or_schedule(step: JudgedStep, index: int) -> Culprit | None:
         return Culprit(CulpritCode.SCHEDULE, {"phase": pair.event.phase})
     if finding.key not in _OF_LOSS or pair.event.phase is None:
         return None
-    found: dict[str, list[Status]] = {key: [] for key in _MADE_OF}
-    for other, of in step.judged:
-        if of is not None and of.key in found and other.event.micro_step == pair.event.micro_step:
-            found[of.key].append(of.status)
-    statuses = [status for of_key in found.values() for status in of_key]
-    if not all(found.values()) or any(status is not Status.IDENTICAL for status in statuses):
+    statuses = _made_of(step, pair.event.micro_step)
+    if not statuses or any(status is not Status.IDENTICAL for status in statuses):
         return None
     return Culprit(CulpritCode.LOSS, {"phase": pair.event.phase, "agree": len(statuses)})
+
+
+def _made_of(step: JudgedStep, micro_step: int) -> list[Status]:
+    """Return what was found of all that a loss is made of; [] unless each key is there."""
+    found: dict[str, list[Status]] = {key: [] for key in _MADE_OF}
+    for pair, finding in step.judged:
+        if finding is None or pair.event.micro_step != micro_step:
+            continue
+        if finding.key in found:
+            found[finding.key].append(finding.status)
+    if not all(found.values()):
+        return []
+    return [status for of_key in found.values() for status in of_key]
