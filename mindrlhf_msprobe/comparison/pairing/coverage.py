@@ -8,6 +8,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import holds_non_finite
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.manifest.coverage import (
     BACKWARD,
     CASTS_INPUTS,
@@ -99,6 +100,15 @@ def why_no_entry(
         return None
     if not config.records_phase(phase):
         return message("coverage.phase_off", phase=phase.name, switch=phase.switch)
+    return (
+        _why_not_time(config, phase, entry)
+        or _why_not_chosen(config, entry, other)
+        or _why_not_rank(config, entry.rank)
+    )
+
+
+def _why_not_time(config: ProbeConfig, phase: Phase, entry: Entry) -> Message | None:
+    """Return why an entry's step or token is not recorded, or None if it is."""
     if (before := _why_not_step(config, entry.step)) is not None:
         return before
     if config.steps and entry.step not in config.steps:
@@ -109,6 +119,15 @@ def why_no_entry(
     if phase.counts_tokens and entry.token is not None and not config.records_token(entry.token):
         limits = {"first": config.token_range_start, "last": config.token_range_end}
         return message("coverage.token_outside", token=entry.token, **limits)
+    return None
+
+
+def _why_not_chosen(config: ProbeConfig, entry: Entry, other: ProbeConfig | None) -> Message | None:
+    """Return why an entry is not among the chosen cells, entries and directions; None if it is.
+
+    Args:
+        other: the configuration of the run that holds it.
+    """
     if not config.records_cell(entry.cell):
         return message("coverage.cells_left_out")
     if not _records_entry(config, entry):
@@ -120,7 +139,7 @@ def why_no_entry(
     if direction not in config.directions:
         chosen = list(config.directions)
         return message("coverage.direction_off", direction=direction, directions=chosen)
-    return _why_not_rank(config, entry.rank)
+    return None
 
 
 def why_not_by_msprobe(entry: Entry | None, record: Record) -> Message | None:

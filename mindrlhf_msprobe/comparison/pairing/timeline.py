@@ -198,22 +198,26 @@ def _rounds(data: Sequence[KeyDatum]) -> dict[tuple[str, int], int] | None:
     """
     counts = Counter(datum.key for datum in data)
     most = max(counts.values(), default=0)
-    leading = [datum for datum in data if counts[datum.key] == most]
     if most < 2:
         return None
+    leading = [datum for datum in data if counts[datum.key] == most]
     if all(datum.seq is None for datum in data):
         same = len(leading) == len(data)
         return {(d.key, d.micro_step): d.micro_step for d in data} if same else None
     if any(datum.seq is None for datum in data) or not _saved_in_rounds(leading):
         return None
+    return {
+        (datum.key, datum.micro_step): datum.micro_step if counts[datum.key] == most else begun
+        for datum, begun in zip(data, _rounds_begun(data, leading))
+    }
+
+
+def _rounds_begun(data: Sequence[KeyDatum], leading: Sequence[KeyDatum]) -> Iterator[int]:
+    """Yield which round had begun last when each save was made; before any, the first."""
     numbers = sorted({datum.micro_step for datum in leading})
     begins = [min(d.seq or 0 for d in leading if d.micro_step == number) for number in numbers]
-    found = {}
     for datum in data:
-        begun = bisect_right(begins, datum.seq or 0)
-        own = counts[datum.key] == most
-        found[datum.key, datum.micro_step] = datum.micro_step if own else numbers[max(begun - 1, 0)]
-    return found
+        yield numbers[max(bisect_right(begins, datum.seq or 0) - 1, 0)]
 
 
 def _fed_the_critic(datum: KeyDatum, saves: Mapping[str, Sequence[KeyDatum]]) -> bool:

@@ -276,25 +276,30 @@ def _is_ordinary(leaf: Mapping[str, Any]) -> bool:
         return False
     shape = leaf.get("shape")
     if shape is None:
-        value = leaf.get("value")
-        kind = leaf["type"]
-        if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
-            return kind == "str" and type(value) is str
-        return kind in _SCALARS and _is_plain(value)
-    if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
-        return False
-    if type(shape) is not list or leaf["type"] == "str" or "text" in leaf:
+        return _is_ordinary_scalar(leaf["type"], leaf.get("value"))
+    if not _is_described(leaf, shape) or leaf.get("nan_count") or leaf.get("inf_count"):
         return False
     for size in shape:
         if type(size) is not int or size < 0:
             return False
-    if leaf.get("nan_count") or leaf.get("inf_count"):
-        return False
     for name in _STATISTICS:
         value = leaf.get(name, leaf)
         if not (type(value) is float and -_LARGE < value < _LARGE) and not _is_plain(value):
             return False
     return True
+
+
+def _is_ordinary_scalar(kind: Any, value: Any) -> bool:
+    if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
+        return kind == "str" and type(value) is str
+    return kind in _SCALARS and _is_plain(value)
+
+
+def _is_described(leaf: Mapping[str, Any], shape: Any) -> bool:
+    """Tell whether a tensor is described by a dtype, a shape and a fingerprint, and is no text."""
+    if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
+        return False
+    return type(shape) is list and leaf["type"] != "str" and "text" not in leaf
 
 
 def _is_plain(value: Any) -> bool:
