@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -147,18 +147,8 @@ class PhaseCapture:
         elsewhere = parameters_held_twice(cells) if self._with_parameters else {}
         for number, (name, cell) in self._names.items():
             found[name] += SITES.gaps_of(number)
-            if number not in SITES.compiled:
-                continue
-            if number in self._graph.reduced and self._probes.config.task == "tensor":
-                found[name].append(message("coverage.elements_reduced"))
-            if self._backward and number in SITES.without_gradients:
-                found[name].append(message("coverage.gradients_in_python"))
-            if self._backward:
-                found[name] += why_no_gradients(cell)
-            if is_optimizer(cell):
-                found[name].append(message("coverage.optimizer_itself"))
-            if id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
-                found[name].append(message("coverage.parameters_in_tuple"))
+            if number in SITES.compiled:
+                found[name] += self._gaps_of_compiled(number, cell, elsewhere)
         for name, around in self._compiled_early().items():
             found[name].append(message("coverage.compiled_before_watch", cell=around))
         for name in self._replaced():
@@ -171,6 +161,25 @@ class PhaseCapture:
         if self._graph.has_gradients and not watched and self._eager is None:
             found[PARAMETERS_GRAD].append(message("coverage.optimizer_not_watched"))
         return {name: tuple(dict.fromkeys(reasons)) for name, reasons in found.items() if reasons}
+
+    def _gaps_of_compiled(
+        self, number: int, cell: nn.Cell, elsewhere: Mapping[int, set[str]]
+    ) -> Iterator[Message]:
+        """Yield what could not be recorded of a cell because a graph runs it.
+
+        Args:
+            elsewhere: as `parameters_held_twice` says.
+        """
+        if number in self._graph.reduced and self._probes.config.task == "tensor":
+            yield message("coverage.elements_reduced")
+        if self._backward and number in SITES.without_gradients:
+            yield message("coverage.gradients_in_python")
+        if self._backward:
+            yield from why_no_gradients(cell)
+        if is_optimizer(cell):
+            yield message("coverage.optimizer_itself")
+        if id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
+            yield message("coverage.parameters_in_tuple")
 
     def _after_compiling(self) -> None:
         try:

@@ -610,19 +610,12 @@ class Recorder:
             error: the exception of which the run ends, if one is known.
             at_exit: whether nobody closed it before the process ends.
         """
-        passed = self._failure
-        if passed is not None and passed.of_process and not at_exit and error is None:
-            passed = None  # somebody caught it, and closes the run
-        if at_exit and isinstance(error, _END_OF_A_LOOP):  # no loop took it: the process ends of it
-            passed = self._loop_end
+        passed = self._passed(error, at_exit)
+        ended = passed
         if error is not None and (at_exit or not isinstance(error, _END_OF_A_LOOP)):
             if passed is not None and passed.led_to(error):
                 phase = phase or passed.phase
             ended = _Failure(phase, error)
-        elif passed is not None:
-            ended = passed
-        else:
-            ended = None
         if ended is not None and not (ended.quietly and passed is None):
             state = INTERRUPTED if ended.quietly else FAILED
             return Stop(state, self.step, ended.phase, ended.error, ended.text)
@@ -630,6 +623,19 @@ class Recorder:
         if unasked and (phase is not None or self.in_step):
             return Stop(INTERRUPTED, self.step, phase)
         return None
+
+    def _passed(self, error: BaseException | None, at_exit: bool) -> _Failure | None:
+        """Return the failure that went through a phase or a step, if it can be what ends the run.
+
+        Args:
+            error, at_exit: as for `stop`.
+        """
+        if at_exit and isinstance(error, _END_OF_A_LOOP):  # no loop took it: the process ends of it
+            return self._loop_end
+        passed = self._failure
+        if passed is not None and passed.of_process and not at_exit and error is None:
+            return None  # somebody caught it, and closes the run
+        return passed
 
     def close(self, stop: Stop | None = None) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""

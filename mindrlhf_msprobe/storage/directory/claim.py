@@ -300,10 +300,7 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
                     removal.remove(root, path)
                 if path.exists():
                     left.append(str(path.relative_to(root)))
-        for parent in (step_dir, step_dir.parent, step_dir.parent.parent):
-            with suppress(FileNotFoundError):
-                if parent != root and parent.is_dir() and not any(parent.iterdir()):
-                    parent.rmdir()
+        _remove_empty(root, step_dir)
     if removal.left:
         shown = ", ".join(str(path.relative_to(root)) for path in removal.left[:_SHOWN])
         more = f" and {len(removal.left) - _SHOWN} more" if len(removal.left) > _SHOWN else ""
@@ -314,6 +311,14 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
             more,
         )
     return left
+
+
+def _remove_empty(root: Path, step_dir: Path) -> None:
+    """Remove a step's directory, and those around it below `root`, if they are empty."""
+    for directory in (step_dir, step_dir.parent, step_dir.parent.parent):
+        with suppress(FileNotFoundError):
+            if directory != root and directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
 
 
 def sweep(root: Path, rank: int) -> None:

@@ -223,13 +223,8 @@ def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
             open_entries.remove(ended)
             selection.end(ended.name)
         open_entries.append(entry)
-        if entry.direction == PARAMETERS_GRAD:
-            head = entry.name.rpartition(f".{PARAMETERS_GRAD}.")[0]
-            selected = selection.takes_parameter_gradient(head, entry.name)
-        else:
-            selected = selection.begin(entry.name)
         chosen = (
-            selected
+            _begin(selection, entry)
             and wanted.records_cell(entry.cell)
             and _direction(entry) in wanted.directions
             and (entry.token is None or wanted.records_token(entry.token))
@@ -242,6 +237,14 @@ def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
             records += parameters.pop(entry.call_name).values()
             taken = (record for record in records if _takes(record, wanted, selection))
             yield replace(entry, records=tuple(taken))
+
+
+def _begin(selection: Selection, entry: Entry) -> bool:
+    """Begin an entry in a selection; tell whether that takes it."""
+    if entry.direction == PARAMETERS_GRAD:
+        head = entry.name.rpartition(f".{PARAMETERS_GRAD}.")[0]
+        return selection.takes_parameter_gradient(head, entry.name)
+    return selection.begin(entry.name)
 
 
 def _takes(record: Record, wanted: ProbeConfig, selection: Selection) -> bool:
@@ -267,17 +270,29 @@ def _phase_estimate(
     unnamed = [record for record in records if tensors and record.leaf.data_name is None]
     names = sum(_NAMED + len(layout.record_file_name(record.name)) for record in unnamed)
     size = _directories(directory, directory.parent)
-    for name in (layout.JOURNAL_FILE, layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE):
-        path = directory / name
-        if path.is_file():
-            gained = names if name in (layout.JOURNAL_FILE, layout.DUMP_FILE) else 0
-            size += _blocks(kept * path.stat().st_size + gained, block)
+    size += _listing_files(directory, kept, names, block)
     sizes = list(_stored_sizes(records, unsized)) if tensors else []
     if sizes and (folder := _directories(directory)):
         listed = sum(_LISTED + len(layout.record_file_name(record.name)) for record in records)
         size += max(folder, _blocks(listed, block))
     size += sum(_blocks(n, block) for n in sizes)
     return PhaseEstimate(phase, rank, step, len(records), len(sizes), size)
+
+
+def _listing_files(directory: Path, kept: float, names: int, block: int) -> int:
+    """Return what the journal and the files beside it take.
+
+    Args:
+        kept: the share of them that is chosen.
+        names: the bytes of the files' names that they do not hold yet.
+    """
+    size = 0
+    for name in (layout.JOURNAL_FILE, layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE):
+        path = directory / name
+        if path.is_file():
+            gained = names if name in (layout.JOURNAL_FILE, layout.DUMP_FILE) else 0
+            size += _blocks(kept * path.stat().st_size + gained, block)
+    return size
 
 
 def _stored_sizes(records: Iterable[Record], unsized: set[str]) -> Iterator[int]:
@@ -347,6 +362,27 @@ def _left_out(coverage: Mapping[str, Any]) -> Iterator[Message]:
             yield message("estimate.left_out", what=kind, why=why)
 
 
+def _on_narrower(config: ProbeConfig, wanted: ProbeConfig) -> Iterator[Message]:
+    """Say what of `wanted` a run does not hold because of its own configuration."""
+    for key in ("directions", "parts"):
+        absent = sorted(set(getattr(wanted, key)) - set(getattr(config, key)))
+        if absent:
+            yield message("estimate.not_recorded", what=absent)
+    limits = [k for k in ("include", "exclude", "entries", "scope") if getattr(config, k)]
+    if limits:
+        yield message("estimate.filtered", keys=limits)
+    if wanted.token_range_end != NO_END and (
+        wanted.token_range_start < config.token_range_start
+        or wanted.token_range_end > config.token_range_end
+    ):
+        first, last = config.token_range_start, config.token_range_end
+        yield message("estimate.tokens", first=first, last=last)
+    if wanted.parameters and not config.parameters:
+        yield message("estimate.no_parameters")
+    if wanted.task == "tensor" and not config.fingerprint:
+        yield message("estimate.no_fingerprints")
+
+
 def _remarks(
     run: Run, wanted: ProbeConfig, missing: Iterable[str], unsized: set[str]
 ) -> Iterator[Message]:
@@ -354,23 +390,7 @@ def _remarks(
         yield message("estimate.not_recorded", what=[phase])
     config = run.config()
     if config is not None:
-        for key in ("directions", "parts"):
-            absent = sorted(set(getattr(wanted, key)) - set(getattr(config, key)))
-            if absent:
-                yield message("estimate.not_recorded", what=absent)
-        limits = [k for k in ("include", "exclude", "entries", "scope") if getattr(config, k)]
-        if limits:
-            yield message("estimate.filtered", keys=limits)
-        if wanted.token_range_end != NO_END and (
-            wanted.token_range_start < config.token_range_start
-            or wanted.token_range_end > config.token_range_end
-        ):
-            first, last = config.token_range_start, config.token_range_end
-            yield message("estimate.tokens", first=first, last=last)
-        if wanted.parameters and not config.parameters:
-            yield message("estimate.no_parameters")
-        if wanted.task == "tensor" and not config.fingerprint:
-            yield message("estimate.no_fingerprints")
+        yield from _on_narrower(config, wanted)
     yield from _left_out(run.coverage())
     for dtype in sorted(unsized):
         yield message("estimate.unknown_dtype", dtype=dtype)
