@@ -213,6 +213,15 @@ def _unknown_keys(items: Mapping[Any, Any]) -> str:
     return f"{what} Valid keys: {', '.join(_ORDER)}."
 
 
+def _attribute_names(section: Any) -> set[str]:
+    """Return the names of an object's own attributes; of a class, or without any, its classes'."""
+    names = set(vars(section)) if hasattr(section, "__dict__") else set()
+    if isinstance(section, type) or not names:
+        kind = section if isinstance(section, type) else type(section)
+        names |= {name for base in kind.__mro__ for name in vars(base)}
+    return names
+
+
 def _as_items(section: Any) -> dict[Any, Any]:
     """Return a section's keys and values, whatever kind of object carries them."""
     if isinstance(section, Mapping):
@@ -226,17 +235,14 @@ def _as_items(section: Any) -> dict[Any, Any]:
         )
     if dataclasses.is_dataclass(section) and not isinstance(section, type):
         return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
-    names = set(vars(section)) if hasattr(section, "__dict__") else set()
-    if isinstance(section, type) or not names:
-        kind = section if isinstance(section, type) else type(section)
-        names |= {name for base in kind.__mro__ for name in vars(base)}
-    names |= {key for key in _KEYS if hasattr(section, key)}
+    names = _attribute_names(section) | {key for key in _KEYS if hasattr(section, key)}
     items = {n: getattr(section, n, _SKIPPED) for n in names if not n.startswith("_")}
-    return {
-        n: v
-        for n, v in items.items()
-        if n in _KEYS or not (v is _SKIPPED or callable(v) or isinstance(v, property))
-    }
+    return {n: v for n, v in items.items() if n in _KEYS or _can_be_setting(v)}
+
+
+def _can_be_setting(value: Any) -> bool:
+    """Tell whether an attribute that no setting is called like is meant as one."""
+    return not (value is _SKIPPED or callable(value) or isinstance(value, property))
 
 
 def _fail(name: str, value: Any, expected: str) -> ConfigError:

@@ -163,14 +163,12 @@ def _compared(arguments: argparse.Namespace) -> int:
     return answer(render(result, time.perf_counter() - began), code)
 
 
-def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the command line's choices as compare_runs takes them.
+def _runs(arguments: argparse.Namespace) -> list[str]:
+    """Return the paths of the two runs, or of the one inside which is compared.
 
     Raises:
-        UsageError: one of them is wrong.
+        UsageError: they are not so many, or one is empty.
     """
-    from mindrlhf_msprobe.comparison import Tolerance
-    from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, load_rules
     from mindrlhf_msprobe.errors import UsageError
 
     runs = [*arguments.runs, arguments.target_path, arguments.golden_path]
@@ -184,6 +182,20 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         hint = say("cli.one_run_hint") if len(runs) == 1 else ""
         given = " ".join(runs)
         raise UsageError(say("cli.two_runs", number=len(runs), runs=given, hint=hint))
+    return runs
+
+
+def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the command line's choices as compare_runs takes them.
+
+    Raises:
+        UsageError: one of them is wrong.
+    """
+    from mindrlhf_msprobe.comparison import Tolerance
+    from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, load_rules
+    from mindrlhf_msprobe.errors import UsageError
+
+    runs = _runs(arguments)
     try:
         default = Tolerance(arguments.rtol, arguments.atol)
     except ValueError as error:
