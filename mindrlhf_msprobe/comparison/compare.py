@@ -172,8 +172,7 @@ def compare_runs(
     _check_two("phases", phases, str)
     _check_two("ranks", ranks, int)
     chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
-    if chosen.keys and phases is not None:
-        raise UsageError("keys and phases are both given; expected one: phases hold no key data.")
+    _check_keys_or_phases(chosen, phases)
     earlier = None if after is None else load_earlier(after)
     of_msprobe, remarks = _msprobe_mapping(
         cell_mapping=cell_mapping,
@@ -181,10 +180,7 @@ def compare_runs(
         data_mapping=data_mapping,
         layer_mapping=layer_mapping,
     )
-    if mapping is not None and of_msprobe is not None:
-        raise UsageError(
-            f"mapping and {of_msprobe.kind.value} are both given; expected one of them."
-        )
+    _check_one_mapping(mapping, of_msprobe)
     within_one = b is None or _same(a, b)
     job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one, chosen)
     if of_msprobe is not None:
@@ -192,19 +188,11 @@ def compare_runs(
     if key_data_only:
         _leave_out_layers(job)
         notes.append(message("pairing.key_data_only"))
-    if tokenizer is not None:
-        job = replace(job, tokenizer=Path(tokenizer).absolute())
-        load_decoder(Path(tokenizer).absolute())  # raises before anything is compared
-    load: Callable[[], None] | None = None
-    if output_path is not None:
-        from mindrlhf_msprobe.report.files import loading
-        from mindrlhf_msprobe.report.staging import check_output
-
-        _refuse_among_evidence(Path(output_path), [a, *([b] if b else []), *repetitions])
-        check_output(Path(output_path), beside=keep_earlier)
-        load = loading()
+    job = _with_tokenizer(job, tokenizer)
+    load = _check_output(output_path, (a, b, *repetitions), keep_earlier)
     all_places = sorted(job.sides[0].places() | job.sides[1].places())
-    check_steps(chosen, {step for step, _ in all_places})
+    all_steps = {step for step, _ in all_places}
+    check_steps(chosen, all_steps)
     places = [place for place in all_places if chosen.takes_step(place[0])]
     _check_patterns(job, places)
     notes += _unused_names(job, places)
@@ -217,7 +205,7 @@ def compare_runs(
     judged = _judged(job, places, start, compare, all_rows=all_rows)
     comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes, earlier)
     if chosen != Filters():
-        comparison = _chosen(comparison, chosen, job, {step for step, _ in all_places})
+        comparison = _chosen(comparison, chosen, job, all_steps)
     from mindrlhf_msprobe.report.texts import with_texts
 
     comparison = with_texts(comparison)
@@ -242,6 +230,28 @@ def _judged(
         if job.chosen.first_only and any(place.diverged for place in judged):
             break
     return judged if folding.many else _listed(job, judged, start)
+
+
+def _with_tokenizer(job: Job, tokenizer: _PathLike | None) -> Job:
+    if tokenizer is None:
+        return job
+    path = Path(tokenizer).absolute()
+    load_decoder(path)  # raises before anything is compared
+    return replace(job, tokenizer=path)
+
+
+def _check_output(
+    output: _PathLike | None, runs: Iterable[_PathLike | None], keep_earlier: bool
+) -> Callable[[], None] | None:
+    """Refuse an output directory that cannot be used; return what loads the writing of tables."""
+    if output is None:
+        return None
+    from mindrlhf_msprobe.report.files import loading
+    from mindrlhf_msprobe.report.staging import check_output
+
+    _refuse_among_evidence(Path(output), [run for run in runs if run])
+    check_output(Path(output), beside=keep_earlier)
+    return loading()
 
 
 def _leave_out_layers(job: Job) -> None:
@@ -496,6 +506,18 @@ def _in_turn(
         yield list(group)
 
 
+def _check_patterns_leave_something(comparison: Comparison, filters: Filters) -> None:
+    if filters.by_name and not (comparison.findings or comparison.agreements):
+        raise UsageError(
+            f"include {list(filters.include)} and exclude {list(filters.exclude)} leave no record "
+            f"to compare; expected patterns that leave one at least."
+        )
+
+
+def _joined(a: object, b: object, by: str) -> str:
+    return str(a) if a == b else f"{a}{by}{b}"
+
+
 def _chosen(
     comparison: Comparison, filters: Filters, job: Job, steps: Collection[int]
 ) -> Comparison:
@@ -504,21 +526,17 @@ def _chosen(
     Raises:
         UsageError: the patterns leave nothing.
     """
-    if filters.by_name and not (comparison.findings or comparison.agreements):
-        raise UsageError(
-            f"include {list(filters.include)} and exclude {list(filters.exclude)} leave no record "
-            f"to compare; expected patterns that leave one at least."
-        )
+    _check_patterns_leave_something(comparison, filters)
     first = comparison.verdict.first_divergence
     left, right = job.sides
     others = {*left.run.keys, *right.run.keys} - {key for pair in filters.keys for key in pair}
     taken = [step for step in sorted(steps) if filters.takes_step(step)]
     ends_at = first.step if first is not None and filters.first_only else None
     chosen = Chosen(
-        steps=",".join(str(a) if a == b else f"{a}-{b}" for a, b in filters.steps),
+        steps=",".join(_joined(a, b, "-") for a, b in filters.steps),
         include=filters.include,
         exclude=filters.exclude,
-        keys=tuple(a if a == b else f"{a}={b}" for a, b in filters.keys),
+        keys=tuple(_joined(a, b, "=") for a, b in filters.keys),
         common=filters.common,
         first_only=filters.first_only,
         steps_left_out=tuple(sorted({*steps} - {*taken})),
@@ -578,6 +596,18 @@ def _check_given(paths: Mapping[str, object]) -> None:
             raise UsageError(
                 f"{name} is '', an empty path; expected the path of a file or directory."
             )
+
+
+def _check_keys_or_phases(chosen: Filters, phases: tuple[str, str] | None) -> None:
+    if chosen.keys and phases is not None:
+        raise UsageError("keys and phases are both given; expected one: phases hold no key data.")
+
+
+def _check_one_mapping(mapping: _PathLike | None, of_msprobe: MsprobeMapping | None) -> None:
+    if mapping is not None and of_msprobe is not None:
+        raise UsageError(
+            f"mapping and {of_msprobe.kind.value} are both given; expected one of them."
+        )
 
 
 def _check_choice(engine: str, workers: int | None, lang: str | None) -> None:

@@ -317,10 +317,7 @@ class Planner:
         wanted = [_comparable(side, event, gap) for side, gap in zip(entries, gaps)]
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
-            if None in entries and not entry.records:  # it ran in one run only, and silently
-                silent = Record(entry.name, "input", "", Leaf("NoneType"))
-                side = 1 if entries[0] is None else 0
-                wanted[side]["input", ""] = silent
+            _note_silent(entries, entry, wanted)
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)
             if a is not None and b is not None:
@@ -416,6 +413,14 @@ _ALONE, _FIRST = (("data", ""),), (("data", "0"),)
 
 #: The records of one entry or of one save by their place in it: (io, path).
 _Records = dict[tuple[str, str], Record]
+
+
+def _note_silent(entries: Sequence[Entry | None], entry: Entry, wanted: Sequence[_Records]) -> None:
+    """Give an entry without records that ran in one run only a record that says so."""
+    if None in entries and not entry.records:
+        silent = Record(entry.name, "input", "", Leaf("NoneType"))
+        side = 1 if entries[0] is None else 0
+        wanted[side]["input", ""] = silent
 
 
 def _comparable(entry: Entry | None, event: EventKey, gap: Message | None) -> _Records:
