@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
@@ -158,10 +158,8 @@ def _apis(path: Path, content: Any) -> Iterator[ApiRule]:
         yield _api(path, at, item)
 
 
-def _api(path: Path, at: tuple[Any, ...], item: Mapping[Any, Any]) -> ApiRule:
-    def wrong(key: Any, expected: str) -> ConfigError:
-        return _wrong(Kind.API, str(path), path, (*at, key), f"{key}: {item.get(key)!r}", expected)
-
+def _check_api_keys(item: Mapping[Any, Any], wrong: Callable[[Any, str], ConfigError]) -> None:
+    """Refuse keys that are not known, and APIs that are not named as in dump.json."""
     known = {"ms_api", "pt_api"}
     known |= {
         f"{side}_{name}" for names in _LISTS.values() for name in names for side in ("ms", "pt")
@@ -172,6 +170,13 @@ def _api(path: Path, at: tuple[Any, ...], item: Mapping[Any, Any]) -> ApiRule:
     for key in ("ms_api", "pt_api"):
         if not isinstance(item.get(key), str) or not _API.fullmatch(item[key]):
             raise wrong(key, "an API as in dump.json, {api_type}.{api_name}, e.g. Functional.abs")
+
+
+def _api(path: Path, at: tuple[Any, ...], item: Mapping[Any, Any]) -> ApiRule:
+    def wrong(key: Any, expected: str) -> ConfigError:
+        return _wrong(Kind.API, str(path), path, (*at, key), f"{key}: {item.get(key)!r}", expected)
+
+    _check_api_keys(item, wrong)
     places: dict[str, dict[str, str]] = {}
     for part, names in _LISTS.items():
         found: list[list[str] | None] = []
