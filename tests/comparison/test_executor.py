@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,8 +38,11 @@ from mindrlhf_msprobe.comparison import compare_runs
 def children(pid):
     found = []
     for task in os.listdir(f"/proc/{{pid}}/task"):
-        with open(f"/proc/{{pid}}/task/{{task}}/children") as file:
-            found += map(int, file.read().split())
+        try:
+            with open(f"/proc/{{pid}}/task/{{task}}/children") as file:
+                found += map(int, file.read().split())
+        except OSError:  # that thread has ended
+            pass
     return found
 
 def progress(done, total):
@@ -182,11 +186,10 @@ def wait_for(condition, seconds=30.0):
 def children_of(pid):
     """Return the processes that a process has started."""
     found = []
-    try:
+    with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    except OSError:
-        return []
+            with suppress(OSError):  # that thread has ended
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     return found
 
 
