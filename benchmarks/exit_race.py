@@ -2,8 +2,11 @@
 
 At exit MindSpore closes its connections (`ClusterContext::Finalize`) while a thread of one of them
 may still run. Jobs of two ranks that compute, communicate and end are started in turns: without
-the probe, and with one that records layers and key data and is closed at exit, by the order at exit
-of its own. A job may crash only behind its script; anything else stops the benchmark.
+the probe; with one that records layers and key data and is closed at exit, by the order at exit of
+its own; and without it, but with something else to do at exit that takes as long on one rank alone
+(a trainer that writes its last log, for instance), because ranks that do not end in the same moment
+are what the race is about. A job may crash only behind its script; anything else stops the
+benchmark.
 
     python benchmarks/exit_race.py [--jobs N] [--graph]
 
@@ -13,6 +16,7 @@ A job takes some 15 s of an idle machine with two cores.
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import re
 import signal
@@ -23,8 +27,9 @@ import tempfile
 import time
 from pathlib import Path
 
-KINDS = ("no probe", "probe")
+KINDS = ("no probe", "probe", "delay")
 RANKS = 2
+DELAY = 0.02  # seconds; closing the probe's run takes 0.01 to 0.04
 _CODE = re.compile(r"Worker process \d+ exit with exception\. Error code: (-?\d+)\.")
 
 
@@ -59,6 +64,8 @@ def work(kind: str, directory: str, *, graph: bool) -> None:
             probe.step()
     sys.stdout.write(f"DONE {get_rank()}\n")
     sys.stdout.flush()
+    if kind == "delay" and get_rank() == 0:
+        atexit.register(time.sleep, DELAY)
     total(Tensor([1.0])).asnumpy()  # returns when all have come: msrun kills those left by a crash
 
 
