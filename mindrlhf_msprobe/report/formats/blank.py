@@ -8,40 +8,17 @@ where that process cannot be had or ends early, they are made here when they are
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from mindrlhf_msprobe.report.formats.outline import Blank, Outline
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.report.formats.blank_process import BlankProcess
 
-#: The last row of each filter in a blank workbook: the last one of any sheet.
-LAST_ROW = 1_048_576
 _MOST_AHEAD = 4  # so that neither process waits for the other to read: a pipe holds 64 KiB
-
-
-#: How a cell's value is shown.
-KINDS = AS_IT_IS, WRAPPED, PERCENT, LINK = "", "wrapped", "percent", "link"
-#: The number of a style in the file, by (colour, how its value is shown).
-Styles = Mapping[tuple[str, str], int]
-
-
-class Outline(NamedTuple):
-    """What of a sheet is known without its rows; widths are in characters."""
-
-    name: str
-    header: tuple[str, ...]
-    widths: tuple[float, ...]
-    filtered: bool
-    frozen: int
-
-
-class Blank(NamedTuple):
-    """The files of a workbook, by name, and the styles that its rows can have."""
-
-    files: Mapping[str, bytes]
-    styles: Styles
 
 
 _process: ContextVar[BlankProcess | None] = ContextVar("blank_process", default=None)

@@ -18,17 +18,18 @@ from openpyxl.styles import Alignment, Font, PatternFill
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet import _writer as openpyxl_writer
 
-from mindrlhf_msprobe.report.formats.blank import (
+from mindrlhf_msprobe.report.formats.outline import (
+    FILLS,
     KINDS,
     LAST_ROW,
     LINK,
     PERCENT,
+    PLAIN,
     WRAPPED,
     Blank,
     Outline,
     Styles,
 )
-from mindrlhf_msprobe.report.formats.fills import FILLS, PLAIN
 
 
 def make(outlines: Sequence[Outline]) -> Blank:

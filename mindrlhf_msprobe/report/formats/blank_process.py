@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 
 from mindrlhf_msprobe.common.processes import available_cores, forked, may_fork
-from mindrlhf_msprobe.report.formats.blank import Blank, Outline
+from mindrlhf_msprobe.report.formats.outline import Blank, Outline
 
 _PATIENCE = 30.0  # seconds for one workbook, after which it is made in this process
 _SECONDS_TO_END = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.findings import Finding, Status
-from mindrlhf_msprobe.report.formats.fills import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
+from mindrlhf_msprobe.report.formats.outline import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
 
 _MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
 

@@ -17,19 +17,20 @@ from queue import SimpleQueue
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from mindrlhf_msprobe.report.formats.blank import (
+from mindrlhf_msprobe.report.formats.blank import blank
+from mindrlhf_msprobe.report.formats.cells import clean, plain
+from mindrlhf_msprobe.report.formats.outline import (
     AS_IT_IS,
+    FILLS,
     LAST_ROW,
     LINK,
     PERCENT,
+    PLAIN,
     WRAPPED,
     Blank,
     Outline,
     Styles,
-    blank,
 )
-from mindrlhf_msprobe.report.formats.cells import clean, plain
-from mindrlhf_msprobe.report.formats.fills import FILLS, PLAIN
 from mindrlhf_msprobe.report.formats.sheets import Cell, Percent, Sheet
 
 _MAX_TEXT = 32_767  # characters in a cell
