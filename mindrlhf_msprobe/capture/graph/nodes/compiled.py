@@ -64,6 +64,11 @@ class _Entering(Question):
         given = Value("(args, kwargs)", (args, kwargs))
         return _written("args, kwargs, parameters", entering(visit, given, returned))
 
+    def __call__(self, cell: int, asked: Any, *_: Any) -> Any:
+        """Return a function that hands over nothing."""
+        tensors, gradients, _names = asked
+        return (_nothing_watched if tensors and gradients else _nothing), ()
+
 
 class _Leaving(Question):
     """The function that hands over what a call returns and closes it, and its constants.
@@ -81,6 +86,10 @@ class _Leaving(Question):
             passed = visit.passed_on("output", root, returned, "returned")
         return _written("returned, call", leaving(visit, Value("returned", returned), passed))
 
+    def __call__(self, *_: Any) -> Any:
+        """Return a function that hands over nothing."""
+        return _as_it_is, ()
+
 
 class _Updating(Question):
     """The function that opens a call of an optimizer and hands over the gradients it is given."""
@@ -90,6 +99,26 @@ class _Updating(Question):
         visit = Visit(cell, gradients=False)
         visit.passed_on("gradients", (), gradients, "gradients")
         return _written("gradients", entering(visit, Value("((), {})", ((), {})), "call"))
+
+    def __call__(self, *_: Any) -> Any:
+        """Return a function that hands over nothing."""
+        return _nothing, ()
+
+
+# What Python runs in the place of these functions, where it runs a wrapper itself
+# (`capture_mode="bytecode"` does, in part): there is no call, and nothing is handed over.
+
+
+def _nothing(*_: Any) -> int:
+    return 0
+
+
+def _nothing_watched(args: Any, kwargs: Any, *_: Any) -> tuple[int, Any, Any]:
+    return 0, args, kwargs
+
+
+def _as_it_is(returned: Any, *_: Any) -> Any:
+    return returned
 
 
 ENTERING = _Entering()
