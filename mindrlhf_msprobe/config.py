@@ -37,214 +37,6 @@ _SKIPPED = object()
 MOST_PATTERNS = 1000
 
 
-@dataclass(frozen=True)
-class ProbeConfig:
-    """What to record, when and where; see docs/en/configuration.md for every key.
-
-    Ranges are inclusive. Step and token ranges limit layer data, not key data.
-
-    Raises:
-        ConfigError: a value has the wrong type or a range is inverted.
-    """
-
-    msprobe: bool = False
-    dump_path: str = "./msprobe_dump"
-    key_data_dump: bool = False
-    configurations_dump: bool = False
-    actor_infer_dump: bool = False
-    actor_train_dump: bool = False
-    reference_dump: bool = False
-    critic_train_dump: bool = False
-    token_range_start: int = 0
-    token_range_end: int = 0
-    step_start: int = 0
-    step_end: int = 0
-    # extensions
-    task: str = "statistics"
-    fingerprint: bool = True
-    md5: bool = False
-    parameters: bool = True
-    ranks: Sequence[int] = ()
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    directions: Sequence[str] = ("forward", "backward")
-    parts: Sequence[str] = ("input", "output")
-    entries: Sequence[str] = ()
-    scope: Sequence[str] = ()
-    steps: Sequence[int] = ()
-    existing: str = "refuse"
-    strict: bool = False
-    initial_step: int = 0
-    buffer_mb: int = 512
-    numbered_key_data: bool = False
-    phases: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, check in _CHECKS.items():
-            object.__setattr__(self, name, check(name, getattr(self, name)))
-        _check_range("token_range_start", "token_range_end", self)
-        _check_range("step_start", "step_end", self)
-        if self.steps and not self.recorded_steps:
-            raise ConfigError(
-                f"{SECTION}.steps is {list(self.steps)}, of which none lies in the step window, "
-                f"step_start {self.step_start} … step_end {self.step_end}: nothing would be "
-                f"recorded. Set step_end: {max(self.steps)}."
-            )
-
-    def phase_table(self) -> dict[str, Phase]:
-        """Return every phase a trainer may open, by name."""
-        return phase_table(self.phases)
-
-    def records_phase(self, phase: Phase) -> bool:
-        """Tell whether the layer data of `phase` are switched on."""
-        if not self.msprobe:
-            return False
-        return phase.switch is None or bool(getattr(self, phase.switch))
-
-    def records_step(self, step: int) -> bool:
-        """Tell whether `step` lies in the step window of layer data, and is one of `steps`."""
-        in_window = self.step_start <= step <= self.step_end
-        return in_window and (not self.steps or step in self.steps)
-
-    def records_from(self, step: int) -> bool:
-        """Tell whether layer data of `step`, or of any step after it, are recorded."""
-        last = min(self.step_end, max(self.steps)) if self.steps else self.step_end
-        return step <= last
-
-    @property
-    def recorded_steps(self) -> int | None:
-        """How many steps' layer data are recorded; None if the step window has no end."""
-        if self.steps:
-            return sum(map(self.records_step, set(self.steps)))
-        return None if self.step_end == NO_END else self.step_end - self.step_start + 1
-
-    def records_token(self, token: int) -> bool:
-        """Tell whether `token` lies in the token range of the generate phase."""
-        return self.token_range_start <= token <= self.token_range_end
-
-    def records_rank(self, rank: int) -> bool:
-        """Tell whether `rank` records at all."""
-        return not self.ranks or rank in self.ranks
-
-    def records_cell(self, name: str) -> bool:
-        """Tell whether the cell called `name` passes `include` and `exclude`."""
-        if self.include and not any(pattern(text).search(name) for text in self.include):
-            return False
-        return not any(pattern(text).search(name) for text in self.exclude)
-
-    def records_entry(self, name: str) -> bool:
-        """Tell whether the entry called `name` passes `entries`."""
-        return not self.entries or any(text in name for text in self.entries)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the configuration as plain JSON values."""
-        values = dataclasses.asdict(self)
-        return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
-
-
-def load_config(source: Any, ignore: Callable[[str], None] | None = None) -> ProbeConfig:
-    """Read the configuration from a YAML path, a mapping, a dataclass or an attribute object.
-
-    If `source` holds a section or attribute `msprobe_config`, that section is taken; otherwise
-    `source` is the section itself. An empty section means the defaults: switched off.
-
-    Args:
-        ignore: is given a message that names the unknown keys, which are left out then. Without
-            it they are an error, and with `strict: true` where the probe is switched on.
-
-    Raises:
-        ConfigError: the file cannot be read, or a key or value is wrong. The message names the
-            key, the value, what was expected and, for an unknown key, the nearest known one.
-    """
-    if isinstance(source, ProbeConfig):
-        return source
-    where = ""
-    if isinstance(source, (str, Path)):
-        where = f"{source}: "
-        source = read_yaml(Path(source), unique=SECTION)
-        # Extensions have everyday names (task, parameters), which a trainer's file may use too.
-        if SECTION not in source and not set(_ORDER[:_DOCUMENTED]) & set(source):
-            raise ConfigError(
-                f"{where}there is no section {SECTION!r} in this file. Add\n"
-                f"{SECTION}:\n  msprobe: true\n  dump_path: ./msprobe_dump\n  key_data_dump: true"
-            )
-    section = _section(source)
-    try:
-        items = _as_items(section)
-        if unknown := [key for key in items if key not in _KEYS]:
-            said = _unknown_keys({key: items.pop(key) for key in unknown})
-            strict = items.get("msprobe") is True and items.get("strict") is True
-            if ignore is None or strict:
-                raise ConfigError(said)
-            ignore(f"{where}{said}")
-        return ProbeConfig(**items)
-    except ConfigError as error:
-        raise ConfigError(f"{where}{error}") from None
-
-
-#: The keys the section has had from its first version on; the later ones are extensions.
-BASIC_KEYS = frozenset(
-    (
-        *("msprobe", "dump_path", "key_data_dump", "configurations_dump", "actor_infer_dump"),
-        *("actor_train_dump", "reference_dump", "critic_train_dump"),
-        *("token_range_start", "token_range_end", "step_start", "step_end"),
-    )
-)
-
-
-def _section(source: Any) -> Any:
-    """Return the `msprobe_config` part of `source`, or `source` itself."""
-    if isinstance(source, Mapping):
-        section = source.get(SECTION, source)
-    else:
-        section = getattr(source, SECTION, source)
-    return {} if section is None else section
-
-
-def _unknown_keys(items: Mapping[Any, Any]) -> str:
-    """Return what is wrong with keys that are not known: all of them, each with its value."""
-    hints = {key: nearest(str(key), sorted(_KEYS)) for key in items}
-    if len(items) == 1:
-        ((key, value),) = items.items()
-        what = f"unknown key {key!r} (value {value!r}) in {SECTION}.{hints[key]}"
-    else:
-        each = [f"{key!r} (value {value!r}).{hints[key]}" for key, value in items.items()]
-        what = f"unknown keys in {SECTION}: {' '.join(each)}"
-    return f"{what} Valid keys: {', '.join(_ORDER)}."
-
-
-def _attribute_names(section: Any) -> set[str]:
-    """Return the names of an object's own attributes; of a class, or without any, its classes'."""
-    names = set(vars(section)) if hasattr(section, "__dict__") else set()
-    if isinstance(section, type) or not names:
-        kind = section if isinstance(section, type) else type(section)
-        names |= {name for base in kind.__mro__ for name in vars(base)}
-    return names
-
-
-def _as_items(section: Any) -> dict[Any, Any]:
-    """Return a section's keys and values, whatever kind of object carries them."""
-    if isinstance(section, Mapping):
-        return dict(section)
-    if inspect.isroutine(section) or isinstance(
-        section, (str, bytes, numbers.Number, list, tuple, set)
-    ):
-        raise ConfigError(
-            f"{SECTION} must be a mapping or an object with the settings as attributes, "
-            f"got {section!r} ({type(section).__name__})."
-        )
-    if dataclasses.is_dataclass(section) and not isinstance(section, type):
-        return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
-    names = _attribute_names(section) | {key for key in _KEYS if hasattr(section, key)}
-    items = {n: getattr(section, n, _SKIPPED) for n in names if not n.startswith("_")}
-    return {n: v for n, v in items.items() if n in _KEYS or _can_be_setting(v)}
-
-
-def _can_be_setting(value: Any) -> bool:
-    """Tell whether an attribute that no setting is called like is meant as one."""
-    return not (value is _SKIPPED or callable(value) or isinstance(value, property))
-
-
 def _fail(name: str, value: Any, expected: str) -> ConfigError:
     return ConfigError(
         f"{SECTION}.{name} is {value!r} ({type(value).__name__}); expected {expected}."
@@ -366,41 +158,217 @@ def _own_phases(name: str, value: Any) -> dict[str, str]:
     return dict(value)
 
 
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "msprobe": _bool,
-    "dump_path": _path,
-    "key_data_dump": _bool,
-    "configurations_dump": _bool,
-    "actor_infer_dump": _bool,
-    "actor_train_dump": _bool,
-    "reference_dump": _bool,
-    "critic_train_dump": _bool,
-    "token_range_start": _whole_number(0),
-    "token_range_end": _whole_number(0),
-    "step_start": _whole_number(0),
-    "step_end": _whole_number(0),
-    "task": _choice("statistics", "tensor"),
-    "fingerprint": _bool,
-    "md5": _bool,
-    "parameters": _bool,
-    "ranks": _numbers("ranks"),
-    "include": _patterns,
-    "exclude": _patterns,
-    "directions": _some_of("forward", "backward"),
-    "parts": _some_of("input", "output"),
-    "entries": _texts,
-    "scope": _scope,
-    "steps": _numbers("steps"),
-    "existing": _choice("refuse", "resume", "overwrite"),
-    "strict": _bool,
-    "initial_step": _whole_number(0),
-    "buffer_mb": _whole_number(1),
-    "numbered_key_data": _bool,
-    "phases": _own_phases,
-}
-_ORDER = tuple(_CHECKS)
-_DOCUMENTED = _ORDER.index("task")  # the keys before it are the documented ones
-_KEYS = frozenset(_ORDER)
+def _setting(default: Any, check: Callable[[str, Any], Any]) -> Any:
+    """Return a key of the section: its default, and what checks a value and makes it uniform."""
+    metadata = {"check": check}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    """What to record, when and where; see docs/en/configuration.md for every key.
+
+    Ranges are inclusive. Step and token ranges limit layer data, not key data.
+
+    Raises:
+        ConfigError: a value has the wrong type or a range is inverted.
+    """
+
+    msprobe: bool = _setting(False, _bool)
+    dump_path: str = _setting("./msprobe_dump", _path)
+    key_data_dump: bool = _setting(False, _bool)
+    configurations_dump: bool = _setting(False, _bool)
+    actor_infer_dump: bool = _setting(False, _bool)
+    actor_train_dump: bool = _setting(False, _bool)
+    reference_dump: bool = _setting(False, _bool)
+    critic_train_dump: bool = _setting(False, _bool)
+    token_range_start: int = _setting(0, _whole_number(0))
+    token_range_end: int = _setting(0, _whole_number(0))
+    step_start: int = _setting(0, _whole_number(0))
+    step_end: int = _setting(0, _whole_number(0))
+    # extensions
+    task: str = _setting("statistics", _choice("statistics", "tensor"))
+    fingerprint: bool = _setting(True, _bool)
+    md5: bool = _setting(False, _bool)
+    parameters: bool = _setting(True, _bool)
+    ranks: Sequence[int] = _setting((), _numbers("ranks"))
+    include: Sequence[str] = _setting((), _patterns)
+    exclude: Sequence[str] = _setting((), _patterns)
+    directions: Sequence[str] = _setting(("forward", "backward"), _some_of("forward", "backward"))
+    parts: Sequence[str] = _setting(("input", "output"), _some_of("input", "output"))
+    entries: Sequence[str] = _setting((), _texts)
+    scope: Sequence[str] = _setting((), _scope)
+    steps: Sequence[int] = _setting((), _numbers("steps"))
+    existing: str = _setting("refuse", _choice("refuse", "resume", "overwrite"))
+    strict: bool = _setting(False, _bool)
+    initial_step: int = _setting(0, _whole_number(0))
+    buffer_mb: int = _setting(512, _whole_number(1))
+    numbered_key_data: bool = _setting(False, _bool)
+    phases: Mapping[str, str] = _setting({}, _own_phases)
+
+    def __post_init__(self) -> None:
+        for key in dataclasses.fields(self):
+            value = key.metadata["check"](key.name, getattr(self, key.name))
+            object.__setattr__(self, key.name, value)
+        _check_range("token_range_start", "token_range_end", self)
+        _check_range("step_start", "step_end", self)
+        if self.steps and not self.recorded_steps:
+            raise ConfigError(
+                f"{SECTION}.steps is {list(self.steps)}, of which none lies in the step window, "
+                f"step_start {self.step_start} … step_end {self.step_end}: nothing would be "
+                f"recorded. Set step_end: {max(self.steps)}."
+            )
+
+    def phase_table(self) -> dict[str, Phase]:
+        """Return every phase a trainer may open, by name."""
+        return phase_table(self.phases)
+
+    def records_phase(self, phase: Phase) -> bool:
+        """Tell whether the layer data of `phase` are switched on."""
+        if not self.msprobe:
+            return False
+        return phase.switch is None or bool(getattr(self, phase.switch))
+
+    def records_step(self, step: int) -> bool:
+        """Tell whether `step` lies in the step window of layer data, and is one of `steps`."""
+        in_window = self.step_start <= step <= self.step_end
+        return in_window and (not self.steps or step in self.steps)
+
+    def records_from(self, step: int) -> bool:
+        """Tell whether layer data of `step`, or of any step after it, are recorded."""
+        last = min(self.step_end, max(self.steps)) if self.steps else self.step_end
+        return step <= last
+
+    @property
+    def recorded_steps(self) -> int | None:
+        """How many steps' layer data are recorded; None if the step window has no end."""
+        if self.steps:
+            return sum(map(self.records_step, set(self.steps)))
+        return None if self.step_end == NO_END else self.step_end - self.step_start + 1
+
+    def records_token(self, token: int) -> bool:
+        """Tell whether `token` lies in the token range of the generate phase."""
+        return self.token_range_start <= token <= self.token_range_end
+
+    def records_rank(self, rank: int) -> bool:
+        """Tell whether `rank` records at all."""
+        return not self.ranks or rank in self.ranks
+
+    def records_cell(self, name: str) -> bool:
+        """Tell whether the cell called `name` passes `include` and `exclude`."""
+        if self.include and not any(pattern(text).search(name) for text in self.include):
+            return False
+        return not any(pattern(text).search(name) for text in self.exclude)
+
+    def records_entry(self, name: str) -> bool:
+        """Tell whether the entry called `name` passes `entries`."""
+        return not self.entries or any(text in name for text in self.entries)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the configuration as plain JSON values."""
+        values = dataclasses.asdict(self)
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+#: All keys, in the order of the documents.
+_KEYS = tuple(key.name for key in dataclasses.fields(ProbeConfig))
+#: The keys the section has had from its first version on; the later ones are extensions.
+BASIC_KEYS = frozenset(_KEYS[: _KEYS.index("task")])
+
+
+def load_config(source: Any, ignore: Callable[[str], None] | None = None) -> ProbeConfig:
+    """Read the configuration from a YAML path, a mapping, a dataclass or an attribute object.
+
+    If `source` holds a section or attribute `msprobe_config`, that section is taken; otherwise
+    `source` is the section itself. An empty section means the defaults: switched off.
+
+    Args:
+        ignore: is given a message that names the unknown keys, which are left out then. Without
+            it they are an error, and with `strict: true` where the probe is switched on.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is wrong. The message names the
+            key, the value, what was expected and, for an unknown key, the nearest known one.
+    """
+    if isinstance(source, ProbeConfig):
+        return source
+    where = ""
+    if isinstance(source, (str, Path)):
+        where = f"{source}: "
+        source = read_yaml(Path(source), unique=SECTION)
+        # Extensions have everyday names (task, parameters), which a trainer's file may use too.
+        if SECTION not in source and not BASIC_KEYS & set(source):
+            raise ConfigError(
+                f"{where}there is no section {SECTION!r} in this file. Add\n"
+                f"{SECTION}:\n  msprobe: true\n  dump_path: ./msprobe_dump\n  key_data_dump: true"
+            )
+    section = _section(source)
+    try:
+        items = _as_items(section)
+        if unknown := [key for key in items if key not in _KEYS]:
+            said = _unknown_keys({key: items.pop(key) for key in unknown})
+            strict = items.get("msprobe") is True and items.get("strict") is True
+            if ignore is None or strict:
+                raise ConfigError(said)
+            ignore(f"{where}{said}")
+        return ProbeConfig(**items)
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+
+
+def _section(source: Any) -> Any:
+    """Return the `msprobe_config` part of `source`, or `source` itself."""
+    if isinstance(source, Mapping):
+        section = source.get(SECTION, source)
+    else:
+        section = getattr(source, SECTION, source)
+    return {} if section is None else section
+
+
+def _unknown_keys(items: Mapping[Any, Any]) -> str:
+    """Return what is wrong with keys that are not known: all of them, each with its value."""
+    hints = {key: nearest(str(key), sorted(_KEYS)) for key in items}
+    if len(items) == 1:
+        ((key, value),) = items.items()
+        what = f"unknown key {key!r} (value {value!r}) in {SECTION}.{hints[key]}"
+    else:
+        each = [f"{key!r} (value {value!r}).{hints[key]}" for key, value in items.items()]
+        what = f"unknown keys in {SECTION}: {' '.join(each)}"
+    return f"{what} Valid keys: {', '.join(_KEYS)}."
+
+
+def _attribute_names(section: Any) -> set[str]:
+    """Return the names of an object's own attributes; of a class, or without any, its classes'."""
+    names = set(vars(section)) if hasattr(section, "__dict__") else set()
+    if isinstance(section, type) or not names:
+        kind = section if isinstance(section, type) else type(section)
+        names |= {name for base in kind.__mro__ for name in vars(base)}
+    return names
+
+
+def _as_items(section: Any) -> dict[Any, Any]:
+    """Return a section's keys and values, whatever kind of object carries them."""
+    if isinstance(section, Mapping):
+        return dict(section)
+    if inspect.isroutine(section) or isinstance(
+        section, (str, bytes, numbers.Number, list, tuple, set)
+    ):
+        raise ConfigError(
+            f"{SECTION} must be a mapping or an object with the settings as attributes, "
+            f"got {section!r} ({type(section).__name__})."
+        )
+    if dataclasses.is_dataclass(section) and not isinstance(section, type):
+        return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
+    names = _attribute_names(section) | {key for key in _KEYS if hasattr(section, key)}
+    items = {n: getattr(section, n, _SKIPPED) for n in names if not n.startswith("_")}
+    return {n: v for n, v in items.items() if n in _KEYS or _can_be_setting(v)}
+
+
+def _can_be_setting(value: Any) -> bool:
+    """Tell whether an attribute that no setting is called like is meant as one."""
+    return not (value is _SKIPPED or callable(value) or isinstance(value, property))
 
 
 def _check_range(start_name: str, end_name: str, config: ProbeConfig) -> None:
