@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import pkgutil
 import re
 import runpy
 import string
@@ -20,19 +19,11 @@ from mindrlhf_msprobe.report import messages
 from mindrlhf_msprobe.report.messages import LANGUAGES, text_of
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
-AREAS = sorted(
-    path.stem for path in (PACKAGE / "report/messages/en").glob("*.py") if path.stem[0] != "_"
-)
-AREAS.remove("words")
-
-
-def areas(lang):
-    folder = importlib.import_module(f"{messages.__name__}.{lang}")
-    return {m.name for m in pkgutil.iter_modules(folder.__path__)} - {"words"}
+AREAS = sorted(messages.areas("en"))
 
 
 def texts(lang, area):
-    return importlib.import_module(f"{messages.__name__}.{lang}.{area}").TEXTS
+    return importlib.import_module(messages.areas(lang)[area]).TEXTS
 
 
 def parameters(text):
@@ -45,9 +36,13 @@ def parameters(text):
 
 
 def test_both_languages_say_the_same():
-    """Every code has words in both, made of the same parameters."""
-    assert areas("en") == areas("zh")
-    for area in areas("en"):
+    """Every code has words in both, in the same rooms, made of the same parameters."""
+    rooms = [
+        {area: module.split(".")[-2] for area, module in messages.areas(lang).items()}
+        for lang in LANGUAGES
+    ]
+    assert rooms[0] == rooms[1]
+    for area in AREAS:
         english, chinese = texts("en", area), texts("zh", area)
         assert set(english) == set(chinese), area
         for name, text in english.items():
@@ -64,10 +59,10 @@ def filling(template):
 def examples(area):
     """Return what stands in the texts of an area: by name, parameters as they may be.
 
-    Those of functions are in message_examples/AREA.py; a template is filled with its own names.
+    Those of functions are in message_examples/ROOM/AREA.py; a template has its own names.
     """
-    file = Path(__file__).parent / "message_examples" / f"{area}.py"
-    given = runpy.run_path(str(file))["EXAMPLES"] if file.exists() else {}
+    files = (Path(__file__).parent / "message_examples").rglob(f"{area}.py")
+    given = {k: v for file in files for k, v in runpy.run_path(str(file))["EXAMPLES"].items()}
     filled = {
         name: [filling(text)]
         for name, text in texts("en", area).items()

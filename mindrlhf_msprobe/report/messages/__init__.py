@@ -1,14 +1,16 @@
 """Messages → text, in English and Chinese: the only place with sentences for readers of an answer.
 
-Each language is a folder with one module an area; a module's `TEXTS` maps the name of a code to a
-template (`str.format` with the parameters) or, where words depend on the parameters, to a function
-of them. `coverage.no_gradients` is `no_gradients` in `coverage.py`. What areas have in common in
-one language (plurals, ordinals, lists) is in its `words.py`.
+Each language is a folder with one module an area, in rooms by who says it; a module's `TEXTS` maps
+the name of a code to a template (`str.format` with the parameters) or, where words depend on the
+parameters, to a function of them. `coverage.no_gradients` is `no_gradients` in `coverage.py`,
+whatever its room. What areas have in common in one language (plurals, ordinals, lists) is in its
+`words.py`.
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -81,14 +83,18 @@ def _said(value: Any, lang: str) -> Any:
 
 
 @cache
+def areas(lang: str) -> Mapping[str, str]:
+    """Return the module of each area, in a language."""
+    found = pkgutil.walk_packages([f"{__path__[0]}/{lang}"], f"{__name__}.{lang}.")
+    rooms = (module.name for module in found if module.ispkg)
+    return {
+        module.name: f"{room}.{module.name}"
+        for room in rooms
+        for module in pkgutil.iter_modules(importlib.import_module(room).__path__)
+    }
+
+
+@cache
 def _texts(lang: str, area: str) -> Mapping[str, Text]:
-    if not area.isidentifier() or lang not in LANGUAGES:
-        return {}
-    module = f"{__name__}.{lang}.{area}"
-    try:
-        found: Mapping[str, Text] = importlib.import_module(module).TEXTS
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        return {}
-    return found
+    module = areas(lang).get(area)
+    return {} if module is None else importlib.import_module(module).TEXTS

@@ -14,7 +14,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
 from mindrlhf_msprobe.report.messages import text_of
-from mindrlhf_msprobe.report.messages.en import tables
+from mindrlhf_msprobe.report.messages.en.shown import tables
 
 _LABELLED = ("verdict", "counts")  # sections whose items are labels, not names of the user's
 _KEYWORDS = frozenset(status.value for status in Status)  # no labels; `different` is a header, too

@@ -1,0 +1,1 @@
+"""What a run says of itself: what is not recorded, what was lost, what cannot be read."""
