@@ -196,14 +196,13 @@ def run(
             left = schedule.seconds_left(time.monotonic() - began)
             if workers is None and start_workers and (at_once or left > _WORTH_SECONDS):
                 workers = start_workers()
+            engine = here
             if workers is not None:
                 workers.expect(schedule.tasks_left)
-            # What was begun is waited for where it was begun, even if no worker is left there.
-            begun = at_once or schedule.running > 0
-            theirs = workers is not None and (begun or workers.ready)
-            engine = workers if workers is not None and theirs else here
-            while schedule.ready and schedule.running < engine.capacity:
-                engine.submit(schedule.next_task(engine.capacity))
+                # What was begun is waited for where it was begun, even if no worker is left there.
+                if at_once or schedule.running or workers.ready:
+                    engine = workers
+            schedule.fill(engine)
             if meanwhile is not None and engine is workers:
                 threading.Thread(target=meanwhile, daemon=True).start()
                 meanwhile = None
@@ -264,7 +263,12 @@ class _Schedule:
         """Whether everything is done."""
         return not (self.ready or self.running)
 
-    def next_task(self, workers: int) -> Task:
+    def fill(self, engine: Engine) -> None:
+        """Give an engine as many tasks as it takes at once."""
+        while self.ready and self.running < engine.capacity:
+            engine.submit(self._next_task(engine.capacity))
+
+    def _next_task(self, workers: int) -> Task:
         """Return the next task; pairs that wait come first, so that few of them are held."""
         self.running += 1
         if self._begun:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from operator import itemgetter
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
@@ -92,36 +93,41 @@ def tally_of(
     counts: Counter[str] = Counter()
     judged: Counter[Messages] = Counter(counted.rules)
     passed: Counter[Messages] = Counter()
-    phases: dict[str, None] = {}
-    known = list(reversed(counted.phases))
     suspicious = 0
     first = None
     for index, finding in enumerate(findings):
-        while known and known[-1][0] <= index:
-            phases.setdefault(known.pop()[1])
         if finding is None:
             continue
         counts[finding.status.value] += 1
-        if finding.entry and finding.phase:
-            phases.setdefault(finding.phase)
         if finding.compared_by:
             judged[finding.compared_by] += 1
             passed[finding.compared_by] += finding.status is Status.WITHIN_TOLERANCE
         suspicious += bool(finding.suspicions)
         if first is None and not finding.status.agrees:
             first = First(finding, (*positions[index], *_within(finding, findings[:index])))
-    for _, phase in reversed(known):
-        phases.setdefault(phase)
+    phases = _phases(findings, counted)
     counts[Status.IDENTICAL.value] += sum(counted.identical.values())
     return Tally(
         {status: number for status, number in counts.items() if number},
-        tuple(phases),
+        phases,
         {by: (number, passed[by]) for by, number in judged.items()},
         suspicious,
-        _agreements(step, rank, findings, counted, tuple(phases)),
+        _agreements(step, rank, findings, counted, phases),
         first,
         on_both_sides(finding for finding in findings if finding is not None),
     )
+
+
+def _phases(findings: Sequence[Finding | None], counted: Counted) -> tuple[str, ...]:
+    """Return the phases whose cells were compared, in the order of their first entries."""
+    begun = [
+        (index, finding.phase)
+        for index, finding in enumerate(findings)
+        if finding is not None and finding.entry and finding.phase
+    ]
+    # What was counted before the n-th finding comes before it.
+    order = sorted([*counted.phases, *begun], key=itemgetter(0))
+    return tuple(dict.fromkeys(phase for _, phase in order))
 
 
 def _within(finding: Finding, before: Sequence[Finding | None]) -> tuple[float, ...]:

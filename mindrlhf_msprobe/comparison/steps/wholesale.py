@@ -89,6 +89,10 @@ def _own_place(view: View, step: int, rank: int) -> tuple[int, int]:
     return view.steps.get(step, step), view.ranks.get(rank, rank)
 
 
+#: Of each side: number of a stack → its frames.
+_Stacks = tuple[dict[int, Any], dict[int, Any]]
+
+
 @dataclass
 class _Lines:
     """The lines of both journals of one place.
@@ -114,7 +118,7 @@ class _Lines:
         a, b = journals
         if a is None or b is None or len(a) != len(b):
             return False
-        stacks: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+        stacks: _Stacks = {}, {}
         names: set[str] = set()
         special = []
         try:
@@ -122,26 +126,24 @@ class _Lines:
                 line = read_line(raw_a)
                 other, same = (line, True) if raw_a == raw_b else _other_line(line, raw_a, raw_b)
                 name = line["entry"]
-                if name in names or not has_plain_call(name):
+                if name in names or not has_plain_call(name) or not _stands_alike(line, other):
                     return False
                 names.add(name)
-                if other is not line and not _stands_alike(line, other):
-                    return False
-                for known, side in zip(stacks, (line, other)):
-                    if "frames" in side:
-                        known[side["stack"]] = side["frames"]
-                counted = _ordinary(line) if same else None
-                self._add_shells(phase, line, other)
-                self.counted.append(counted)
+                self._add_shells(phase, (line, other), stacks)
+                self.counted.append(_ordinary(line) if same else None)
                 self.content.append(line)
-                if counted is None:
+                if self.counted[-1] is None:
                     special.append((line, read_line(raw_b) if same else other))
         except (ValueError, RecursionError):
             return False
         return self._add_special(phase, special, stacks, runs, places)
 
-    def _add_shells(self, phase: str, line: dict[str, Any], other: dict[str, Any]) -> None:
-        for shells, side in zip(self.shells, (line, other)):
+    def _add_shells(
+        self, phase: str, lines: tuple[dict[str, Any], dict[str, Any]], stacks: _Stacks
+    ) -> None:
+        for shells, known, side in zip(self.shells, stacks, lines):
+            if "frames" in side:
+                known[side["stack"]] = side["frames"]
             shells.append(
                 Entry(
                     name=side["entry"],
@@ -159,7 +161,7 @@ class _Lines:
         self,
         phase: str,
         lines: list[tuple[dict[str, Any], dict[str, Any]]],
-        stacks: tuple[dict[int, Any], dict[int, Any]],
+        stacks: _Stacks,
         runs: tuple[Run, Run],
         places: list[tuple[int, int]],
     ) -> bool:
@@ -206,6 +208,8 @@ def _parameters(entry: Entry) -> set[str]:
 
 def _stands_alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Tell whether two lines are of one entry, at the same place among the others."""
+    if a is b:
+        return True
     same = all(a.get(name) == b.get(name) for name in ("entry", "parent", "token"))
     same = same and (a.get("opening") or 0) == (b.get("opening") or 0)
     return same and (a.get("end") is None) == (b.get("end") is None)

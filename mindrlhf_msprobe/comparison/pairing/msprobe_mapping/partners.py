@@ -5,7 +5,6 @@ As in msprobe, names alone decide: what is not mapped stands against what has th
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -172,34 +171,53 @@ class _Renaming:
         self._used: set[tuple[str, str]] = set()
 
     def entries(self) -> list[Entry]:
+        """Return the entries of B; what has no partner comes behind what has one."""
         made = [found for found in map(self._against, self._a) if found is not None]
         new_names: dict[str, str] = {}
         for own, source, _ in made:
             new_names.setdefault(source.name, own.name)
-        taken = {entry.name for entry in self._a}
-        places = {e.name: {(r.io, r.path) for r in e.records} for e, _, _ in made}
-        rests: dict[str, list[Record]] = defaultdict(list)
-        left = []
-        for entry in self._b:
-            rest = [r for r in entry.records if (entry.name, r.name) not in self._used]
-            own_name = new_names.get(entry.name)
-            if own_name is not None:  # what would stand against a record without partner stays out
-                known = places[own_name]
-                rests[own_name] = [r for r in rest if (r.io, r.path) not in known]
-                rest = [r for r in rest if (r.io, r.path) in known]
-            if rest or (own_name is None and not entry.records):
-                name = entry.name
-                while name in taken:
-                    name += " in B"
-                taken.add(name)
-                new_names.setdefault(entry.name, name)
-                left.append(replace(entry, name=name, records=tuple(rest)))
+        rests, left = self._unused(new_names, {own.name: own for own, _, _ in made})
         found = [
             replace(source, name=own.name, records=(*records, *rests.pop(own.name, ())))
             for own, source, records in made
         ]
-        found += left
+        found += self._renamed(left, new_names)
         return [replace(e, parent=new_names.get(e.parent or "", e.parent)) for e in found]
+
+    def _unused(
+        self, new_names: Mapping[str, str], partners: Mapping[str, Entry]
+    ) -> tuple[dict[str, list[Record]], list[Entry]]:
+        """Return what no record of A has taken: by the new name of its entry, and in entries.
+
+        Args:
+            new_names: what entries that have a partner are called in A.
+            partners: these, by name.
+        """
+        rests: dict[str, list[Record]] = {}
+        left = []
+        for entry in self._b:
+            apart = [r for r in entry.records if (entry.name, r.name) not in self._used]
+            own_name = new_names.get(entry.name)
+            if own_name is not None:  # what would be compared with a record without partner is not
+                known = {(r.io, r.path) for r in partners[own_name].records}
+                rests[own_name] = [r for r in apart if (r.io, r.path) not in known]
+                apart = [r for r in apart if (r.io, r.path) in known]
+            if apart or (own_name is None and not entry.records):
+                left.append(replace(entry, records=tuple(apart)))
+        return rests, left
+
+    def _renamed(self, entries: Sequence[Entry], new_names: dict[str, str]) -> list[Entry]:
+        """Give entries without partner names that no entry of A has."""
+        taken = {entry.name for entry in self._a}
+        found = []
+        for entry in entries:
+            name = entry.name
+            while name in taken:
+                name += " in B"
+            taken.add(name)
+            new_names.setdefault(entry.name, name)
+            found.append(replace(entry, name=name))
+        return found
 
     def _against(self, own: Entry) -> tuple[Entry, Entry, list[Record]] | None:
         """Return an entry of A, the one of B that it stands against, and the records of that."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,9 @@ FORWARD = "forward"
 
 #: A row of a batch: the number of the batch, and the row in it.
 Row = tuple[int, int]
+
+#: Of each side, how many rows each batch has.
+_Counts = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Side:
@@ -96,40 +99,31 @@ class Given:
     """
 
     paths: tuple[tuple[str, int], ...]
-    rows: tuple[tuple[int, ...], tuple[int, ...]]
+    rows: _Counts
     kept: tuple[int, int]
     stored: bool
 
     @classmethod
     def of(cls, sides: tuple[Side, Side]) -> Given | None:
         """Return what two sides were given; None where nothing says how many rows there are."""
-        assert sides[0].leading is not None
-        leads = [[s.batch(s.leading or "", i)[0] for i in range(s.count)] for s in sides]
-        inputs = [[_inputs(entry) for entry in lead] for lead in leads]
-        every = [found for side in inputs for found in side]
-        kept = sides[0].first_updated(), sides[1].first_updated()
+        inputs = [
+            [_inputs(side.batch(side.leading or "", i)[0]) for i in range(side.count)]
+            for side in sides
+        ]
+        rows: _Counts | None = None
         paths: list[tuple[str, int]] = []
-        counts: tuple[tuple[int, ...], ...] = ()
-        for path in every[0]:
-            records = [found.get(path) for found in every]
-            axes = unlike_axes(records)
-            if axes and len(axes) == 1:
-                sizes = tuple(
-                    tuple((found[path].leaf.shape or ())[axes[0]] for found in side)
-                    for side in inputs
-                )
-                if counts in ((), sizes):
-                    counts = sizes
-                    paths.append((path, axes[0]))
-        if not paths:
+        for path in inputs[0][0]:
+            axis, sizes = _rows_along(path, inputs)
+            if axis is not None and rows in (None, sizes):
+                rows = sizes
+                paths.append((path, axis))
+        if rows is None:
             return None
-        stored = all(
-            found[path].location is not None
-            for side, n in zip(inputs, kept)
-            for found in side[:n]
-            for path, _ in paths
-        )
-        return cls(tuple(paths), (counts[0], counts[1]), kept, stored)
+        kept = sides[0].first_updated(), sides[1].first_updated()
+        read = [
+            found[path] for side, n in zip(inputs, kept) for found in side[:n] for path, _ in paths
+        ]
+        return cls(tuple(paths), rows, kept, all(record.location is not None for record in read))
 
     @property
     def alike(self) -> bool:
@@ -148,6 +142,18 @@ class Given:
 
 def _inputs(entry: Entry) -> dict[str, Record]:
     return {r.path: r for r in entry.records if r.io == "input" and r.leaf.is_tensor}
+
+
+def _rows_along(
+    path: str, inputs: Sequence[Sequence[Mapping[str, Record]]]
+) -> tuple[int | None, _Counts]:
+    """Return the one axis along which an input differs in size, and its sizes along it."""
+    records = [[found.get(path) for found in side] for side in inputs]
+    axes = unlike_axes([record for side in records for record in side])
+    if axes is None or len(axes) != 1:
+        return None, ((), ())
+    a, b = (tuple((r.leaf.shape or ())[axes[0]] for r in side if r is not None) for side in records)
+    return axes[0], (a, b)
 
 
 def unlike_axes(records: Sequence[Record | None]) -> list[int] | None:
@@ -211,27 +217,22 @@ class Rows:
                 order only if no other row of its pass has another place.
         """
         found: list[tuple[Row, ...] | None] = []
-        matched = assumed = 0
+        same: list[bool] = []
         moved = False
         for numbers, regular in _passes(sizes, whole):
-            place = 0
-            wanted: list[tuple[int, int, bytes]] = []  # batch, place in the pass, digest
-            for number in numbers:
-                digests = batches[number] or ()
-                wanted += [(number, place + i, digest) for i, digest in enumerate(digests)]
-                place += sizes[number]
+            each = [batches[number] or () for number in numbers]
+            starts = itertools.accumulate((sizes[number] for number in numbers), initial=0)
+            wanted = [
+                (start + i, row) for start, own in zip(starts, each) for i, row in enumerate(own)
+            ]
             partners = _partners(wanted, large, regular, given_alike)
-            for number in numbers:
-                own = [p for (n, _, _), p in zip(wanted, partners) if n == number]
-                rows = [row for row, _ in own if row is not None]
-                known = bool(own) and len(rows) == len(own)
-                found.append(tuple(rows) if known else None)
-                if known:
-                    matched += sum(same for _, same in own)
-                    assumed += sum(not same for _, same in own)
-            order = [p[0] for p in partners if p[0] is not None]
+            order = [row for row, _ in partners if row is not None]
             moved |= any(x > y for x, y in itertools.pairwise(order))
-        return cls(tuple(found), matched, assumed, moved)
+            left = iter(partners)
+            for rows, alike in (_batch(list(itertools.islice(left, len(own)))) for own in each):
+                found.append(rows)
+                same += alike
+        return cls(tuple(found), sum(same), len(same) - sum(same), moved)
 
     def how(self, alike: str = "inputs") -> Message:
         """Return how rows were brought together, as the end of a sentence.
@@ -242,6 +243,15 @@ class Rows:
         """
         found = {"matched": bool(self.matched), "assumed": bool(self.assumed)}
         return message("pairing.rows", alike=alike, moved=bool(self.moved), **found)
+
+
+def _batch(
+    partners: Sequence[tuple[Row | None, bool]],
+) -> tuple[tuple[Row, ...] | None, list[bool]]:
+    """Return the rows of one batch and which are alike; None, of none, if one row is not known."""
+    rows = tuple(row for row, _ in partners if row is not None)
+    known = partners and len(rows) == len(partners)
+    return (rows, [alike for _, alike in partners]) if known else (None, [])
 
 
 def _passes(sizes: Sequence[int], whole: int) -> Iterator[tuple[list[int], bool]]:
@@ -259,33 +269,42 @@ def _passes(sizes: Sequence[int], whole: int) -> Iterator[tuple[list[int], bool]
 
 
 def _partners(
-    wanted: Sequence[tuple[int, int, bytes]],
+    wanted: Sequence[tuple[int, bytes]],
     large: Sequence[tuple[Row, bytes]],
     regular: bool,
     given_alike: bool,
 ) -> list[tuple[Row | None, bool]]:
-    """Return the row that stands against each wanted one, and whether they are alike."""
-    free = dict.fromkeys(range(len(large)))
-    found: list[int | None] = [None] * len(wanted)
-    for i, (_, place, digest) in enumerate(wanted):
-        if place in free and large[place][1] == digest:
+    """Return the row that is compared with each wanted one, and whether they are alike.
+
+    Args:
+        wanted: (place in the pass, what tells the row apart).
+    """
+    alike = _alike(wanted, [digest for _, digest in large])
+    if not given_alike:
+        regular &= all(place in (None, own) for place, (own, _) in zip(alike, wanted))
+    taken = set(alike)
+    free = dict.fromkeys(place for place in range(len(large)) if place not in taken)
+    found = list(alike)
+    for i, (own, _) in enumerate(wanted):
+        if found[i] is None and regular and free:
+            place = own if own in free else next(iter(free))
             found[i] = place
             del free[place]
+    return [(None if p is None else large[p][0], q is not None) for p, q in zip(found, alike)]
+
+
+def _alike(wanted: Sequence[tuple[int, bytes]], large: Sequence[bytes]) -> list[int | None]:
+    """Return where each wanted row has an equal one: at its own place if it can, else first."""
+    found = [own if own < len(large) and large[own] == digest else None for own, digest in wanted]
+    taken = set(found)
     places: dict[bytes, deque[int]] = defaultdict(deque)
-    for place in free:
-        places[large[place][1]].append(place)
-    for i, (_, _, digest) in enumerate(wanted):
+    for place, digest in enumerate(large):
+        if place not in taken:
+            places[digest].append(place)
+    for i, (_, digest) in enumerate(wanted):
         if found[i] is None and places[digest]:
             found[i] = places[digest].popleft()
-            del free[found[i]]  # type: ignore[arg-type]
-    same = [place is not None for place in found]
-    if not given_alike:
-        regular &= all(p in (None, place) for p, (_, place, _) in zip(found, wanted))
-    for i, (_, place, _) in enumerate(wanted):
-        if found[i] is None and regular and free:
-            found[i] = place if place in free else next(iter(free))
-            del free[found[i]]  # type: ignore[arg-type]
-    return [(None if p is None else large[p][0], s) for p, s in zip(found, same)]
+    return found
 
 
 def _digests(side: Side, number: int, given: Given, index: int) -> list[bytes]:

@@ -98,22 +98,11 @@ def _cut(
     if sizes[0][:n] == sizes[1][:n]:
         return None
     large = int(max(sizes[1]) > max(sizes[0]))
+    small = 1 - large
     try:
-        digests = [[_digests(record, axis) for record in side] for side in records]
+        found, alike = _rows(records[small], records[large], axis, sizes[small])
     except (ArrayFileError, OSError):
         return None  # said of the record itself
-    rows: list[tuple[Row, bytes]] = [
-        ((number, row), digest)
-        for number, save in enumerate(digests[large])
-        for row, digest in enumerate(save)
-    ]
-    small, whole = 1 - large, sum(sizes[large])
-    found = Rows.brought_together(sizes[small], digests[small], rows, whole, given_alike=False)
-    alike = "bytes"
-    if not found.matched and (near := _nearest(records[small], records[large], axis)) is not None:
-        named = [(row, _name(i)) for i, (row, _) in enumerate(rows)]
-        found = Rows.brought_together(sizes[small], near, named, whole, given_alike=False)
-        alike = "nearest"
     pieces, unknown = [], []
     for datum, own in zip(saves[small], found.of_batch):
         if own is None:
@@ -123,6 +112,30 @@ def _cut(
             piece = _piece(records[large], own, axis)
             pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
     return large, pieces, unknown, found.how(alike)
+
+
+def _rows(
+    small: Sequence[Record], large: Sequence[Record], axis: int, sizes: Sequence[int]
+) -> tuple[Rows, str]:
+    """Return which rows of the larger saves the smaller ones hold, and what rows have in common.
+
+    Args:
+        sizes: how many rows each smaller save has.
+
+    Raises:
+        ArrayFileError, OSError: a file cannot be read.
+    """
+    rows: list[tuple[Row, bytes]] = [
+        ((number, row), digest)
+        for number, record in enumerate(large)
+        for row, digest in enumerate(_digests(record, axis))
+    ]
+    digests = [_digests(record, axis) for record in small]
+    found = Rows.brought_together(sizes, digests, rows, len(rows), given_alike=False)
+    if not found.matched and (near := _nearest(small, large, axis)) is not None:
+        named = [(row, _name(i)) for i, (row, _) in enumerate(rows)]
+        return Rows.brought_together(sizes, near, named, len(rows), given_alike=False), "nearest"
+    return found, "bytes"
 
 
 def _digests(record: Record, axis: int) -> list[bytes]:

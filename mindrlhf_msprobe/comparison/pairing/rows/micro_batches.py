@@ -115,29 +115,32 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
     row has along it; or why it cannot be cut, None where it holds no rows. A record that is not
     named has another shape.
     """
-    found: dict[_Place, list[tuple[Record, int]]] = defaultdict(list)
-    present: dict[_Place, set[int]] = defaultdict(set)
+    found: dict[_Place, tuple[list[tuple[Record, int]], ...]] = defaultdict(lambda: ([], []))
     for i, side in enumerate(sides):
-        for number in range(given.kept[i]):
-            for cell, call, entry in side.entries_of(number):
-                for record in entry.records:
-                    if record.io in ("input", "output") and record.leaf.is_tensor:
-                        place = cell, call, record.io, record.path
-                        found[place].append((record, given.rows[i][number]))
-                        present[place].add(i)
+        for place, number, record in _tensors(side, given.kept[i]):
+            found[place][i].append((record, given.rows[i][number]))
     axes: _Axes = {}
-    for place, records in found.items():
-        unlike = unlike_axes([record for record, _ in records])
-        if len(present[place]) < 2 or unlike is None:
+    for place, (a, b) in found.items():
+        unlike = unlike_axes([record for record, _ in (*a, *b)])
+        if not a or not b or unlike is None:
             continue
-        each = [_each(records, axis) for axis in unlike]
+        each = [_each([*a, *b], axis) for axis in unlike]
         if not unlike:
             axes[place] = None
-        elif len(unlike) == 1:
-            axes[place] = (unlike[0], each[0]) if each[0] else _OTHER_SIZES
-        elif all(each):  # rows against rows
+        elif len(unlike) == 1 and each[0]:
+            axes[place] = unlike[0], each[0]
+        elif len(unlike) == 1 or all(each):  # rows against rows
             axes[place] = _OTHER_SIZES
     return axes
+
+
+def _tensors(side: Side, kept: int) -> Iterator[tuple[_Place, int, Record]]:
+    """Yield the tensors of the batches of a side that are compared, with the batch's number."""
+    for number in range(kept):
+        for cell, call, entry in side.entries_of(number):
+            for record in entry.records:
+                if record.io in ("input", "output") and record.leaf.is_tensor:
+                    yield (cell, call, record.io, record.path), number, record
 
 
 def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
