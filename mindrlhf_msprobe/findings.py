@@ -17,8 +17,12 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 SCHEMA = 1
+#: Values of a difference that stand for others: see `layout.WITHHELD`.
+ANOTHER_WITHHELD = f"{WITHHELD}, another value"
+OTHER_ON_EACH_RANK = "other values on each rank"
 #: Who wrote a verdict.json.
 TOOL = "mindrlhf_msprobe"
 
@@ -573,22 +577,41 @@ class Difference:
     Attributes:
         section: what it belongs to: schema, versions, device, world, seeds, determinism, modes,
             cells, optimizers, environment, configurations, msprobe_config or initial_weights.
-        name: the setting, by its path inside the section, e.g. `actor.model.num_layers`.
+        setting: by its path inside the section, e.g. `actor.model.num_layers`; "" where it is the
+            mode of a phase, or the section as a whole.
         a, b: what each run says, as text; None where it says nothing.
         role, phases: of modes, cells and optimizers, whose network it is, and the phases if it does
             not hold for all of that role.
         step: the step from which on they differ, if not from the first.
-        cells: of modes and cells, the cells it holds for.
+        cells, kind: of modes and cells, the cells it holds for, and their class.
+        ranks: those it holds for, if not for all.
     """
 
     section: str
-    name: str
+    setting: str
     a: str | None
     b: str | None
     role: str | None = None
     phases: tuple[str, ...] = ()
     step: int | None = None
     cells: tuple[str, ...] = field(default=(), repr=False)
+    kind: str = ""
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> Message:
+        """What it is called: the setting, and for what it holds where that is not everything."""
+        where = {"phases": list(self.phases) if self.section in ("modes", "cells") else []}
+        of_cells = {"more": max(0, len(self.cells) - 1), "kind": self.kind}
+        which = {"of_phase": self.section == "modes", "step": self.step, "ranks": list(self.ranks)}
+        return Message("preflight.name", {"setting": self.setting, **of_cells, **where, **which})
+
+    @property
+    def name(self) -> str:
+        """What it is called, in English: a name in verdict.json stays in any language."""
+        from mindrlhf_msprobe.report.messages import text_of  # the words are made when asked for
+
+        return text_of(self.label, "en")
 
     @property
     def phase(self) -> str | None:
@@ -603,14 +626,19 @@ class Difference:
     @property
     def is_of_recording(self) -> bool:
         """Whether it says what was recorded, as a second round has to say otherwise."""
-        return self.section == SECTION or SECTION in self.name.split(".")
+        return self.section == SECTION or SECTION in self.setting.split(".")
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
         several = list(self.phases) if len(self.phases) > 1 else None
-        more = {"role": self.role, "phase": self.phase, "phases": several, "step": self.step}
+        name = self.name
+        more = {
+            **{"role": self.role, "phase": self.phase, "phases": several, "step": self.step},
+            "setting": self.setting if name != self.setting else None,
+            "ranks": list(self.ranks) or None,
+        }
         return {
-            **{"section": self.section, "name": self.name, "a": self.a, "b": self.b},
+            **{"section": self.section, "name": name, "a": self.a, "b": self.b},
             **{key: value for key, value in more.items() if value is not None},
         }
 
@@ -634,7 +662,12 @@ class Weights:
     @property
     def agree(self) -> bool:
         """Whether both runs started with the same parameters, and at least one was compared."""
-        return self.compared > 0 and not (self.different or self.only_in_a or self.only_in_b)
+        return self.compared > 0 and not self.differ
+
+    @property
+    def differ(self) -> bool:
+        """Whether any parameter is another one, or one run's alone."""
+        return bool(self.different or self.only_in_a or self.only_in_b)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""

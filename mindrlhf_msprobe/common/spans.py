@@ -14,3 +14,9 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             parts.append([number, number])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def few_numbers(numbers: Sequence[int], most: int = 8) -> str:
+    """Return the first of several numbers, with how many more there are: 0, 2, … (+5)."""
+    shown = ", ".join(map(str, numbers[:most]))
+    return shown + (f", … (+{len(numbers) - most})" if len(numbers) > most else "")

@@ -583,7 +583,7 @@ def _on_noise(a: Run, view: View) -> Messages:
     repetition = view.run
     before = preflight(a, repetition, view.ranks or None)
     weights = [w.role for w in before.weights if not w.agree]
-    names = [d.name for d in before.differences if d.section != "seeds"]
+    names = [d.label for d in before.differences if d.section != "seeds"]
     if not weights and not names:
         return ()
     what = {"roles": weights, "settings": names[:3], "more": len(names) > 3}

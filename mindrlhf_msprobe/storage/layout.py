@@ -30,6 +30,8 @@ CONSTRUCT_FILE = "construct.json"
 TENSOR_DIR = "dump_tensor_data"
 #: Beside the journal until the step ends: the names of the tensors, each before it is written.
 TENSOR_LIST = ".msprobe_tensors"
+#: Stands for a setting's value that could be a secret.
+WITHHELD = "<withheld: it could be a secret>"
 KEY_DATA_DIR = "data"
 
 

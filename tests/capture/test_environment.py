@@ -17,7 +17,7 @@ from mindrlhf_msprobe.capture.settings.environment import (
     seeds,
     settings_now,
 )
-from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 SECRETS = {
     "MS_CLOUD_TOKEN": "plain-word",

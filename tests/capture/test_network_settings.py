@@ -24,7 +24,7 @@ from mindrlhf_msprobe.capture.settings.attributes import (
     cell_attributes,
     optimizer_settings,
 )
-from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 MakeProbe = Callable[..., Probe]
 

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.comparison.preflight.preflight import remark as messages_o
 from mindrlhf_msprobe.comparison.preflight.values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 from mindrlhf_msprobe.report.messages import paragraph, text_of
-from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.layout import WITHHELD
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -573,3 +573,32 @@ def test_generators_of_unlike_phases_are_not_held_against_each_other(tmp_path):
     preflight = compare_runs(*paths).preflight
     assert not [d for d in preflight.differences if d.section == "seeds"]
     assert any("in another phase than in the other run" in said for said in preflight.unknown)
+
+
+@pytest.mark.parametrize(
+    ("found", "english", "chinese"),
+    [
+        (
+            Difference("generation", "p.top_k", "1", "2", step=3, ranks=(1, 2)),
+            "p.top_k from step 3 on (rank 1, 2)",
+            "p.top_k（从 step 3 起）（rank 1, 2）",
+        ),
+        (
+            Difference(
+                "cells", "actor.a.p", "1", "2", "actor", ("actor_update",), None, ("a", "b"), "Norm"
+            ),
+            "actor.a.p and 1 more Norm cell in actor_update",
+            "actor.a.p 等 2 个 Norm Cell（actor_update）",
+        ),
+        (
+            Difference("modes", "a", "1", "2", "actor", ("actor_update",), 1, ("a", "b", "c")),
+            "actor_update: a and 2 more cells from step 1 on",
+            "actor_update：a 等 3 个 Cell（从 step 1 起）",
+        ),
+    ],
+)
+def test_what_a_setting_is_called_is_made_of_its_fields(found, english, chinese) -> None:
+    """Code decides by setting, step and ranks; the words around them are each language's."""
+    assert found.name == english == found.to_json()["name"]
+    assert found.to_json()["setting"] == found.setting
+    assert text_of(found.label, "zh") == chinese

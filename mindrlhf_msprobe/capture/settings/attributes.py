@@ -25,7 +25,7 @@ from mindrlhf_msprobe.capture.settings.configurations import address_free, is_mi
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
-from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 MAX_ATTRIBUTES = 64  # of one cell
 _MAX_TEXT = 200

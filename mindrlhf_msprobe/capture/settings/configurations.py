@@ -17,7 +17,7 @@ import numpy as np
 from mindrlhf_msprobe.capture.tensors.tree import MAX_DEPTH, fields_of, printable_integer
 from mindrlhf_msprobe.common.secret import could_be_secret
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json, number_to_json
-from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 #: Told the path and the value of what could only be written as text.
 TextNote = Callable[[str, Any], None]

@@ -22,7 +22,7 @@ import xxhash
 from mindrlhf_msprobe.capture.settings.configurations import to_plain
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
-from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 #: Told what could not be found out, and why.
 FaultSink = Callable[[str, BaseException], None]

@@ -12,7 +12,16 @@ from mindrlhf_msprobe.comparison.preflight.changing import (
     last_step,
     steps_of,
 )
-from mindrlhf_msprobe.comparison.preflight.values import ABSENT, Notes, Ranks, named, section_of
+from mindrlhf_msprobe.comparison.preflight.values import (
+    ABSENT,
+    Notes,
+    Ranks,
+    is_known,
+    named,
+    same_versions,
+    section_of,
+)
+from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.manifest import random_states
 from mindrlhf_msprobe.storage.manifest.manifest import GENERATION, RANDOM_STATES
@@ -34,39 +43,46 @@ def compare_generation(
     rank: int, a: Mapping[str, Any], b: Mapping[str, Any], merged: Ranks, notes: Notes
 ) -> None:
     """Add which settings of generation differ on one rank, given both manifests."""
-    sides = section_of(a, GENERATION), section_of(b, GENERATION)
-    if sides[0] is None or sides[1] is None:
-        for name, mine, other in zip("AB", sides, reversed(sides)):
-            if mine is not None and other is None:
-                notes.about("only_one_side", "generation_settings", side=name)
+    left, right = section_of(a, GENERATION), section_of(b, GENERATION)
+    if not is_known("generation_settings", left, right, notes, neither=False):
         return
+    assert left is not None
+    assert right is not None
     last = min(last_step(a), last_step(b))
-    # Another version may have other settings; of the same one, the trainer gave what is there.
-    versions = section_of(a, "versions")
-    alike = versions is not None and versions == section_of(b, "versions")
-    for phase in dict.fromkeys([*sides[0], *sides[1]]):
-        both = _timelines(sides[0].get(phase)), _timelines(sides[1].get(phase))
-        if not both[0] or not both[1]:
-            side = "A" if both[0] else "B"
-            notes.about("only_in", named((phase,)), section=GENERATION, side=side)
+    for phase in dict.fromkeys([*left, *right]):
+        both = _timelines(left.get(phase)), _timelines(right.get(phase))
+        if both[0] and both[1]:
+            for what, *values in _of_phase(phase, both, last, same_versions(a, b), notes):
+                merged.add_one(what, rank, *values)
+        else:
+            notes.only_in(GENERATION, bool(both[0]), phase)
+
+
+def _of_phase(
+    phase: str,
+    both: tuple[Mapping[str, Timeline], Mapping[str, Timeline]],
+    last: float,
+    alike: bool,
+    notes: Notes,
+) -> Iterator[tuple[Difference, Any, Any]]:
+    """Yield the settings of a phase that differ, with both values.
+
+    Args:
+        alike: whether a setting that one run lacks differs; else it is not known.
+    """
+    table = phase_table({})
+    role = table[phase].role if phase in table else None
+    first = max(map(_first_step, both))
+    for setting in dict.fromkeys([*both[0], *both[1]]):
+        if not alike and not all(setting in side for side in both):
+            notes.only_in(GENERATION, setting in both[0], phase, setting)
             continue
-        for setting in dict.fromkeys([*both[0], *both[1]]):
-            missing = [side for side, of_side in zip("AB", both) if setting not in of_side]
-            if missing and not alike:
-                side = "B" if missing == ["A"] else "A"
-                whose = named((phase, setting))
-                notes.about("only_in", whose, section=GENERATION, side=side)
-                continue
-            start = {setting: [(max(_first_step(side) for side in both), ABSENT)]}
-            left_line, right_line = ({**start, **of_side}[setting] for of_side in both)
-            step, left, right = first_apart(left_line, right_line, last)
-            if left is SAME:
-                continue
-            name = named((phase, setting)) + ("" if step is None else f" from step {step} on")
-            table = phase_table({})
-            role = table[phase].role if phase in table else None
-            merged.places[GENERATION, name] = {"role": role, "phases": (phase,), "step": step}
-            merged.add(GENERATION, rank, [(name, left, right)])
+        absent = [(first, ABSENT)]
+        mine, other = (side.get(setting, absent) for side in both)
+        step, left, right = first_apart(mine, other, last)
+        if left is not SAME:
+            name = named((phase, setting))
+            yield Difference(GENERATION, name, None, None, role, (phase,), step), left, right
 
 
 def _first_step(timelines: Mapping[str, Timeline]) -> int:
@@ -97,9 +113,7 @@ def compare_random_states(
         steps = sorted(states)
         first = next((step for step in steps if states[step][0] != states[step][1]), None)
         if first is not None and first != steps[0]:
-            whole = f"{name} from step {first} on"
-            merged.places[SEEDS, whole] = {"step": first}
-            merged.add(SEEDS, rank, [(whole, *states[first])])
+            merged.add_one(Difference(SEEDS, name, None, None, step=first), rank, *states[first])
 
 
 def states_differ(a: OwnStep, b: OwnStep, name: str) -> bool | None:

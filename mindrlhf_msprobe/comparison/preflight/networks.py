@@ -6,7 +6,8 @@ both runs have to the last; the first step at which it differs is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -23,12 +24,15 @@ from mindrlhf_msprobe.comparison.preflight.values import (
     ABSENT,
     Notes,
     Ranks,
+    is_known,
     named,
+    same_versions,
     section_of,
     shown,
 )
+from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 MODES, CELLS, OPTIMIZERS = "modes", "cells", "optimizers"
 _ROOT = "root"
@@ -42,43 +46,23 @@ def compare_networks(
 
     Nothing is said where neither run watched a network.
     """
-    pair = _Networks.of(a), _Networks.of(b)
-    if not pair[0] or not pair[1]:
-        for name, mine, other in zip("AB", pair, reversed(pair)):
-            if mine and not other:
-                notes.about("only_one_side", "networks", side=name)
+    left, right = _Networks.of(a), _Networks.of(b)
+    if not is_known("networks", left or None, right or None, notes, neither=False):
         return
-    last = min(last_step(a), last_step(b))
-    # Another version may have other attributes; of the same one, the trainer set what is there.
-    versions = section_of(a, "versions")
-    alike = versions is not None and versions == section_of(b, "versions")
-    for section, found in (
-        (MODES, _modes(*pair, last, notes)),
-        (CELLS, _cells(*pair, last, notes, alike)),
-        (OPTIMIZERS, _optimizers(*pair, last, notes, alike)),
+    last, alike = min(last_step(a), last_step(b)), same_versions(a, b)
+    for what, own, *both in itertools.chain(
+        _modes(left, right, last, notes),
+        _cells(left, right, last, notes, alike),
+        _optimizers(left, right, last, notes, alike),
     ):
-        for one in found:
-            values = shown(section, (one.setting,), one.a, one.b)
-            if one.a == one.b == WITHHELD:
-                notes.about("withheld", one.name, section=section)
-                continue
-            place = {"role": one.role, "phases": one.phases, "step": one.step, "cells": one.cells}
-            merged.places[section, one.name] = place
-            merged.add(section, rank, [(one.name, *values)])
+        if both[0] == both[1] == WITHHELD:
+            notes.about("withheld", what.label, section=what.section)
+        else:
+            merged.add_one(what, rank, *shown(what.section, (own,), *both))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A setting that differs; `setting` is its own name, without whose it is."""
-
-    name: str
-    setting: str
-    a: Any
-    b: Any
-    role: str | None
-    phases: tuple[str, ...] = ()
-    step: int | None = None
-    cells: tuple[str, ...] = ()
+#: A setting that differs, its own name without whose it is, and both values.
+_Found = tuple[Difference, str, Any, Any]
 
 
 @dataclass
@@ -163,33 +147,35 @@ def _mode(change: Mapping[str, Any]) -> tuple[bool, dict[str, bool]]:
 
 def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_Found]:
     for phase in dict.fromkeys([*a.modes, *b.modes]):
-        if phase not in a.modes or phase not in b.modes:
-            side = "A" if phase in a.modes else "B"
-            notes.about("only_in", named((phase,)), section=MODES, side=side)
-            continue
-        role = a.role_of(phase)
-        step, left, right = first_apart(a.modes[phase], b.modes[phase], last)
-        if left is SAME:
-            continue
-        suffix = "" if step is None else f" from step {step} on"
-        if left[0] != right[0]:
-            yield _Found(phase + suffix, "", _word(left[0]), _word(right[0]), role, (phase,), step)
-            continue
-        unlike = [
-            (cell, mine, other)
-            for cell in dict.fromkeys([*left[1], *right[1]])
-            if (mine := _mode_of(cell, left)) != (other := _mode_of(cell, right))
-        ]
-        for (mine, other), group in _grouped(unlike, lambda one: one[1:]):
-            cells = tuple(cell for cell, *_ in group)
-            name = named((f"{phase}: {_some(cells, 'cell')}{suffix}",))
-            yield _Found(name, "", _word(mine), _word(other), role, (phase,), step, cells)
+        if phase in a.modes and phase in b.modes:
+            role = a.role_of(phase)
+            yield from _modes_of(phase, role, *first_apart(a.modes[phase], b.modes[phase], last))
+        else:
+            notes.only_in(MODES, phase in a.modes, phase)
     phased = {n.role for side in (a, b) for n in side.networks if n.phases}
     for role, of_a, of_b in _by_role(a, b):
         trains = of_a.training, of_b.training
         known = all(isinstance(training, bool) for training in trains)
         if role not in phased and known and trains[0] is not trains[1]:
-            yield _Found(role, "", _word(trains[0]), _word(trains[1]), role)
+            yield Difference(MODES, role, None, None, role), "", _word(trains[0]), _word(trains[1])
+
+
+def _modes_of(phase: str, role: str | None, step: int | None, a: Any, b: Any) -> Iterator[_Found]:
+    """Yield what modes of a phase differ: of its network, or else of cells of it."""
+    if a is SAME:
+        return
+    if a[0] != b[0]:
+        yield Difference(MODES, "", None, None, role, (phase,), step), "", _word(a[0]), _word(b[0])
+        return
+    unlike = [
+        (cell, mine, other)
+        for cell in dict.fromkeys([*a[1], *b[1]])
+        if (mine := _mode_of(cell, a)) != (other := _mode_of(cell, b))
+    ]
+    for (mine, other), group in _grouped(unlike, lambda one: one[1:]):
+        cells = tuple(cell for cell, *_ in group)
+        what = Difference(MODES, named(cells[:1]), None, None, role, (phase,), step, cells)
+        yield what, "", _word(mine), _word(other)
 
 
 def _word(training: bool) -> str:
@@ -258,11 +244,10 @@ def _cells(a: _Networks, b: _Networks, last: float, notes: Notes, alike: bool) -
         one = group[0]
         of_role = {phase for network, _, in_ in pairs if network.role == role for phase in in_}
         only = tuple(dict.fromkeys(phases)) if set(phases) != of_role else ()
-        name = _some([_path(role, u.cell, u.attribute) for u in group], f"{one.kind} cell")
-        name += f" in {', '.join(only)}" if only else ""
-        name += "" if one.step is None else f" from step {one.step} on"
         cells = tuple(u.cell for u in group)
-        yield _Found(named((name,)), one.attribute, one.a, one.b, role, only, one.step, cells)
+        name = named((_path(role, one.cell, one.attribute),))
+        what = Difference(CELLS, name, None, None, role, only, one.step, cells, one.kind)
+        yield what, one.attribute, one.a, one.b
 
 
 def _path(role: str, cell: str, attribute: str) -> str:
@@ -281,9 +266,8 @@ def _unlike(a: _Network, b: _Network, last: float, notes: Notes, alike: bool) ->
                 if alike:
                     left, right = mine.get(name, ABSENT), other.get(name, ABSENT)
                     yield _Unlike(cell, str(kind), name, left, right)
-                    continue
-                side = "A" if name in mine else "B"
-                notes.about("only_in", f"{kind}.{named((name,))}", section=CELLS, side=side)
+                else:
+                    notes.only_in(CELLS, name in mine, str(kind), name)
                 continue
             changes = [n.changes.get((cell, name), []) for n in (a, b)]
             step, left, right = apart(mine[name], other[name], changes, last, _MAX_OF_ONE)
@@ -295,32 +279,30 @@ def _optimizers(
     a: _Networks, b: _Networks, last: float, notes: Notes, alike: bool
 ) -> Iterator[_Found]:
     for name in dict.fromkeys([*a.optimizers, *b.optimizers]):
-        role = name.partition(".")[0]
         if name not in a.optimizers or name not in b.optimizers:
-            side = "A" if name in a.optimizers else "B"
-            notes.about("only_in", named((name,)), section=OPTIMIZERS, side=side)
+            notes.only_in(OPTIMIZERS, name in a.optimizers, name)
             continue
-        (kind, mine, changes), (other_kind, other, other_changes) = (
-            side.optimizers[name] for side in (a, b)
-        )
-        if kind != other_kind:
-            yield _Found(named((name,)), "", kind, other_kind, role)
+        both = a.optimizers[name], b.optimizers[name]
+        kinds = both[0][0], both[1][0]
+        role = name.partition(".")[0]
+        if kinds[0] != kinds[1]:
+            what = Difference(OPTIMIZERS, named((name,)), None, None, role)
+            yield what, "", kinds[0], kinds[1]
+        mine, other = both[0][1], both[1][1]
         for setting in dict.fromkeys([*mine, *other]):
-            if setting not in mine or setting not in other:
-                side = "A" if setting in mine else "B"
-                if kind == other_kind and alike:
-                    left, right = mine.get(setting, ABSENT), other.get(setting, ABSENT)
-                    yield _Found(named((name, setting)), setting, left, right, role)
-                elif kind == other_kind:
-                    whose = named((name, setting))
-                    notes.about("only_in", whose, section=OPTIMIZERS, side=side)
+            if setting in mine and setting in other:
+                changes = [side[2].get(setting, []) for side in both]
+                step, left, right = apart(mine[setting], other[setting], changes, last)
+            elif kinds[0] == kinds[1] and alike:
+                step, left, right = None, mine.get(setting, ABSENT), other.get(setting, ABSENT)
+            else:
+                if kinds[0] == kinds[1]:
+                    notes.only_in(OPTIMIZERS, setting in mine, name, setting)
                 continue
-            both = changes.get(setting, []), other_changes.get(setting, [])
-            step, left, right = apart(mine[setting], other[setting], both, last)
             if left is not SAME:
-                suffix = "" if step is None else f" from step {step} on"
-                whose = named((name, setting)) + suffix
-                yield _Found(whose, setting, left, right, role, step=step)
+                whose = named((name, setting))
+                what = Difference(OPTIMIZERS, whose, None, None, role, step=step)
+                yield what, setting, left, right
 
 
 def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -328,10 +310,3 @@ def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     yield from groups.items()
-
-
-def _some(names: Sequence[str], what: str) -> str:
-    """Return the first name, and how many more there are."""
-    if len(names) == 1:
-        return names[0]
-    return f"{names[0]} and {len(names) - 1} more {what}{'s' * (len(names) > 2)}"

@@ -38,7 +38,7 @@ from mindrlhf_msprobe.comparison.preflight.values import (
 )
 from mindrlhf_msprobe.comparison.preflight.weights import compare_weights
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+from mindrlhf_msprobe.findings import Difference, Preflight
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA, read_coverage
 from mindrlhf_msprobe.storage.manifest.manifest import (
@@ -94,31 +94,50 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
             A is B); None or empty: each against the same of the other run.
     """
     notes = Notes()
-    differences: dict[str, list[Difference]] = {section: [] for section in _SECTIONS}
-    weights: tuple[Weights, ...] = ()
     sides = _by_rank(a, "A", notes), _by_rank(b, "B", notes)
     if ranks:
         sides = _chosen(sides[0], {n: n for n in ranks}), _chosen(sides[1], ranks)
-    common = sorted(set(sides[0]) & set(sides[1]))
-    if common:
-        for name, side, other in zip("AB", sides, reversed(sides)):
-            alone = sorted(set(side) - set(other))
-            if alone:
-                notes.add("ranks_alone", side=name, **some_ranks(alone))
-        merged = Ranks(len(common))
-        by_rank = [(rank, sides[0][rank], sides[1][rank]) for rank in common]
-        for rank, left, right in by_rank:
-            other_rank = ranks is not None and ranks.get(rank, rank) != rank
-            _compare_manifests(rank, left, right, merged, notes, other_rank)
-            compare_networks(rank, left, right, merged, notes)
-            compare_generation(rank, left, right, merged, notes)
-            compare_random_states(rank, left, right, merged)
-            _note_left_out(left, right, notes)
-        for section, found in merged.differences():
-            differences[section].append(found)
-        weights = compare_weights(by_rank, notes)
-    else:
+    differences: dict[str, list[Difference]] = {section: [] for section in _SECTIONS}
+    by_rank = [
+        (rank, left, sides[1][rank]) for rank, left in sorted(sides[0].items()) if rank in sides[1]
+    ]
+    for found in _of_ranks(by_rank, sides, ranks or {}, notes):
+        differences[found.section].append(found)
+    weights = compare_weights(by_rank, notes)
+    differences["configurations"] += _of_configurations(a, b, notes)
+    # What the second round was told to record explains nothing, so it comes last.
+    kept = sorted(_capped(differences, notes), key=lambda found: found.is_of_recording)
+    return Preflight(tuple(kept), weights, notes.messages())
+
+
+_ByRank = dict[int, dict[str, Any]]
+
+
+def _of_ranks(
+    by_rank: list[tuple[int, dict[str, Any], dict[str, Any]]],
+    sides: tuple[_ByRank, _ByRank],
+    ranks: Mapping[int, int],
+    notes: Notes,
+) -> Iterator[Difference]:
+    """Yield what the manifests of ranks that both runs have say unlike."""
+    if not by_rank:
         _note_no_pair(*sides, ranks, notes)
+        return
+    for name, side, other in zip("AB", sides, reversed(sides)):
+        alone = sorted(set(side) - set(other))
+        if alone:
+            notes.add("ranks_alone", side=name, **some_ranks(alone))
+    merged = Ranks(len(by_rank))
+    for rank, left, right in by_rank:
+        _compare_manifests(rank, left, right, merged, notes, ranks.get(rank, rank) != rank)
+        compare_networks(rank, left, right, merged, notes)
+        compare_generation(rank, left, right, merged, notes)
+        compare_random_states(rank, left, right, merged)
+        _note_left_out(left, right, notes)
+    yield from merged.differences()
+
+
+def _of_configurations(a: Run, b: Run, notes: Notes) -> Iterator[Difference]:
     pair = _configurations(a), _configurations(b)
     unread = [
         name
@@ -128,27 +147,19 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
     if unread:
         notes.add("configurations_unread", file=layout.CONFIGURATIONS_FILE, sides=unread)
     elif is_known("configurations", *pair, notes):
-        differences["configurations"] = [
-            difference_of("configurations", *one) for one in compare("configurations", *pair, notes)
-        ]
-    # What the second round was told to record explains nothing, so it comes last.
-    kept = sorted(_capped(differences, notes), key=lambda found: found.is_of_recording)
-    return Preflight(tuple(kept), weights, notes.messages())
-
-
-_ByRank = dict[int, dict[str, Any]]
+        for name, left, right in compare("configurations", *pair, notes):
+            yield difference_of(Difference("configurations", name, None, None), left, right)
 
 
 def _chosen(side: _ByRank, ranks: Mapping[int, int]) -> _ByRank:
     return {shown: side[own] for shown, own in ranks.items() if own in side}
 
 
-def _note_no_pair(a: _ByRank, b: _ByRank, ranks: Mapping[int, int] | None, notes: Notes) -> None:
+def _note_no_pair(a: _ByRank, b: _ByRank, given: Mapping[int, int], notes: Notes) -> None:
     if a and b:
         notes.add("no_common_rank")
         return
     missing = [(name, i) for i, (name, side) in enumerate((("A", a), ("B", b))) if not side]
-    given = ranks or {}
     wanted = sorted({n for _, i in missing for n in (given.values() if i else given)})
     notes.add("no_manifest", sides=[name for name, _ in missing], **some_ranks(wanted))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 
 #: Seeds of which only a fingerprint of the generator's state is known.
 GENERATOR_STATES = ("numpy_state", "random_state", "mindspore_state")
+_WHOSE = {"numpy_state": "numpy", "mindspore_state": "MindSpore"}
 
 
 def without_consequences(preflight: Preflight, step: int) -> Preflight:
@@ -21,7 +23,7 @@ def without_consequences(preflight: Preflight, step: int) -> Preflight:
     kept = tuple(
         d
         for d in preflight.differences
-        if d.step is None or d.step <= step or not d.name.startswith(GENERATOR_STATES)
+        if d.step is None or d.step <= step or d.setting not in GENERATOR_STATES
     )
     return dataclasses.replace(preflight, differences=kept)
 
@@ -35,30 +37,31 @@ def remark(preflight: Preflight, role: str | None, *, told: bool = False) -> Mes
             is left to say.
     """
     weights = [w for w in preflight.weights if role is None or w.role == role]
-    unlike = [w for w in weights if w.different or w.only_in_a or w.only_in_b]
-    same = [w for w in weights if w.agree]
+    unlike, same = [w for w in weights if w.differ], [w for w in weights if w.agree]
     differences = [d for d in preflight.differences if not d.is_of_recording]
     others = None if told else _about_settings(differences)
-    if told and unlike:
-        return ()
     if unlike:
-        return (_about_weights(unlike[0]), *_sentence(others))
-    if not same:
-        return _sentence(others)
-    agree = {
+        return () if told else (_about_weights(unlike[0]), *_sentence(others))
+    return (_agreeing(same, differences, told, others),) if same else _sentence(others)
+
+
+def _agreeing(
+    same: Sequence[Weights], differences: Sequence[Difference], told: bool, others: Message | None
+) -> Message:
+    """Return that weights agree, and what of the settings stands beside it."""
+    agree: dict[str, Any] = {
         "role": same[0].role if len(same) == 1 else None,
         "networks": len(same),
         "parameters": sum(w.compared for w in same),
     }
     if others is not None:
-        return (message("remark.weights_agree_but", **agree, but=others),)
-    if told:
-        return (message("remark.weights_agree", **agree),)
-    if any(d.section == "seeds" for d in differences):
-        return (message("remark.only_random", **agree),)
-    if any(d.section != "schema" for d in differences):
-        return (message("remark.weights_agree", **agree),)
-    return (message("remark.no_setting", **agree),)
+        return message("remark.weights_agree_but", **agree, but=others)
+    sections = {d.section for d in differences}
+    if not told and "seeds" in sections:
+        return message("remark.only_random", **agree)
+    if told or sections - {"schema"}:
+        return message("remark.weights_agree", **agree)
+    return message("remark.no_setting", **agree)
 
 
 def _sentence(clause: Message | None) -> Messages:
@@ -85,14 +88,13 @@ def _about_settings(differences: Iterable[Difference]) -> Message | None:
     for difference in differences:
         by_section.setdefault(difference.section, []).append(difference)
     for difference in by_section.get("seeds", []):
-        if not difference.name.startswith(GENERATOR_STATES):
-            return message("remark.seed", name=difference.name, **_values(difference))
+        if difference.setting not in GENERATOR_STATES:
+            return message("remark.seed", name=difference.label, **_values(difference))
     for difference in by_section.get("seeds", []):
-        for name, whose in (("numpy_state", "numpy"), ("mindspore_state", "MindSpore")):
-            if difference.name.startswith(name):
-                return message("remark.generator", whose=whose, step=difference.step)
+        if (whose := _WHOSE.get(difference.setting)) is not None:
+            return message("remark.generator", whose=whose, step=difference.step)
     for difference in by_section.get("determinism", []):
-        return message("remark.determinism", name=difference.name, **_values(difference))
+        return message("remark.determinism", name=difference.label, **_values(difference))
     explaining = (
         *("modes", "cells", "optimizers", "generation", "versions", "configurations"),
         *("device", "world", "environment"),
@@ -101,7 +103,7 @@ def _about_settings(differences: Iterable[Difference]) -> Message | None:
     rest.sort(key=lambda difference: difference.is_place)
     if not rest:
         return None
-    which = {"section": rest[0].section, "name": rest[0].name}
+    which = {"section": rest[0].section, "name": rest[0].label}
     return message("remark.settings", count=len(rest), **which, **_values(rest[0]))
 
 

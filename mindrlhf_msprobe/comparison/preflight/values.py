@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.config import SECTION
-from mindrlhf_msprobe.findings import Difference
+from mindrlhf_msprobe.findings import ANOTHER_WITHHELD, OTHER_ON_EACH_RANK, Difference
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
-from mindrlhf_msprobe.storage.manifest.manifest import WITHHELD
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 #: The directory a run was told to lie in, which stands in its configuration.
 DIRECTORY = "dump_path"
@@ -46,16 +46,20 @@ class Notes:
     """What could not be compared: what shares its reason stands in one message."""
 
     def __init__(self) -> None:
-        self._names: dict[Message, dict[str, None]] = {}
+        self._names: dict[Message, dict[str | Message, None]] = {}
         self._neither: dict[str, None] = {}
 
     def add(self, code: str, **params: Any) -> None:
         """Note something by itself."""
         self._names.setdefault(message(f"preflight.{code}", **params), {})
 
-    def about(self, code: str, name: str, **params: Any) -> None:
+    def about(self, code: str, name: str | Message, **params: Any) -> None:
         """Note a reason for a name: it stands once, with the `names` of all that it holds for."""
         self._names.setdefault(message(f"preflight.{code}", **params), {}).setdefault(name)
+
+    def only_in(self, section: str, in_a: bool, *path: str) -> None:
+        """Note a setting that one run alone recorded: A if `in_a`, else B."""
+        self.about("only_in", named(path), section=section, side="A" if in_a else "B")
 
     def neither(self, section: str) -> None:
         """Note a section that neither run recorded."""
@@ -72,7 +76,7 @@ class Notes:
         return tuple(found)
 
 
-def _with_names(reason: Message, names: list[str]) -> Message:
+def _with_names(reason: Message, names: list[str | Message]) -> Message:
     if not names:
         return reason
     more = max(0, len(names) - _MAX_TOGETHER)
@@ -85,13 +89,23 @@ def section_of(manifest: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     return section if isinstance(section, dict) else None
 
 
-def is_known(section: str, a: Any, b: Any, notes: Notes) -> bool:
-    """Tell whether both runs have a section, and note it otherwise."""
+def is_known(section: str, a: Any, b: Any, notes: Notes, *, neither: bool = True) -> bool:
+    """Tell whether both runs have a section, and note it otherwise; `neither`: of none as well."""
     if a is None and b is None:
-        notes.neither(section)
+        if neither:
+            notes.neither(section)
     elif a is None or b is None:
         notes.about("only_one_side", section, side="B" if a is None else "A")
     return a is not None and b is not None
+
+
+def same_versions(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Tell whether two manifests say the same versions.
+
+    Another version may have other settings; of the same one, the trainer gave what is there.
+    """
+    versions = section_of(a, "versions")
+    return versions is not None and versions == section_of(b, "versions")
 
 
 def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
@@ -101,35 +115,29 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
         path, left, right = pending.pop()
         if _is_own_directory(path):
             continue
-        if left is ABSENT or right is ABSENT:
-            if section in _ABSENCE_COUNTS:
-                yield named(path), *shown(section, path, left, right)
+        if (left is ABSENT or right is ABSENT) and section not in _ABSENCE_COUNTS:
+            notes.only_in(section, right is ABSENT, *path)
+        elif (inside := _items(left, right)) is not None:
+            if len(path) >= _MAX_DEPTH:
+                notes.add("nested", section=section, levels=_MAX_DEPTH)
+            elif isinstance(left, dict) or section in _ABSENCE_COUNTS or len(left) == len(right):
+                pending += [((*path, key), x, y) for key, x, y in reversed(inside)]
             else:
-                side = "B" if left is ABSENT else "A"
-                notes.about("only_in", named(path), section=section, side=side)
-        elif isinstance(left, dict) and isinstance(right, dict):
-            if len(path) >= _MAX_DEPTH:
-                notes.add("nested", section=section, levels=_MAX_DEPTH)
-                continue
-            keys = dict.fromkeys([*left, *right])
-            children = [
-                ((*path, key), left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys
-            ]
-            pending += reversed(children)
-        elif isinstance(left, list) and isinstance(right, list):
-            if len(path) >= _MAX_DEPTH:
-                notes.add("nested", section=section, levels=_MAX_DEPTH)
-                continue
-            items = itertools.zip_longest(left, right, fillvalue=ABSENT)
-            children = [((*path, str(i)), x, y) for i, (x, y) in enumerate(items)]
-            if section not in _ABSENCE_COUNTS and len(left) != len(right):
                 yield named(path), left, right
-                continue
-            pending += reversed(children)
         elif section == "environment" and left == right == WITHHELD:
             notes.about("withheld", named(path), section=section)
         elif not same(left, right):
             yield named(path), *shown(section, path, left, right)
+
+
+def _items(a: Any, b: Any) -> list[Found] | None:
+    """Return the keys of two dicts, or the places of two lists, with both values; else None."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return [(key, a.get(key, ABSENT), b.get(key, ABSENT)) for key in dict.fromkeys([*a, *b])]
+    if isinstance(a, list) and isinstance(b, list):
+        pairs = itertools.zip_longest(a, b, fillvalue=ABSENT)
+        return [(str(i), x, y) for i, (x, y) in enumerate(pairs)]
+    return None
 
 
 def shown(section: str, path: tuple[str, ...], a: Any, b: Any) -> tuple[Any, Any]:
@@ -137,13 +145,11 @@ def shown(section: str, path: tuple[str, ...], a: Any, b: Any) -> tuple[Any, Any
     if section not in _MAY_HOLD_SECRETS:
         return a, b
     a, b = (value if value is ABSENT else _masked(path, value) for value in (a, b))
-    if WITHHELD not in (a, b):
-        return a, b
-    if section == "configurations":
+    if WITHHELD in (a, b) and section == "configurations":
         # A container shows its kind and the names in it; nothing and a switch are no secrets.
         plain = (dict, list, bool, type(None))
         a, b = (v if v is ABSENT or isinstance(v, plain) else WITHHELD for v in (a, b))
-    return a, f"{WITHHELD}, another value" if a == b == WITHHELD else b
+    return a, ANOTHER_WITHHELD if a == b == WITHHELD else b
 
 
 def _masked(path: tuple[str, ...], value: Any, depth: int = 0) -> Any:
@@ -153,19 +159,20 @@ def _masked(path: tuple[str, ...], value: Any, depth: int = 0) -> Any:
         if isinstance(value, list):
             return [_masked(path, item, depth + 1) for item in value]
         return {key: _masked((*path, key), item, depth + 1) for key, item in value.items()}
-    if value is None or isinstance(value, bool) or value == "":
-        return value
+    plain = value is None or isinstance(value, bool) or value == ""
+    return value if plain or not _is_secret(path, value) else WITHHELD
+
+
+def _is_secret(path: tuple[str, ...], value: Any) -> bool:
     # Its patterns take long to compile, and few comparisons show a setting.
     from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
 
     names = [name for name in path if not name.isdecimal()]
     if any(map(is_secret_key, names)):
-        return WITHHELD
-    if isinstance(value, str):
-        own = names[-1] if names else ""
-        if could_name_text(own) or could_be_secret(value[:_MAX_CHECKED]):
-            return WITHHELD
-    return value
+        return True
+    own = names[-1] if names else ""
+    is_text = isinstance(value, str)
+    return is_text and (could_name_text(own) or could_be_secret(value[:_MAX_CHECKED]))
 
 
 def _is_own_directory(path: tuple[str, ...]) -> bool:
@@ -190,14 +197,14 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def difference_of(section: str, name: str, a: Any, b: Any) -> Difference:
+def difference_of(what: Difference, a: Any, b: Any) -> Difference:
     """Return a difference with both values as texts, None for what is not set."""
     texts = [None if v is ABSENT else text_of(v) for v in (a, b)]
     if texts[0] == texts[1]:  # "1" and 1
         texts = [None if v is ABSENT else shortened(repr(v)) for v in (a, b)]
-    if section not in _NONE_IS_A_VALUE:  # None: not set
+    if what.section not in _NONE_IS_A_VALUE:  # None: not set
         texts = [None if v is None else text for v, text in zip((a, b), texts)]
-    return Difference(section, name, texts[0], texts[1])
+    return replace(what, a=texts[0], b=texts[1])
 
 
 def text_of(value: Any) -> str:
@@ -224,42 +231,32 @@ class Ranks:
     """The differences of several ranks, the same ones brought together."""
 
     count: int
-    #: (section, name) → role, phase and step of a difference, for those that have them.
-    places: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    _found: dict[tuple[str, str], dict[tuple[str | None, str | None], list[int]]] = field(
+    _found: dict[Difference, dict[tuple[str | None, str | None], list[int]]] = field(
         default_factory=dict
     )
 
     def add(self, section: str, rank: int, found: Iterable[Found]) -> None:
         """Add what one rank has."""
         for name, a, b in found:
-            one = difference_of(section, name, a, b)
-            pairs = self._found.setdefault((section, name), {})
-            pairs.setdefault((one.a, one.b), []).append(rank)
+            self.add_one(Difference(section, name, None, None), rank, a, b)
 
-    def differences(self) -> Iterator[tuple[str, Difference]]:
-        """Yield the section and the difference, with its ranks where they are not all."""
-        for (section, name), pairs in self._found.items():
-            place = self.places.get((section, name), {})
-            some = list(pairs.items())[:_MAX_PAIRS]
-            left = [rank for _, ranks in list(pairs.items())[_MAX_PAIRS:] for rank in ranks]
-            for (a, b), ranks in some:
-                yield section, Difference(section, self._of(name, ranks), a, b, **place)
+    def add_one(self, what: Difference, rank: int, a: Any, b: Any) -> None:
+        """Add one difference of a rank: `what` says all of it but the values."""
+        one = difference_of(what, a, b)
+        self._found.setdefault(what, {}).setdefault((one.a, one.b), []).append(rank)
+
+    def differences(self) -> Iterator[Difference]:
+        """Yield the differences, with their ranks where they are not all."""
+        for what, pairs in self._found.items():
+            left = [rank for ranks in list(pairs.values())[_MAX_PAIRS:] for rank in ranks]
+            for (a, b), ranks in itertools.islice(pairs.items(), _MAX_PAIRS):
+                yield replace(what, a=a, b=b, ranks=self._named(ranks))
             if left:
-                text = "other values on each rank"
-                left.sort()
-                yield section, Difference(section, self._of(name, left), text, text, **place)
+                text = OTHER_ON_EACH_RANK
+                yield replace(what, a=text, b=text, ranks=self._named(sorted(left)))
 
-    def _of(self, name: str, ranks: list[int]) -> str:
-        where = "" if len(ranks) == self.count else f"rank {numbers(ranks)}"
-        return f"{name} ({where})" if name and where else name or where
-
-
-def numbers(ranks: list[int]) -> str:
-    """Return the numbers of ranks, the first ones if they are many."""
-    shown = ", ".join(map(str, ranks[:_MAX_RANKS]))
-    more = len(ranks) - _MAX_RANKS
-    return f"{shown} and {more} more" if more > 0 else shown
+    def _named(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        return () if len(ranks) == self.count else tuple(ranks)
 
 
 def some_ranks(ranks: list[int]) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mindrlhf_msprobe.common.spans import few_numbers
 from mindrlhf_msprobe.comparison.preflight.values import (
     Notes,
     is_known,
     named,
-    numbers,
     section_of,
     shortened,
 )
@@ -88,4 +88,4 @@ class _RoleWeights:
 
     def _named(self, name: str, ranks: list[int], of: list[int]) -> str:
         name = named((name,))
-        return name if len(ranks) == len(of) else f"{name} (rank {numbers(ranks)})"
+        return name if len(ranks) == len(of) else f"{name} (rank {few_numbers(ranks)})"

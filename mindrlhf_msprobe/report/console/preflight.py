@@ -5,9 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.findings import CheckFirst, Difference, Preflight, Weights
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.findings import (
+    ANOTHER_WITHHELD,
+    OTHER_ON_EACH_RANK,
+    CheckFirst,
+    Difference,
+    Preflight,
+    Weights,
+)
 from mindrlhf_msprobe.report.console.wording import weights_of
-from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.messages import say, text_of
+from mindrlhf_msprobe.storage.layout import WITHHELD
 
 _WEIGHTS = "initial_weights"
 #: What explains most comes first; a section that is not named comes last.
@@ -36,13 +45,13 @@ _BEFORE = 12  # of them, before the first difference of a pair
 
 def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
     """Return what differs, at most a few lines; `more` says where the others stand."""
-    unlike = [weights for weights in preflight.weights if _differ(weights)]
+    unlike = [weights for weights in preflight.weights if weights.differ]
     shown = {weights.role for weights in unlike}
     lines = [_weights_line(weights) for weights in unlike]
     lines += [
         _difference_line(difference)
         for difference in sorted(_modes_together(preflight.differences), key=_order)
-        if not (difference.section == _WEIGHTS and difference.name in shown)
+        if not (difference.section == _WEIGHTS and difference.setting in shown)
     ]
     if not lines:
         return []
@@ -59,18 +68,9 @@ def _modes_together(differences: Sequence[Difference]) -> list[Difference]:
         key = (found.role, found.cells, found.a, found.b, found.step) if of_mode else i
         together.setdefault(key, []).append(found)
     return [
-        first if not others else dataclasses.replace(first, name=_phases_of(first, others))
-        for first, *others in together.values()
+        dataclasses.replace(found[0], phases=tuple(p for one in found for p in one.phases))
+        for found in together.values()
     ]
-
-
-def _phases_of(first: Difference, others: Sequence[Difference]) -> str:
-    phases = ", ".join(found.phase or "" for found in (first, *others))
-    return first.name.replace(first.phase or "", phases, 1)
-
-
-def _differ(weights: Weights) -> bool:
-    return bool(weights.different or weights.only_in_a or weights.only_in_b)
 
 
 def _order(difference: Difference) -> tuple[bool, bool, int]:
@@ -107,8 +107,22 @@ def _weights_line(weights: Weights) -> str:
 
 
 def _difference_line(difference: Difference) -> str:
-    a, b = _values(difference.a, difference.b)
-    return say("console.difference", section=difference.section, name=difference.name, a=a, b=b)
+    a, b = _values(*values_of(difference))
+    return say("console.difference", section=difference.section, name=difference.label, a=a, b=b)
+
+
+#: Values that stand for others, and what they are called.
+_STAND_INS = {
+    WITHHELD: message("console.withheld"),
+    ANOTHER_WITHHELD: message("console.another_withheld"),
+    OTHER_ON_EACH_RANK: message("console.other_on_each_rank"),
+}
+
+
+def values_of(difference: Difference) -> tuple[str | None, ...]:
+    """Return both values as they are shown; None for what is not set."""
+    values = (difference.a, difference.b)
+    return tuple(text_of(_STAND_INS[v]) if v in _STAND_INS else v for v in values)
 
 
 def _values(a: str | None, b: str | None) -> tuple[str, str]:

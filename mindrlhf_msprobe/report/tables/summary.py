@@ -8,7 +8,7 @@ from typing import Any
 from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Status, Weights
 from mindrlhf_msprobe.report.console.inside import inside_words
-from mindrlhf_msprobe.report.console.preflight import all_check_lines
+from mindrlhf_msprobe.report.console.preflight import all_check_lines, values_of
 from mindrlhf_msprobe.report.console.wording import (
     before,
     chosen_of,
@@ -21,7 +21,7 @@ from mindrlhf_msprobe.report.console.wording import (
 from mindrlhf_msprobe.report.formats.colours import colour_of
 from mindrlhf_msprobe.report.formats.outline import CLOSE, DIFFERS, MISSING, PLAIN
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
-from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.report.tables.columns import BITWISE
 from mindrlhf_msprobe.report.tables.language import in_language
 from mindrlhf_msprobe.report.tables.legend import legend_sheet
@@ -167,7 +167,7 @@ _PREFLIGHT_COLUMNS = (("section", 18), ("name", 50), ("A", 40), ("B", 40), ("not
 def _preflight_sheet(comparison: Comparison) -> Sheet:
     preflight = comparison.preflight
     rows = [row for weights in preflight.weights for row in _weights_rows(weights)]
-    rows += [_row(d.section, d.name, d.a, d.b) for d in preflight.differences]
+    rows += [_row(d.section, text_of(d.label), *values_of(d)) for d in preflight.differences]
     rows += [_row("unknown", None, None, None, reason) for reason in preflight.unknown]
     if not rows:
         rows = [_row(None, None, None, None, say("tables.nothing_differs"))]

@@ -36,9 +36,6 @@ from mindrlhf_msprobe.storage.manifest.ending import FAILED, FINISHED, RUNNING, 
 SCHEMA = 1
 TOOL = "mindrlhf_msprobe"
 
-#: Stands for a setting's value that could be a secret.
-WITHHELD = "<withheld: it could be a secret>"
-
 #: When the settings of a manifest were taken.
 AT_START = "start"
 AT_FIRST_PHASE = "first_phase"

@@ -102,9 +102,12 @@ class _Place:
     def weights(self, preflight: Preflight) -> Iterator[CheckFirst]:
         """Yield the initial weights that differ and are those of the finding's role."""
         for weights in preflight.weights:
-            unlike = weights.different or weights.only_in_a or weights.only_in_b
             # With the cells at hand whose parameters agree, it is not the weights.
-            if unlike and self._concerns(weights.role) and self._cause is not Cause.COMPUTATION:
+            if (
+                weights.differ
+                and self._concerns(weights.role)
+                and self._cause is not Cause.COMPUTATION
+            ):
                 yield CheckFirst(Nearness.ROLE, weights)
 
     def nearness(self, difference: Difference) -> Nearness | None:
@@ -181,14 +184,14 @@ class _Place:
         if difference.section == "determinism":
             return self._cause is Cause.COMPUTATION
         if difference.section == SEEDS:
-            if difference.name.startswith(GENERATOR_STATES):
+            if difference.setting in GENERATOR_STATES:
                 return self._draws and self._drawn_from(difference)
             return True
         if difference.section != "configurations" or difference.is_place:
             return False
         if self._phase is None or self._key in _PROMPTS:
             return True
-        named = {role for role in ROLES if role in difference.name.split(".")}
+        named = {role for role in ROLES if role in difference.setting.split(".")}
         return not named or self._phase.role in named
 
     @property
@@ -200,7 +203,6 @@ class _Place:
 
     def _drawn_from(self, difference: Difference) -> bool:
         """Tell whether tokens may be drawn from a generator that was in other states then."""
-        if difference.name.startswith("random_state"):
+        if difference.setting == "random_state":
             return False
-        name = next(name for name in GENERATOR_STATES if difference.name.startswith(name))
-        return states_differ(*self._sides, name) is not False
+        return states_differ(*self._sides, difference.setting) is not False

@@ -8,7 +8,7 @@ from mindrlhf_msprobe.common.spans import spans
 
 _FEW = 8
 
-__all__ = ["counted", "few", "listed", "ordinal", "reasons", "spans"]
+__all__ = ["counted", "few", "listed", "ordinal", "reasons", "section_words", "spans"]
 
 
 def counted(number: int, what: str) -> str:
@@ -46,3 +46,14 @@ def reasons(why: object) -> str:
     """Return one reason, or several behind each other."""
     several = why if isinstance(why, (list, tuple)) else [why]
     return "; ".join(map(str, several))
+
+
+def section_words(name: str) -> str:
+    """Return what a section of run.json is called."""
+    return _SECTIONS.get(name, name.replace("_", " "))
+
+
+_SECTIONS = {
+    "networks": "the settings of networks and optimizers",
+    "generation_settings": "what generation ran with",
+}

@@ -8,7 +8,7 @@ from mindrlhf_msprobe.common.spans import spans
 
 _FEW = 8
 
-__all__ = ["few", "listed", "side", "spans"]
+__all__ = ["few", "listed", "reasons", "section_words", "side", "spans"]
 
 
 def listed(items: Sequence[str], last: str = "和") -> str:
@@ -37,3 +37,28 @@ def reasons(why: object) -> str:
     """Return one reason, or several behind each other."""
     several = why if isinstance(why, (list, tuple)) else [why]
     return "；".join(map(str, several))
+
+
+def section_words(name: str) -> str:
+    """Return what a section of run.json is called."""
+    return _SECTIONS.get(name, name)
+
+
+_SECTIONS = {
+    "schema": "格式版本",
+    "versions": "版本",
+    "device": "设备",
+    "world": "并行规模",
+    "seeds": "随机种子",
+    "determinism": "确定性设置",
+    "networks": "网络与优化器配置",
+    "generation": "生成参数",
+    "generation_settings": "生成参数",
+    "modes": "训练/推理模式",
+    "cells": "Cell 属性",
+    "optimizers": "优化器",
+    "environment": "环境变量",
+    "configurations": "训练配置",
+    "msprobe_config": "采集配置",
+    "initial_weights": "初始权重",
+}

@@ -1,10 +1,22 @@
 """What of two runs could not be compared before any tensor."""
 
 SOME = [{"names": ["x"], "more": 0}, {"names": ["x", "y"], "more": 3}]
+NAME = {"setting": "actor.lr", "more": 0, "kind": "", "phases": [], "of_phase": False}
+NAME.update(step=7, ranks=[])
 EXAMPLES = {
     "only_one_side": [
         {"side": "A", "names": ["networks"], "more": 0},
         {"side": "B", "names": ["initial_weights", "generation_settings"], "more": 0},
+    ],
+    "name": [
+        {**NAME, **some}
+        for some in (
+            {"step": 2, "ranks": [1, 2]},
+            {"setting": "", "ranks": [*range(20)]},
+            {"more": 1, "phases": ["actor_update"], "of_phase": True},
+            {"setting": "", "phases": ["actor_update", "critic_update"], "of_phase": True},
+            {"more": 3, "kind": "Dense", "phases": ["actor_update"]},
+        )
     ],
     "only_in": [{"section": "modes", "side": "A", **some} for some in SOME],
     "neither": [{"names": ["world", "initial_weights"]}],

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-_SECTIONS = {
-    "networks": "the settings of networks and optimizers",
-    "generation_settings": "what generation ran with",
-}
-
-
-def section_words(name: str) -> str:
-    """Return what a section of run.json is called."""
-    return _SECTIONS.get(name, name.replace("_", " "))
+from mindrlhf_msprobe.common.spans import few_numbers
+from mindrlhf_msprobe.report.messages.en.words import section_words
 
 
 def some(names: Sequence[object], more: int) -> str:
@@ -73,7 +66,29 @@ def _weights_only_in(side: str, names: Sequence[str], more: int) -> str:
     return f"initial weights of {some(names, more)}: only run {side} recorded them"
 
 
+def _name(
+    setting: str,
+    more: int,
+    kind: str,
+    phases: Sequence[str],
+    of_phase: bool,
+    step: int | None,
+    ranks: Sequence[int],
+) -> str:
+    cells = " ".join(filter(None, [kind, "cell" if more == 1 else "cells"]))
+    what = setting + (f" and {more} more {cells}" if more else "")
+    shown = ", ".join(phases)
+    if of_phase:
+        what = ": ".join(filter(None, [shown, what]))
+    elif phases:
+        what += f" in {shown}"
+    what += "" if step is None else f" from step {step} on"
+    of = f"rank {few_numbers(ranks)}"
+    return what if not ranks else f"{what} ({of})" if what else of
+
+
 TEXTS = {
+    "name": _name,
     "only_one_side": _only_one_side,
     "only_in": _only_in,
     "neither": _neither,

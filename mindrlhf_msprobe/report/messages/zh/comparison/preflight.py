@@ -4,28 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_SECTIONS = {
-    "networks": "网络与优化器配置",
-    "generation_settings": "生成参数",
-    "initial_weights": "初始权重",
-    "versions": "版本",
-    "device": "设备",
-    "world": "集群规模",
-    "seeds": "随机种子",
-    "determinism": "确定性配置",
-    "environment": "环境变量",
-    "configurations": "训练配置",
-    "modes": "训练/推理模式",
-    "cells": "Cell 属性",
-    "optimizers": "优化器",
-    "generation": "生成参数",
-    "msprobe_config": "采集配置",
-}
-
-
-def section_words(name: str) -> str:
-    """Return what a section of run.json is called."""
-    return _SECTIONS.get(name, name)
+from mindrlhf_msprobe.common.spans import few_numbers
+from mindrlhf_msprobe.report.messages.zh.words import section_words
 
 
 def some(names: Sequence[object], more: int) -> str:
@@ -92,7 +72,29 @@ def _weights_only_in(side: str, names: Sequence[str], more: int) -> str:
     return f"{some(names, more)} 的初始权重：仅 {side} 侧有采集"
 
 
+def _name(
+    setting: str,
+    more: int,
+    kind: str,
+    phases: Sequence[str],
+    of_phase: bool,
+    step: int | None,
+    ranks: Sequence[int],
+) -> str:
+    cells = f" {kind} Cell" if kind else " Cell"
+    what = setting + (f" 等 {more + 1} 个{cells}" if more else "")
+    shown = "、".join(phases)
+    if of_phase:
+        what = "：".join(filter(None, [shown, what]))
+    elif phases:
+        what += f"（{shown}）"
+    what += "" if step is None else f"（从 step {step} 起）"
+    of = f"rank {few_numbers(ranks)}"
+    return what if not ranks else f"{what}（{of}）" if what else of
+
+
 TEXTS = {
+    "name": _name,
     "only_one_side": _only_one_side,
     "only_in": _only_in,
     "neither": _neither,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mindrlhf_msprobe.report.messages.zh.words import few, side, spans
+from mindrlhf_msprobe.report.messages.zh.words import few, section_words, side, spans
 
 
 def _scope(steps: int, ranks: int, phases: int) -> str:
@@ -208,28 +208,9 @@ def _weights(compared: int, different: int, only_in_a: int, only_in_b: int) -> s
     return "，".join(parts)
 
 
-#: Sections of what differs before any tensor; each stands beside its keyword.
-SECTIONS = {
-    "schema": "格式版本",
-    "versions": "版本",
-    "device": "设备",
-    "world": "并行规模",
-    "seeds": "随机种子",
-    "determinism": "确定性设置",
-    "generation": "生成参数",
-    "modes": "执行模式",
-    "cells": "Cell",
-    "optimizers": "优化器",
-    "environment": "环境变量",
-    "configurations": "训练配置",
-    "msprobe_config": "采集配置",
-    "initial_weights": "初始权重",
-}
-
-
 def _difference(section: str, name: str, a: str, b: str) -> str:
-    chinese = SECTIONS.get(section)
-    section = section if chinese in (None, section) else f"{chinese}（{section}）"
+    chinese = section_words(section)
+    section = section if chinese == section else f"{chinese}（{section}）"
     named = f"{section}：{name}" if name else section
     return f"{named}：A（标杆）为 {a}，B（待比对）为 {b}"
 
@@ -302,6 +283,9 @@ TEXTS: dict[str, Any] = {
     "load_checkpoint": "{weights}：请检查所加载的权重文件",
     "initial_weights": "{role} 的初始权重：{weights}（{names}）",
     "difference": _difference,
+    "withheld": "<可能涉密，未落盘>",
+    "another_withheld": "<可能涉密，未落盘>，取值不同",
+    "other_on_each_rank": "各 rank 取值不同",
     "no_value": "无",
     "comparing": "比对中",
     "unit_records": "条记录",
