@@ -2,9 +2,8 @@
 
     python benchmarks/compare_start.py [--rounds N] [--directory DIR]
 
-Eight pairs of 1 000 float32 under eight keys. Beside it, in turn, an interpreter that does nothing,
-one that imports numpy and one that imports openpyxl, which imports numpy, too; and the command on
-one core, where no process of its own imports openpyxl. The best round counts.
+Eight pairs of 1 000 float32 under eight keys. Beside it, in turn, an interpreter that does nothing
+and one that imports numpy; and the command on one core. The best round counts.
 """
 
 from __future__ import annotations
@@ -54,10 +53,6 @@ def main() -> None:
         lines = {
             "an empty interpreter": ([sys.executable, "-c", "pass"], cores),
             "import numpy": ([sys.executable, "-c", f"{one_thread}import numpy"], cores),
-            "import openpyxl": (
-                [sys.executable, "-c", f"{one_thread}import openpyxl"],
-                cores,
-            ),
             "compare": (compare, cores),
             "compare on one core": (compare, {min(cores)}),
         }

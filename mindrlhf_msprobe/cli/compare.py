@@ -120,18 +120,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    import numpy  # noqa: F401  # openpyxl imports it, too: so once for both processes
-
-    from mindrlhf_msprobe.report.formats.blank import made_beside
-
-    with made_beside():
-        from mindrlhf_msprobe.report.tables.workbook import expect_tables
-
-        expect_tables()
-        return _compared(arguments)
-
-
-def _compared(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.findings import Outcome
     from mindrlhf_msprobe.report import OutputError

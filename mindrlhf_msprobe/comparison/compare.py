@@ -246,12 +246,12 @@ def _check_output(
     """Refuse an output directory that cannot be used; return what loads the writing of tables."""
     if output is None:
         return None
-    from mindrlhf_msprobe.report.files import loading
+    from mindrlhf_msprobe.report.files import load
     from mindrlhf_msprobe.report.staging import check_output
 
     _refuse_among_evidence(Path(output), [run for run in runs if run])
     check_output(Path(output), beside=keep_earlier)
-    return loading()
+    return load
 
 
 def _leave_out_layers(job: Job) -> None:

@@ -1,7 +1,6 @@
 """Findings → tables, verdict.json and the console. Knows findings only; opens no dump.
 
-The names load what they need when they are first used: the process that makes blank workbooks
-(blank_process.py) needs none of them.
+The names load what they need when they are first used: without tables nothing is loaded for them.
 """
 
 from __future__ import annotations

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.common.language import in_its_language, language
 from mindrlhf_msprobe.findings import Comparison, KeptFindings, TableName, table_of
-from mindrlhf_msprobe.report.formats import blank
 from mindrlhf_msprobe.report.formats.sheets import Table
 from mindrlhf_msprobe.report.staging import (
     KEPT_AS,
@@ -24,18 +23,10 @@ from mindrlhf_msprobe.report.texts import with_texts
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
 
-def loading() -> Callable[[], None]:
-    """Return what imports all that writes the tables, which takes its time: also in a thread."""
-    beside = blank.is_made_beside()  # which a thread, with a context of its own, would not know
-
-    def load() -> None:
-        import mindrlhf_msprobe.report.tables.summary
-        import mindrlhf_msprobe.report.tables.workbook
-
-        if not beside:
-            import mindrlhf_msprobe.report.formats.blank_openpyxl  # noqa: F401
-
-    return load
+def load() -> None:
+    """Import all that writes the tables, which takes its time."""
+    import mindrlhf_msprobe.report.tables.summary
+    import mindrlhf_msprobe.report.tables.workbook  # noqa: F401
 
 
 def write_report(

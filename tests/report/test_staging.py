@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -17,7 +16,6 @@ import pytest
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
 from mindrlhf_msprobe.report import OutputError, check_output, staging, write_report
-from mindrlhf_msprobe.report.formats import blank
 from mindrlhf_msprobe.report.tables import workbook
 
 AS_ROOT = os.geteuid() == 0
@@ -160,23 +158,6 @@ def test_a_running_process_keeps_its_staging_directory(earlier):
     os.utime(elsewhere, (0, 0))
     write_report(comparison("loss"), earlier)
     assert not elsewhere.exists()
-
-
-def test_openpyxls_own_files_do_not_stay(tmp_path, monkeypatch):
-    """What openpyxl writes into the temporary directory is gone at once, even if interrupted."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-
-    def interrupted(*_):
-        assert glob.glob(f"{tmp_path}/tmp/openpyxl.*")
-        raise KeyboardInterrupt
-
-    blank._made_here.cache_clear()
-    monkeypatch.setattr("openpyxl.writer.excel.ExcelWriter.write_worksheet", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_report(comparison("loss"), tmp_path / "out")
-    assert not glob.glob(f"{tmp_path}/tmp/*")
-    assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize("name", ["summary.xlsx", "verdict.json", "loss.xlsx", "loss.csv"])

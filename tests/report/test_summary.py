@@ -30,7 +30,7 @@ from mindrlhf_msprobe.findings import (
     Weights,
 )
 from mindrlhf_msprobe.report import write_report
-from mindrlhf_msprobe.report.formats.outline import FILLS
+from mindrlhf_msprobe.report.formats.colours import FILLS
 from mindrlhf_msprobe.report.tables.columns import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
 from mindrlhf_msprobe.report.tables.legend import _MAIN_COLUMNS
 

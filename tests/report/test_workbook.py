@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
+import re
+from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import numpy as np
@@ -11,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpyxl import load_workbook
+from openpyxl.utils import get_column_letter
 from runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Agreement, Finding, KeptFindings, Metrics, Side, Status
 from mindrlhf_msprobe.report.formats.csv_tables import write_csv_files
+from mindrlhf_msprobe.report.formats.rows import letters
 from mindrlhf_msprobe.report.formats.sheets import Sheet
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
 from mindrlhf_msprobe.report.tables import workbook
@@ -385,8 +389,59 @@ def test_a_workbook_tells_no_time(tmp_path):
     write_xlsx(tmp_path / "table.xlsx", [Sheet.of("s", (("x", 10), ("y", 10)), rows)])
     with ZipFile(tmp_path / "table.xlsx") as book:
         assert {info.date_time for info in book.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-        assert b"dcterms:created" not in book.read("docProps/core.xml")
+        assert not any("docProps" in name for name in book.namelist())  # which hold times
     assert load_workbook(tmp_path / "table.xlsx")["s"]["A2"].value == "a"
+
+
+def test_filters_are_as_long_as_their_sheets(tmp_path):
+    """In each sheet, and in the names of the workbook."""
+    counts = (0, 1, 300, 7)
+    sheets = [
+        Sheet(
+            name=f"it's & {number}",
+            header=("one", "two"),
+            rows=lambda count=count: [("", (row, "x")) for row in range(count)],
+            count=count,
+            widths=(10, 20),
+            filtered=number != 3,
+            frozen=number % 2,
+        )
+        for number, count in enumerate(counts)
+    ]
+    write_xlsx(tmp_path / "book.xlsx", sheets)
+    book = load_workbook(tmp_path / "book.xlsx")
+    assert book.sheetnames == [sheet.name for sheet in sheets]
+    for number, (sheet, count) in enumerate(zip(book.worksheets, counts)):
+        assert sheet.auto_filter.ref == (f"A1:B{count + 1}" if number != 3 else None)
+        assert sheet.max_row == count + 1
+        assert sheet.freeze_panes == ("B2" if number % 2 else "A2")
+        assert [sheet.column_dimensions[c].width for c in "AB"] == [10, 20]
+    with ZipFile(tmp_path / "book.xlsx") as files:
+        names = re.findall(r">([^<]*)</definedName>", files.read("xl/workbook.xml").decode())
+    assert names == [f"'it''s &amp; {n}'!$A$1:$B${count + 1}" for n, count in enumerate(counts[:3])]
+
+
+def test_every_part_of_a_workbook_has_a_type_and_is_found(tmp_path):
+    """As the format asks: Excel refuses a package with a part it cannot tell or reach."""
+    sheets = [Sheet.of(name, (("x", 10),), [("", (1,))]) for name in ("one", "two")]
+    write_xlsx(tmp_path / "book.xlsx", sheets)
+    with ZipFile(tmp_path / "book.xlsx") as book:
+        assert book.testzip() is None
+        trees = {name: ElementTree.fromstring(book.read(name)) for name in book.namelist()}
+    types = {item.get("PartName") or item.get("Extension") for item in trees[book.namelist()[0]]}
+    related = {r.get("Target") for n in trees if n.endswith(".rels") for r in trees[n]}
+    parts = {f"/{name}" for name in trees if name.startswith("xl/") and not name.endswith(".rels")}
+    assert parts == related
+    assert types == parts | {"rels"}
+    (formats,) = (part for part in trees["xl/styles.xml"] if part.tag.endswith("cellXfs"))
+    used = {c.get("s") for n in trees if "sheets/" in n for c in trees[n].iter() if c.get("s")}
+    assert max(map(int, used)) < len(formats) == int(formats.get("count"))
+
+
+def test_columns_are_called_as_openpyxl_calls_them():
+    """A to ZZZ."""
+    numbers = range(1, 18_279)
+    assert [letters(number) for number in numbers] == [get_column_letter(n) for n in numbers]
 
 
 def test_what_agrees_in_a_large_run_is_one_row(tmp_path):

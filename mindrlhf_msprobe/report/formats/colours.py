@@ -1,9 +1,22 @@
-"""The colours of the tables' rows: which record has which."""
+"""The colours of the tables' rows: what they are, and which record has which."""
 
 from __future__ import annotations
 
 from mindrlhf_msprobe.findings import Finding, Status
-from mindrlhf_msprobe.report.formats.outline import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
+
+PLAIN = ""
+DIFFERS = "differs"
+MISSING = "missing"
+SUSPICIOUS = "suspicious"
+CLOSE = "close"
+
+#: Each colour's name and its fill, as RRGGBB: two reds, orange and yellow.
+FILLS = {
+    DIFFERS: "FFC7CE",
+    MISSING: "FF9999",
+    SUSPICIOUS: "FFCC99",
+    CLOSE: "FFEB9C",
+}
 
 _MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import Cause, Status
-from mindrlhf_msprobe.report.formats.colours import colour_of
-from mindrlhf_msprobe.report.formats.outline import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
+from mindrlhf_msprobe.report.formats.colours import (
+    CLOSE,
+    DIFFERS,
+    MISSING,
+    PLAIN,
+    SUSPICIOUS,
+    colour_of,
+)
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
 from mindrlhf_msprobe.report.messages import say, text_of
 

@@ -7,8 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindrlhf_msprobe.findings import Agreement, Comparison
-from mindrlhf_msprobe.report.formats.colours import colour_of_finding
-from mindrlhf_msprobe.report.formats.outline import CLOSE, DIFFERS, MISSING, PLAIN, SUSPICIOUS
+from mindrlhf_msprobe.report.formats.colours import (
+    CLOSE,
+    DIFFERS,
+    MISSING,
+    PLAIN,
+    SUSPICIOUS,
+    colour_of_finding,
+)
 from mindrlhf_msprobe.report.formats.sheets import Cell, Row, Sheet
 from mindrlhf_msprobe.report.messages import say
 

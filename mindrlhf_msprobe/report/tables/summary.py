@@ -18,8 +18,7 @@ from mindrlhf_msprobe.report.console.wording import (
     ranks_parted,
     weights_of,
 )
-from mindrlhf_msprobe.report.formats.colours import colour_of
-from mindrlhf_msprobe.report.formats.outline import CLOSE, DIFFERS, MISSING, PLAIN
+from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, MISSING, PLAIN, colour_of
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.report.tables.columns import BITWISE

@@ -19,12 +19,11 @@ from mindrlhf_msprobe.findings import (
     holds_text,
     table_of,
 )
-from mindrlhf_msprobe.report.formats.blank import expect
 from mindrlhf_msprobe.report.formats.cells import clean
 from mindrlhf_msprobe.report.formats.colours import colour_of_finding
 from mindrlhf_msprobe.report.formats.names import Names
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
-from mindrlhf_msprobe.report.formats.xlsx import outlines_of, write_xlsx
+from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
 from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.report.tables.columns import (
     KEY_DATA_COLUMNS,
@@ -78,12 +77,6 @@ def tables_of(
             stem = file_of_a_rank(name[0], rank if len(ranks) > 1 else None)
             tables.append(replace(_table(kept, name, of_rank[rank], own, lang, rank), stem=stem))
     return tables
-
-
-def expect_tables() -> None:
-    """Have the blank workbook of the most usual table made, before anything is compared."""
-    usual = _sheet(_KEY_SHEET, KEY_DATA_COLUMNS, lambda: (), 0, frozen=4)
-    expect([outlines_of([usual])], no_others=False)
 
 
 class _Listed:
@@ -186,10 +179,7 @@ def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:
         OSError: one cannot be written.
     """
     names = file_names(tables)
-    # The blank workbook of many sheets, the summary's, is the last that is made.
-    in_turn = sorted(zip(tables, names), key=lambda item: len(item[0].sheets))
-    expect((outlines_of(table.sheets) for table, _ in in_turn), no_others=True)
-    for table, own in in_turn:
+    for table, own in zip(tables, names):
         for part, name in enumerate(own):
             start = part * MAX_ROWS
             sheets = [sheet.part(start, start + MAX_ROWS) for sheet in table.sheets]
