@@ -95,4 +95,6 @@ def interop(session: nox.Session) -> None:
                 external=True,
             )
         interpreters[variable] = os.fspath(python)
-    session.run("python", "-m", "pytest", "tests/interop", *session.posargs, env=interpreters)
+    session.run(
+        "python", "-m", "pytest", "tests/promises/interop", *session.posargs, env=interpreters
+    )

@@ -2,10 +2,11 @@
 
     MINDRLHF_PATH=CHECKOUT python benchmarks/mindrlhf_overhead.py [--epochs N] [--dir DIR]
 
-A tiny model (tests/integrations/mindrlhf_on_cpu.py), so what recording and compiling cost weighs
-more than in a training of any size. Each kind of training is a process of its own, started by
-`mindrlhf-msprobe run`. The first step counts from the building of the trainer on, which compiles;
-of the later ones the median is given. MindRLHF needs mindformers, jsonlines, latex2sympy2_extended.
+A tiny model (tests/integrations/drivers/mindrlhf_on_cpu.py), so what recording and compiling cost
+weighs more than in a training of any size. Each kind of training is a process of its own, started
+by `mindrlhf-msprobe run`. The first step counts from the building of the trainer on, which
+compiles; of the later ones the median is given. MindRLHF needs mindformers, jsonlines,
+latex2sympy2_extended.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def train() -> None:
     """Run MindRLHF's example and write down the seconds of its steps."""
-    sys.path.insert(0, str(ROOT / "tests" / "integrations"))
+    sys.path.insert(0, str(ROOT / "tests" / "integrations" / "drivers"))
     from mindrlhf_on_cpu import replace_parts_of_mindrlhf, replace_what_a_cpu_lacks
 
     checkout = Path(os.environ["MINDRLHF_PATH"])
@@ -84,7 +85,7 @@ def train() -> None:
 
 def measure(name: str, section: dict[str, Any], directory: Path, epochs: int) -> dict[str, Any]:
     """Return the seconds of one kind of training."""
-    sys.path.insert(0, str(ROOT / "tests" / "integrations"))
+    sys.path.insert(0, str(ROOT / "tests" / "integrations" / "drivers"))
     from mindrlhf_on_cpu import write_files
 
     root = directory / name.replace(" ", "_").replace(":", "")

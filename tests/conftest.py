@@ -1,7 +1,6 @@
 """What the tests share: quiet frameworks, probes that are closed, and one real small Llama."""
 
 import copy
-import json
 import logging
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.programs import ALL_LAYERS
 
 # Both frameworks read these while they are imported, so they are set before any test module loads.
 os.environ["GLOG_v"] = "3"  # noqa: SIM112
@@ -23,13 +23,6 @@ from mindrlhf_msprobe.demo.quiet import quiet_frameworks
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 quiet_frameworks(_LOGS.name)
-
-ALL_LAYERS = {
-    "actor_infer_dump": True,
-    "actor_train_dump": True,
-    "reference_dump": True,
-    "critic_train_dump": True,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -119,33 +112,6 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
         ]
 
     return collect
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file, refusing the bare NaN that Python's reader would take."""
-
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{path} holds {word}, which is not JSON")
-
-    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
-
-
-def tree(root: Path, depth: int = 3) -> set[str]:
-    """Return the directories `depth` levels below `root`, as relative names."""
-    return {str(p.relative_to(root)) for p in root.glob("/".join(["*"] * depth)) if p.is_dir()}
-
-
-def run_python(program: str, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a fresh interpreter and return its result; it must end well."""
-    result = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return result
 
 
 @pytest.fixture(scope="session")

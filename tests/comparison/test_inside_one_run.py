@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from runs import Fault, record_training, slightly_more
+from helpers.runs import Fault, record_training, slightly_more
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import compare_runs

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from runs import Recording
+from helpers.runs import Recording
 
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome, Status

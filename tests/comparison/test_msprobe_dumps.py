@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from runs import MSPROBE_DATA
+from helpers.runs import MSPROBE_DATA
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison import compare_runs

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import openpyxl
 import pytest
-from conftest import read_json
-from runs import MSPROBE_DATA
+from helpers.programs import read_json
+from helpers.runs import MSPROBE_DATA
 
 from mindrlhf_msprobe import compare_distributed, compare_runs
 from mindrlhf_msprobe.report.staging import stamped

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ALL_LAYERS, read_json, run_python
+from helpers.programs import ALL_LAYERS, HEAVY, read_json, run_python
 
 ms = pytest.importorskip("mindspore")
 
-from small_networks import Policy, Scale, Twice, hook_count, tensor
-from test_import import HEAVY
+from helpers.small_networks import Policy, Scale, Twice, hook_count, tensor
 
 from mindrlhf_msprobe import (
     ConfigError,

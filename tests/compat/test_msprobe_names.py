@@ -12,8 +12,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from conftest import read_json
-from runs import MSPROBE_DATA
+from helpers.programs import read_json
+from helpers.runs import MSPROBE_DATA
 
 from mindrlhf_msprobe import UsageError, compare, open_run
 

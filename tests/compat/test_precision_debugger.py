@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import read_json
+from helpers.programs import read_json
 
 ms = pytest.importorskip("mindspore")
 
+from helpers.small_networks import Scale, Twice, hook_count, tensor
 from mindspore import nn
-from small_networks import Scale, Twice, hook_count, tensor
 
 from mindrlhf_msprobe import (
     ConfigError,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import read_json, run_python
+from helpers.programs import read_json, run_python
 
 from mindrlhf_msprobe import SingleComparator, SingleSave, UsageError, compare_runs, open_run
 from mindrlhf_msprobe.findings import Outcome

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import run_python
+from helpers.programs import run_python
 
 from mindrlhf_msprobe import UsageError, seed_all
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import openpyxl
 import pytest
-from conftest import read_json, run_python
-from runs import MSPROBE_DATA, Fault, record_training
+from helpers.programs import read_json, run_python
+from helpers.runs import MSPROBE_DATA, Fault, record_training
 
 from mindrlhf_msprobe import (
     RunError,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import read_json, run_python
+from helpers.programs import read_json, run_python
 
 from mindrlhf_msprobe import SingleSave, compare_runs, open_run
 from mindrlhf_msprobe.findings import Outcome

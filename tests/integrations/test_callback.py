@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import run_python
+from helpers.programs import run_python
 
 ms = pytest.importorskip("mindspore")
 
+from helpers.small_networks import Decoder, hook_count
 from mindspore import Tensor, nn, ops
 from mindspore.dataset import NumpySlicesDataset
 from mindspore.train import Callback, Model, RunContext
 from mindspore.train.callback import _InternalCallbackParam
-from small_networks import Decoder, hook_count
 
 from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, open_run
 from mindrlhf_msprobe.integrations.mindformers import ProbeCallback
@@ -351,7 +351,7 @@ def test_the_mindformers_trainer_takes_it(mode: int, tmp_path: Path) -> None:
     """Its real Trainer trains a small Llama, with and without, to the same bits."""
     pytest.importorskip("mindformers")
     program = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-    driver = Path(__file__).parent / "mindformers_trainer.py"
+    driver = Path(__file__).parent / "drivers" / "mindformers_trainer.py"
     result = run_python(program, tmp_path, str(driver), str(mode))
     assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-3000:]
 

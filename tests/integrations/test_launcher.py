@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from launching import RUN, python
+from drivers.launching import RUN, python
 
 from mindrlhf_msprobe import open_run
 
-STAND_IN = Path(__file__).parent / "stand_in"
+STAND_IN = Path(__file__).parent / "stand_ins" / "grpo"
 
 SCRIPT = '''\
 """A script."""

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.integrations import mindrlhf
 from mindrlhf_msprobe.probe import recording_probes
 from mindrlhf_msprobe.report.messages import text_of
 
-STAND_IN = Path(__file__).parent / "stand_in"
+STAND_IN = Path(__file__).parent / "stand_ins" / "grpo"
 EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
 ALL = {
     "msprobe": True,

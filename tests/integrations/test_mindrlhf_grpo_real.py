@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import RUN, python
+from drivers.launching import RUN, python
 
 from mindrlhf_msprobe import compare_runs, open_run
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     reason="MINDRLHF_PATH does not name a checkout of mindspore-ai/mindrlhf (MindRLHF is not on "
     "the package index; it also needs jsonlines and latex2sympy2_extended)",
 )
-DRIVER = Path(__file__).parent / "mindrlhf_on_cpu.py"
+DRIVER = Path(__file__).parent / "drivers" / "mindrlhf_on_cpu.py"
 #: This version calls msprobe itself; where that is not installed, it compiles only with our names.
 SHIPS_MSPROBE = Path(MINDRLHF, "docs", "features", "msprobe.md").is_file()
 PYNATIVE, GRAPH = 1, 0
@@ -83,7 +83,7 @@ def weights(root):
 @pytest.fixture(scope="module", params=[GRAPH, PYNATIVE], ids=["graph", "pynative"])
 def trained(request, tmp_path_factory):
     """Return two directories of the same training, without and with the section; its losses."""
-    from mindrlhf_on_cpu import write_files
+    from drivers.mindrlhf_on_cpu import write_files
 
     root = tmp_path_factory.mktemp("grpo")
     section = {**SECTION, "dump_path": str(root / "run")}
@@ -138,13 +138,13 @@ def test_a_cell_of_the_actor_has_one_name_in_all_phases(trained):
 
 def test_the_patch_by_hand_records_the_same(trained, tmp_path, monkeypatch):
     """The four `with` lines that the documents show, in a copy of MindRLHF."""
-    from mindrlhf_on_cpu import write_files
+    from drivers.mindrlhf_on_cpu import write_files
 
     if trained["mode"] == PYNATIVE:
         pytest.skip("the patch is the same in both modes; MindRLHF's default is tried")
     for part in ("mindrlhf", "examples"):
         shutil.copytree(Path(MINDRLHF, part), tmp_path / part)
-    patch = ["patch", "-p1", "-i", str(DRIVER.parents[2] / "docs" / "mindrlhf_grpo.patch")]
+    patch = ["patch", "-p1", "-i", str(DRIVER.parents[3] / "docs" / "mindrlhf_grpo.patch")]
     applied = subprocess.run(patch, cwd=tmp_path, capture_output=True, text=True)
     if applied.returncode:
         pytest.skip(f"the patch was made for another version of MindRLHF: {applied.stdout}")
@@ -163,7 +163,7 @@ def test_the_patch_by_hand_records_the_same(trained, tmp_path, monkeypatch):
 def test_a_resumed_training_counts_on(trained):
     """Resumed from the checkpoint at the end of epoch 0, which MindRLHF numbers epoch 1, step 2:
     it goes on with epoch 2, and the steps go on with it."""
-    from mindrlhf_on_cpu import write_files
+    from drivers.mindrlhf_on_cpu import write_files
 
     if trained["mode"] == GRAPH:
         pytest.skip("resuming is the same in both modes; once is enough")

@@ -14,14 +14,14 @@ import yaml
 
 ms = pytest.importorskip("mindspore")
 
-from conftest import run_python
+from helpers.programs import run_python
+from helpers.small_networks import hook_count
 from mindspore import Tensor, nn
-from small_networks import hook_count
 
 from mindrlhf_msprobe import ConfigError, RunError, open_run
 from mindrlhf_msprobe.integrations import mindrlhf
 
-STAND_IN = Path(__file__).parent / "stand_in_ppo"
+STAND_IN = Path(__file__).parent / "stand_ins" / "ppo"
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 ALL = {
     "msprobe": True,

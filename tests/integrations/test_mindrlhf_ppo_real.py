@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import RUN, python
+from drivers.launching import RUN, python
 
 from mindrlhf_msprobe import open_run
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
     reason="MINDRLHF_PATH does not name a checkout of mindspore-lab/mindrlhf (which is not on the "
     "package index)",
 )
-DRIVER = Path(__file__).parent / "mindrlhf_ppo_on_cpu.py"
+DRIVER = Path(__file__).parent / "drivers" / "mindrlhf_ppo_on_cpu.py"
 PYNATIVE, GRAPH = 1, 0
 SECTION = {
     **dict.fromkeys(("msprobe", "key_data_dump", "configurations_dump"), True),
@@ -56,7 +56,7 @@ def start(config: Path, *arguments: object, launched: bool) -> list[str]:
 
 def train(folder: Path, *arguments: object) -> tuple[list[str], list[str]]:
     """Train without the section and with it."""
-    from mindrlhf_ppo_on_cpu import write_files
+    from drivers.mindrlhf_ppo_on_cpu import write_files
 
     section = {**SECTION, "dump_path": str(folder / "run")}
     plain = start(write_files(folder / "plain"), *arguments, launched=False)

@@ -22,7 +22,7 @@ from tests.integrations.test_mindrlhf_grpo import (  # noqa: F401  (fixtures)
     module,
 )
 
-STAND_IN = Path(__file__).parent / "stand_in_vllm"
+STAND_IN = Path(__file__).parent / "stand_ins" / "vllm"
 GENERATE = "actor_generate_sequences"
 LOG_PROB = "rollout_log_prob"
 CELLS = {"root", "lm_head", "model", "model.layers.0", "model.layers.1", "model.tok_embeddings"}

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from runs import Fault, Recording, record_training
+from helpers.runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.common.message import read_messages
 from mindrlhf_msprobe.comparison import compare_runs

@@ -11,7 +11,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from small_networks import Cubed, tensor
+from helpers.small_networks import Cubed, tensor
 
 from mindrlhf_msprobe.capture.framework import private
 from mindrlhf_msprobe.capture.framework.hooks import CellHooks

@@ -1,0 +1,83 @@
+"""Cells have the same names wherever their network runs."""
+
+import mindspore as ms
+import pytest
+from helpers.small_networks import Scale, tensor
+from mindspore import nn, ops
+
+from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
+from mindrlhf_msprobe.capture.settings.environment import initial_weights
+
+
+class Policy(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first = Scale(2.0)
+        self.outer = Scale(3.0)
+
+    def construct(self, x):
+        return self.outer(self.first(x))
+
+
+class Loss(nn.Cell):
+    """Holds a cell of the policy before the policy itself, and one of its own."""
+
+    def __init__(self, policy):
+        super().__init__(auto_prefix=False)
+        self.shortcut = policy.first
+        self.policy = policy
+        self.weigh = Scale(0.5)
+
+    def construct(self, x):
+        return ops.sum(self.weigh(self.policy(x)))
+
+
+def test_a_policy_keeps_its_names_inside_the_cells_that_train_it():
+    policy = Policy()
+    alone = dict(named_cells(policy))
+    loss = Loss(policy)
+    assert "shortcut" in named_cells(loss)
+    name_as_seen_from(policy, loss)
+    names = named_cells(loss)
+    assert {name: names[name] for name in alone} == alone
+    assert set(names) - set(alone) == {"outer~", "outer.weigh"}
+    assert names["outer~"] is loss
+    assert named_cells(policy) == alone
+    assert set(initial_weights(loss, pytest.fail)) == {
+        "first.factor",
+        "outer.factor",
+        "outer.weigh.factor",
+    }
+
+
+def test_an_inner_cell_lies_inside():
+    with pytest.raises(ValueError, match="Scale is no cell of Policy"):
+        name_as_seen_from(Scale(), Policy())
+    policy = Policy()
+    name_as_seen_from(policy, policy)
+    assert set(named_cells(policy)) == {"root", "first", "outer"}
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
+def test_entries_have_these_names(layer_probe, recorded, mode):
+    before = ms.get_context("mode")
+    ms.set_context(mode=mode)
+    try:
+        policy = Policy()
+        loss = Loss(policy)
+        name_as_seen_from(policy, loss)
+        probe = layer_probe()
+        probe.watch(actor=loss)
+        with probe.phase("actor_update"):
+            loss(tensor(2, 3))
+        probe.step()
+    finally:
+        ms.set_context(mode=before)
+    run = recorded(probe)
+    assert {entry.name for entry in run.entries()} == {
+        "Cell.outer~.Loss.forward.0",
+        "Cell.root.Policy.forward.0",
+        "Cell.first.Scale.forward.0",
+        "Cell.outer.Scale.forward.0",
+        "Cell.outer.weigh.Scale.forward.0",
+    }

@@ -1,0 +1,692 @@
+"""What one phase leaves behind: entries, their names, values, order and call stacks."""
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from helpers import small_networks
+from helpers.small_networks import (
+    Catches,
+    Cubed,
+    Echo,
+    Hidden,
+    Mixed,
+    Opaque,
+    Pair,
+    Policy,
+    Raises,
+    Returns,
+    Scale,
+    Twice,
+    hook_count,
+    tensor,
+)
+from mindspore import nn, ops
+
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+PHASE = "actor_update"
+
+
+@pytest.fixture
+def run_phase(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> Callable[..., Run]:
+    """Return a function that runs something inside one phase and opens what was recorded."""
+
+    def run(network: nn.Cell, body: Callable[[], Any], **settings: Any) -> Run:
+        probe = layer_probe(**settings)
+        probe.watch(actor=network)
+        with probe.phase(PHASE):
+            body()
+        assert hook_count(network) == 0
+        return recorded(probe)
+
+    return run
+
+
+def values(run: Run, io: str, entry: int = 0) -> dict[str, Any]:
+    """Return path → (type, shape or value) of one entry's inputs or outputs."""
+    return {
+        r.path: (r.leaf.type, r.leaf.shape if r.leaf.is_tensor else r.leaf.value)
+        for r in run.entries()[entry].records
+        if r.io == io
+    }
+
+
+TENSOR = ("mindspore.Tensor", (2,))
+
+
+def test_entries_carry_the_cells_names_and_classes(run_phase: Callable[..., Run]) -> None:
+    """Every cell that runs is an entry; the network itself is called root."""
+    network = Policy()
+    run = run_phase(network, lambda: network(tensor(2)))
+    assert [e.name for e in run.entries()] == [
+        "Cell.root.Policy.forward.0",
+        "Cell.backbone.Twice.forward.0",
+        "Cell.backbone.first.Scale.forward.0",
+        "Cell.backbone.first.Scale.forward.1",
+        "Cell.backbone.second.Scale.forward.0",
+        "Cell.head.Scale.forward.0",
+    ]
+
+
+def test_a_cell_with_two_names_is_recorded_once(run_phase: Callable[..., Run]) -> None:
+    """An alias adds no entry: the cell keeps its first name and counts its calls there."""
+    network = Twice()
+    run = run_phase(network, lambda: network(tensor(2)))
+    assert [e.cell for e in run.entries()] == ["root", "first", "first", "second"]
+
+
+def test_parents_and_times_nest(run_phase: Callable[..., Run]) -> None:
+    """Each entry names the nearest one around it; its time lies inside its parent's."""
+    network = Policy()
+    run = run_phase(network, lambda: network(tensor(2)))
+    entries = {e.name: e for e in run.entries()}
+    backbone = "Cell.backbone.Twice.forward.0"
+    assert [e.parent for e in entries.values()] == [
+        None,
+        "Cell.root.Policy.forward.0",
+        backbone,
+        backbone,
+        backbone,
+        "Cell.root.Policy.forward.0",
+    ]
+    times = [t for e in entries.values() for t in (e.seq, e.end)]
+    assert len(set(times)) == len(times)
+    for entry in entries.values():
+        assert entry.end is not None
+        assert entry.seq < entry.end
+        if entry.parent:
+            parent = entries[entry.parent]
+            assert parent.seq < entry.seq < entry.end < parent.end
+
+
+def test_parents_skip_cells_that_are_not_recorded(run_phase: Callable[..., Run]) -> None:
+    """Where a container is excluded, its child's parent is the next recorded one."""
+    network = Policy()
+    run = run_phase(network, lambda: network(tensor(2)), exclude=["^backbone$"])
+    parents = {e.cell: e.parent for e in run.entries()}
+    assert parents["backbone.first"] == "Cell.root.Policy.forward.0"
+    assert "backbone" not in parents
+
+
+def test_include_and_exclude_choose_cells(run_phase: Callable[..., Run]) -> None:
+    """Only cells that match include and not exclude are entries, with their true calls."""
+    network = Policy()
+    run = run_phase(network, lambda: network(tensor(2)), include=["backbone"], exclude=["second"])
+    assert [e.name.removeprefix("Cell.") for e in run.entries()] == [
+        "backbone.Twice.forward.0",
+        "backbone.first.Scale.forward.0",
+        "backbone.first.Scale.forward.1",
+    ]
+
+
+def test_calls_restart_in_each_phase_and_step(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> None:
+    """Call numbers go on over the openings of a phase, and start at 0 in each phase and step."""
+    probe = layer_probe()
+    network = Scale()
+    probe.watch(actor=network)
+    for _ in range(2):
+        for phase in ("actor_update", "actor_compute_log_prob", "actor_update"):
+            with probe.phase(phase):
+                network(tensor(2))
+        probe.step()
+    found = [(e.step, e.phase, e.opening, e.call) for e in recorded(probe).entries()]
+    one_step = [("actor_update", 0, 0), ("actor_compute_log_prob", 0, 0), ("actor_update", 1, 1)]
+    assert found == [(step, *rest) for step in (0, 1) for rest in one_step]
+
+
+def test_sequence_numbers_order_the_whole_run(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> None:
+    """Sequence numbers rise over phases, key data and steps."""
+    probe = layer_probe(key_data_dump=True)
+    network = Scale()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(2))
+    probe.save_data(loss=1.0)
+    probe.step()
+    with probe.phase("actor_compute_log_prob"):
+        network(tensor(2))
+    run = recorded(probe)
+    first, second = run.entries()
+    loss = run.key_data("loss")[0].seq
+    assert first.seq < first.end < loss < second.seq < second.end  # type: ignore[operator]
+
+
+def test_a_backbone_called_directly_has_no_parent(run_phase: Callable[..., Run]) -> None:
+    """A trainer that calls parts of the network, not its root, gets the same entries without it."""
+    network = Policy()
+    run = run_phase(network, lambda: network.head(network.backbone(tensor(2))))
+    assert [e.cell for e in run.entries() if e.parent is None] == ["backbone", "head"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        ((), {}, {}),
+        ((tensor(2),), {}, {"0": TENSOR}),
+        ((), {"x": tensor(2)}, {"x": TENSOR}),
+        ((None, True, 3), {}, {"0": ("NoneType", None), "1": ("bool", True), "2": ("int", 3)}),
+        ((2.5, "text"), {}, {"0": ("float", 2.5), "1": ("str", "text")}),
+        ((float("inf"), float("-inf")), {}, {"0": ("float", np.inf), "1": ("float", -np.inf)}),
+        ((10**30, 1 + 2j), {}, {"0": ("int", 10**30), "1": ("complex", "(1+2j)")}),
+        (
+            (tensor(2),),
+            {"mask": None, "scale": 2},
+            {"0": TENSOR, "mask": ("NoneType", None), "scale": ("int", 2)},
+        ),
+        (((tensor(2), [tensor(2), ()]),), {}, {"0.0": TENSOR, "0.1.0": TENSOR}),
+        (({"a": {"b": tensor(2)}},), {}, {"0.a.b": TENSOR}),
+        (({"a.b": tensor(2), "a/b": 1},), {}, {"0.a%2Eb": TENSOR, "0.a%2Fb": ("int", 1)}),
+        (({1: 10, "1": 11},), {}, {"0.1": ("int", 10), "0.1~": ("int", 11)}),
+        (({"": 1, None: 2},), {}, {"0.%": ("int", 1), "0.None": ("int", 2)}),
+        ((Pair(tensor(2), 1),), {}, {"0.left": TENSOR, "0.right": ("int", 1)}),
+        ((Hidden(tensor(2)),), {}, {"0.states": TENSOR, "0.cache": ("NoneType", None)}),
+        ((OrderedDict(b=1, a=2),), {}, {"0.b": ("int", 1), "0.a": ("int", 2)}),
+        ((np.arange(3),), {}, {"0": ("numpy.ndarray", (3,))}),
+        ((np.float32(2),), {}, {"0": ("numpy.ndarray", ())}),
+        ((np.array(["a", "b"]),), {}, {"0.0": ("str", "a"), "0.1": ("str", "b")}),
+        ((ms.Parameter(tensor(2), name="p"),), {}, {"0": TENSOR}),
+        ((Opaque(),), {}, {"0": ("helpers.small_networks.Opaque", None)}),
+        (({1, 2},), {}, {"0": ("set", None)}),
+    ],
+)
+def test_inputs_are_recorded_as_they_were_given(
+    run_phase: Callable[..., Run],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    expected: dict[str, Any],
+) -> None:
+    """Positional and keyword arguments, however nested, become one record a leaf."""
+    network = Echo() if args or kwargs else Returns(1)
+    if not args and not kwargs:
+        network.construct = lambda: 1  # a cell that takes nothing
+    run = run_phase(network, lambda: network(*args, **kwargs))
+    assert values(run, "input") == expected
+    assert not run.manifests[0]["lost"]
+
+
+def test_a_huge_integer_is_recorded_exactly(run_phase: Callable[..., Run]) -> None:
+    """An integer too long to be printed in decimal is recorded in hexadecimal."""
+    network = Echo()
+    run = run_phase(network, lambda: network(tensor(1), 7**6000))
+    assert values(run, "input")["1"] == ("int", hex(7**6000))
+
+
+def test_a_long_text_is_cut_with_its_hash(run_phase: Callable[..., Run]) -> None:
+    """A long text keeps its beginning, its length and a hash, so that two can still be told."""
+    network = Echo()
+    run = run_phase(network, lambda: network("x" * 9999 + "a", "x" * 9999 + "b", "\ud800"))
+    recorded = [value for _, value in values(run, "input").values()]
+    assert recorded[0].startswith("x" * 4096 + "… (10000 characters, sha1 ")
+    assert recorded[0] != recorded[1]
+    assert recorded[2] == "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (None, {"0": ("NoneType", None)}),
+        (3, {"0": ("int", 3)}),
+        (tensor(2), {"0": TENSOR}),
+        ((tensor(2), None), {"0": TENSOR, "1": ("NoneType", None)}),
+        ([tensor(2)], {"0.0": TENSOR}),
+        ((), {}),
+        (((tensor(2),),), {"0.0": TENSOR}),
+        ({"logits": tensor(2)}, {"0.logits": TENSOR}),
+        (Pair(tensor(2), 1), {"0.left": TENSOR, "0.right": ("int", 1)}),
+        (Hidden(tensor(2), (1,)), {"0.states": TENSOR, "0.cache.0": ("int", 1)}),
+    ],
+)
+def test_outputs_are_recorded_as_they_were_returned(
+    run_phase: Callable[..., Run], output: Any, expected: dict[str, Any]
+) -> None:
+    """A single output is output.0, a tuple's elements are output.0, output.1, …; as msprobe's"""
+    network = Returns(output)
+    run = run_phase(network, lambda: network(tensor(2)))
+    assert values(run, "output") == expected
+
+
+def test_a_model_output_is_followed(run_phase: Callable[..., Run]) -> None:
+    """A ModelOutput is recorded by the fields that were set."""
+    generic = pytest.importorskip("transformers.utils.generic")
+
+    @dataclasses.dataclass
+    class Output(generic.ModelOutput):  # type: ignore[misc,name-defined]
+        last_hidden_state: Any = None
+        hidden_states: Any = None
+
+    network = Returns(Output(last_hidden_state=tensor(2)))
+    run = run_phase(network, lambda: network(tensor(2)))
+    assert values(run, "output") == {"0.last_hidden_state": TENSOR}
+
+
+def test_a_structure_that_holds_itself_ends(run_phase: Callable[..., Run]) -> None:
+    """A list or dict that holds itself, several times over, is recorded once and marked."""
+    network = Echo()
+    loop: list[Any] = [1]
+    loop += [loop, loop]
+    knot: dict[str, Any] = {"loop": loop, "again": {}}
+    knot["again"]["knot"] = knot
+    run = run_phase(network, lambda: network(tensor(2), loop, knot))
+    assert values(run, "input")["1.0"] == ("int", 1)
+    assert len(values(run, "input")) < 12
+
+
+def test_a_very_deep_structure_ends(run_phase: Callable[..., Run]) -> None:
+    """What is nested deeper than anybody would is cut, and says so by being opaque."""
+    network = Echo()
+    deep: Any = tensor(2)
+    for _ in range(5000):
+        deep = [deep]
+    run = run_phase(network, lambda: network(1, deep))
+    leaf = next(r.leaf for r in run.entries()[0].records if r.path.startswith("1.0"))
+    assert leaf.opaque
+
+
+def test_odd_signatures_are_recorded(run_phase: Callable[..., Run]) -> None:
+    """Keyword-only arguments, positional None and dicts of None arrive under their names."""
+    network = Mixed()
+    run = run_phase(network, lambda: network(tensor(2, 4), scale=2.0))
+    by_cell = {
+        e.cell: {r.path: r.leaf for r in e.records if r.io == "input"} for e in run.entries()
+    }
+    assert by_cell["root"]["scale"].value == 2.0
+    assert set(by_cell["blocks.0"]) == {"0", "1", "extra.mask", "extra.scale"}
+    assert "blocks" not in by_cell
+    assert {"tail", "tail.0", "tail.1", "cubed"} <= set(by_cell)
+
+
+def test_containers_are_followed(run_phase: Callable[..., Run]) -> None:
+    """Cells in lists, dicts and sequences are recorded; the containers that never run are not."""
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items = nn.CellDict({"a-b": Scale(), "c_d": Scale()})
+            self.layers = nn.CellList([nn.SequentialCell(Scale(), Scale())])
+
+        def construct(self, x: Any) -> Any:
+            return self.layers[0](self.items["c_d"](self.items["a-b"](x)))
+
+    network = Net()
+    run = run_phase(network, lambda: network(tensor(2)), task="tensor")
+    assert [e.cell for e in run.entries()] == [
+        "root",
+        "items.a-b",
+        "items.c_d",
+        "layers.0",
+        "layers.0.0",
+        "layers.0.1",
+    ]
+    assert all(r.array() is not None for e in run.entries() for r in e.records if r.file)
+
+
+class Empty(nn.Cell):
+    """A cell with a length, which is therefore false in `if cell`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Scale()
+
+    def __len__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Empty)
+
+    def __hash__(self) -> int:
+        return 1
+
+    def construct(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+def test_cells_that_are_false_or_equal_are_still_cells(run_phase: Callable[..., Run]) -> None:
+    """A cell that defines len() or == is found, and two equal ones are two cells."""
+    network = nn.SequentialCell(Empty(), Empty())
+    run = run_phase(network, lambda: network(tensor(2)))
+    assert [e.cell for e in run.entries()] == ["root", "0", "0.inner", "1", "1.inner"]
+
+
+def test_a_child_called_root_keeps_its_own_entry(run_phase: Callable[..., Run]) -> None:
+    """A child whose name is root does not collide with the network itself."""
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.root = Scale()
+
+        def construct(self, x: Any) -> Any:
+            return self.root(x)
+
+    network = Net()
+    run = run_phase(network, lambda: network(tensor(2)))
+    assert [e.name for e in run.entries()] == [
+        "Cell.root.Net.forward.0",
+        "Cell.root~.Scale.forward.0",
+    ]
+
+
+def test_a_deeply_nested_network_is_recorded(run_phase: Callable[..., Run]) -> None:
+    """Two hundred cells inside each other are two hundred entries."""
+    network: nn.Cell = Scale(1.0)
+    for _ in range(199):
+        network = nn.SequentialCell(network)
+    run = run_phase(network, lambda: network(tensor(2)))
+    assert len(run.entries()) == 200
+    assert not run.manifests[0]["lost"]
+
+
+def test_parameters_are_recorded_at_the_first_call_only(run_phase: Callable[..., Run]) -> None:
+    """A cell's own parameters stand at its first call, those of its children with them."""
+    network = Twice()
+    run = run_phase(network, lambda: network(tensor(2)))
+    found = {e.name: [r.path for r in e.records if r.io == "parameters"] for e in run.entries()}
+    assert found == {
+        "Cell.root.Twice.forward.0": [],
+        "Cell.first.Scale.forward.0": ["factor"],
+        "Cell.first.Scale.forward.1": [],
+        "Cell.second.Scale.forward.0": ["factor"],
+    }
+
+
+def test_parameters_are_recorded_again_when_they_changed(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> None:
+    """After an optimizer step between two openings only the changed parameters stand again."""
+    probe = layer_probe(task="tensor")
+    network = Twice()
+    probe.watch(actor=network)
+    optimizer = nn.SGD([network.second.factor], learning_rate=0.5)
+    for _ in range(2):
+        with probe.phase(PHASE):
+            network(tensor(2))
+        optimizer((ms.Tensor(np.float32(2.0)),))
+    found = [
+        (e.cell, e.opening, float(r.array()))
+        for e in recorded(probe).entries()
+        for r in e.records
+        if r.io == "parameters"
+    ]
+    assert found == [("first", 0, 2.0), ("second", 0, 3.0), ("second", 1, 2.0)]
+
+
+def test_parameters_can_be_left_out(run_phase: Callable[..., Run]) -> None:
+    """parameters: false records inputs and outputs alone."""
+    network = Twice()
+    run = run_phase(network, lambda: network(tensor(2)), parameters=False)
+    assert {r.io for e in run.entries() for r in e.records} == {"input", "output"}
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_fingerprints_can_be_left_out(run_phase: Callable[..., Run], on: bool) -> None:
+    """fingerprint: false records statistics without a hash, true one per tensor."""
+    network = Twice()
+    run = run_phase(network, lambda: network(tensor(2)), fingerprint=on)
+    leaves = [r.leaf for e in run.entries() for r in e.records]
+    assert all((leaf.fingerprint is not None) is on for leaf in leaves)
+    assert all(leaf.norm is not None for leaf in leaves)
+    if on:
+        assert {leaf.fingerprint.partition(":")[0] for leaf in leaves} == {"xxh3_128"}
+
+
+def test_a_cell_with_its_own_bprop_is_recorded(run_phase: Callable[..., Run]) -> None:
+    """A custom bprop hides no cell, and its gradient stays what the bprop says."""
+    network = Cubed()
+    grad = ms.value_and_grad(network, grad_position=0)
+    results = []
+    run = run_phase(network, lambda: results.append(grad(tensor(2, start=1.0))))
+    value, gradient = results[0]
+    assert np.array_equal(gradient.asnumpy(), [5, 5])
+    assert network.has_bprop
+    entry = run.entries()[0]
+    assert entry.end is not None
+    assert entry.records[-1].leaf.max == value.asnumpy().max()
+
+
+def test_an_in_place_change_by_the_cell_does_not_reach_its_inputs(
+    run_phase: Callable[..., Run],
+) -> None:
+    """Inputs are recorded as they were before the cell ran, also if the cell overwrites them."""
+
+    class Overwrites(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            ops.assign(x, x * 0 + 9)
+            return x
+
+    network = Overwrites()
+    x = ms.Parameter(tensor(2, start=1.0), name="x")
+    before = x.asnumpy().copy()
+    run = run_phase(network, lambda: network(x), task="tensor")
+    got = {r.io: r.array() for r in run.entries()[0].records}
+    assert np.array_equal(got["input"], before)
+    assert np.array_equal(got["output"], [9, 9])
+
+
+def test_a_cell_that_returns_its_input_returns_the_same_object(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """A hooked cell passes on the very objects it was given and returned."""
+    probe = layer_probe()
+    network = Echo()
+    probe.watch(actor=network)
+    given = {"x": tensor(2), "nested": [tensor(2)]}
+    with probe.phase(PHASE):
+        assert network(given) is given
+        assert network(given["nested"]) is given["nested"]
+
+
+def test_a_cell_that_raises_leaves_an_unfinished_entry(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> None:
+    """The entries of a cell that raised, and of those around it, have inputs and no end."""
+    probe = layer_probe()
+    network = nn.SequentialCell(Scale(), Raises())
+    probe.watch(actor=network)
+    with pytest.raises(ArithmeticError, match="inside the cell"), probe.phase(PHASE):
+        network(tensor(2))
+    entries = {e.cell: e for e in recorded(probe).entries()}
+    assert {cell: e.end is None for cell, e in entries.items()} == {
+        "root": True,
+        "0": False,
+        "1": True,
+    }
+    assert [r.io for r in entries["1"].records] == ["input"]
+
+
+def test_an_exception_caught_by_the_parent_does_not_confuse_what_follows(
+    run_phase: Callable[..., Run],
+) -> None:
+    """After a child raised and its parent went on, the next child's parent is the parent."""
+    network = Catches()
+    run = run_phase(network, lambda: network(tensor(2)))
+    entries = {e.cell: e for e in run.entries()}
+    assert entries["breaks"].end is None
+    assert entries["follows"].parent == "Cell.root.Catches.forward.0"
+    assert entries["follows"].end is not None
+    assert entries["root"].end is not None
+
+
+def test_an_exception_caught_by_the_trainer_does_not_confuse_what_follows(
+    run_phase: Callable[..., Run],
+) -> None:
+    """After a network raised inside a phase and is called again, that call has no parent."""
+    network = nn.SequentialCell(Raises())
+
+    def body() -> None:
+        for armed in (True, False):
+            network[0].armed = armed
+            try:
+                network(tensor(2))
+            except ArithmeticError:
+                assert armed
+
+    run = run_phase(network, body)
+    assert [(e.name, e.parent, e.end is None) for e in run.entries()] == [
+        ("Cell.root.SequentialCell.forward.0", None, True),
+        ("Cell.0.Raises.forward.0", "Cell.root.SequentialCell.forward.0", True),
+        ("Cell.root.SequentialCell.forward.1", None, False),
+        ("Cell.0.Raises.forward.1", "Cell.root.SequentialCell.forward.1", False),
+    ]
+
+
+def test_a_cell_that_calls_itself_nests(run_phase: Callable[..., Run]) -> None:
+    """A recursive cell is its own parent, one call inside the other."""
+
+    class Down(nn.Cell):
+        def construct(self, x: Any, depth: int) -> Any:
+            return self(x + 1, depth - 1) if depth else x
+
+    network = Down()
+    run = run_phase(network, lambda: network(tensor(2), 2))
+    assert [(e.call, e.parent) for e in run.entries()] == [
+        (0, None),
+        (1, "Cell.root.Down.forward.0"),
+        (2, "Cell.root.Down.forward.1"),
+    ]
+
+
+def test_a_phase_opened_inside_a_running_cell(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> None:
+    """A cell entered before the phase opened is not recorded; what begins inside is, whole."""
+    probe = layer_probe()
+
+    class Opens(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Scale()
+
+        def construct(self, x: Any) -> Any:
+            with probe.phase(PHASE):
+                return self.inner(x)
+
+    network = Opens()
+    probe.watch(actor=network)
+    network(tensor(2))
+    assert [(e.cell, e.parent) for e in recorded(probe).entries()] == [("inner", None)]
+
+
+def test_a_phase_that_opens_in_one_cell_and_closes_after_it(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> None:
+    """A cell that returns inside the phase but began before it leaves no entry and no fault."""
+    probe = layer_probe()
+    context = probe.phase(PHASE)
+
+    class Opens(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            context.__enter__()
+            return x
+
+    network = nn.SequentialCell(Opens(), Scale())
+    probe.watch(actor=network)
+    network(tensor(2))
+    context.__exit__(None, None, None)
+    run = recorded(probe)
+    assert [e.cell for e in run.entries()] == ["1"]
+    assert not run.manifests[0]["lost"]
+
+
+def test_threads_do_not_mix_their_entries(run_phase: Callable[..., Run]) -> None:
+    """Cells that run in several threads at once nest within their thread, and none is lost."""
+    network = Policy()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                network(tensor(2))
+        except BaseException as error:
+            failures.append(error)
+
+    def body() -> None:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    run = run_phase(network, body)
+    assert not failures
+    assert not run.manifests[0]["lost"]
+    entries = run.entries()
+    assert len(entries) == 20 * 6
+    assert len({e.name for e in entries}) == len(entries)
+    by_name = {e.name: e for e in entries}
+    for entry in entries:
+        assert (entry.parent is None) == (entry.cell == "root")
+        if entry.parent:
+            assert by_name[entry.parent].cell == ("backbone" if "." in entry.cell else "root")
+
+
+def test_a_thread_that_is_still_running_leaves_its_entries(run_phase: Callable[..., Run]) -> None:
+    """A cell that another thread has not left when the phase ends is an unfinished entry."""
+    started, finish = threading.Event(), threading.Event()
+
+    class Waits(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            started.set()
+            finish.wait(30)
+            return x
+
+    network = Waits()
+    thread = threading.Thread(target=lambda: network(tensor(2)))
+
+    def body() -> None:
+        thread.start()
+        started.wait(30)
+
+    run = run_phase(network, body)
+    finish.set()
+    thread.join()
+    assert [(e.name, e.end) for e in run.entries()] == [("Cell.root.Waits.forward.0", None)]
+
+
+def test_the_stack_names_the_users_and_the_models_lines(run_phase: Callable[..., Run]) -> None:
+    """A call stack shows this test and the model's file, not MindSpore's nor the probe's."""
+    network = Policy()
+    run = run_phase(network, lambda: network(tensor(2)))
+    stack = next(e for e in run.entries() if e.cell == "backbone.first").stack
+    files = [frame.partition(",")[0].removeprefix("File ") for frame in stack]
+    assert files[:2] == [small_networks.FILE, small_networks.FILE]
+    assert "in construct" in stack[0]
+    assert "self.alias(self.first(x))" in stack[0]
+    assert __file__ in files
+    assert not any("/mindspore/" in file or "mindrlhf_msprobe" in file for file in files)
+    assert not any("contextlib" in file or "threading.py" in file for file in files)
+
+
+def test_a_real_llama_is_recorded(
+    run_phase: Callable[..., Run], build_llama: Callable[[], Any]
+) -> None:
+    """A mindformers Llama leaves one entry a cell that runs, every tensor with its statistics."""
+    network = build_llama()
+    tokens = ms.Tensor(np.arange(8).reshape(1, 8), ms.int32)
+    run = run_phase(network, lambda: network(tokens))
+    cells = [e.cell for e in run.entries()]
+    assert cells[0] == "root"
+    assert {"model", "lm_head", "model.layers.0", "model.layers.1.attention.wo"} <= set(cells)
+    assert len(cells) > 30
+    for entry in run.entries():
+        assert entry.end is not None
+        for record in entry.records:
+            assert record.leaf.error is None
+            assert not record.leaf.is_tensor or record.leaf.fingerprint
+    stack = next(e for e in run.entries() if e.cell == "model.layers.1").stack
+    assert any("mindformers" in frame for frame in stack)
+    assert not run.manifests[0]["lost"]

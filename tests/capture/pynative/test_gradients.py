@@ -1,0 +1,776 @@
+"""Gradients in PyNative: right at every border, the training's own numbers left alone."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from helpers.programs import read_json
+from helpers.small_networks import (
+    Block,
+    Catches,
+    Cubed,
+    Decoder,
+    Hidden,
+    Mixed,
+    Pair,
+    Policy,
+    Scale,
+    Twice,
+    hook_count,
+    tensor,
+)
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindrlhf_msprobe import Probe, open_run
+from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+PHASE = "actor_update"
+
+
+TOKENS = Tensor(np.arange(10).reshape(2, 5) * 7 % 11, ms.int32)
+
+
+def language_loss(network: nn.Cell) -> Tensor:
+    # MindSpore's own cross_entropy is not always the same bits on CPU, even twice in a row.
+    return -(ops.log_softmax(network(TOKENS), -1) * tensor(2, 5, 11, start=-1.0)).mean()
+
+
+@pytest.fixture
+def run_update(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+) -> Callable[..., Run]:
+    """Return a function that differentiates a loss inside one phase and opens the run."""
+
+    def run(
+        network: nn.Cell,
+        loss: Callable[..., Tensor],
+        *inputs: Tensor,
+        times: int = 1,
+        **settings: Any,
+    ) -> Run:
+        probe = layer_probe(**{"strict": True, "task": "tensor", **settings})
+        probe.watch(actor=network)
+        position = 0 if inputs else None
+        gradient = ms.value_and_grad(loss, position, network.trainable_params())
+        with probe.phase(PHASE):
+            for _ in range(times):
+                gradient(*inputs)
+        assert hook_count(network) == 0
+        assert not any(parameter.hooks() for parameter in network.get_parameters())
+        probe.step()
+        return recorded(probe)
+
+    return run
+
+
+def arrays(run: Run, direction: str = "backward") -> dict[str, np.ndarray | None]:
+    """Return what was recorded in one direction, None where there was no gradient."""
+    return {
+        record.name: record.array() if record.leaf.is_tensor else None
+        for entry in run.entries(phase=PHASE, step=0, rank=0)
+        if entry.direction == direction
+        for record in entry.records
+    }
+
+
+def reference(network: nn.Cell, loss: Callable[[], Tensor]) -> dict[str, np.ndarray]:
+    """Return the gradients at each cell's first argument and first result, found another way.
+
+    Each cell is handed a tapped copy of its argument, and its caller one of its result. Unlike the
+    probe, that changes the order in which the training adds up.
+    """
+    found: dict[str, np.ndarray] = {}
+    calls: dict[str, int] = defaultdict(int)
+
+    def show(name: str) -> Callable[[Any], None]:
+        return lambda gradients: found.__setitem__(name, gradients[0].asnumpy().copy())
+
+    def tapped(value: Any, name: str) -> Any:
+        if isinstance(value, tuple):
+            return (tapped(value[0], name), *value[1:])
+        return ops.HookBackward(show(name))(value) if value.is_floating_point() else value
+
+    handles = []
+    for name, cell in named_cells(network).items():
+        head = f"Cell.{name}.{type(cell).__name__}.backward"
+
+        def before(cell, args, kwargs, head=head):
+            first = tapped(args[0], f"{head}.{calls[head]}.output.0")
+            calls[head] += 1
+            return (first, *args[1:]), kwargs
+
+        def after(cell, args, output, head=head):
+            number = calls[head] - 1
+            return tapped(output, f"{head}.{number}.input.0")
+
+        if not cell.has_bprop:
+            handles.append(cell.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(cell.register_forward_hook(after))
+    ms.value_and_grad(loss, None, network.trainable_params())()
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def check_against_reference(run: Run, network: nn.Cell, loss: Callable[[], Tensor]) -> None:
+    recorded, expected = arrays(run), reference(network, loss)
+    assert expected
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(recorded[name], gradient, 2e-6, 1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_gradients_of_every_cell_are_those_found_another_way(run_update, recomputed):
+    network = Decoder(recomputed)
+    run = run_update(network, lambda: language_loss(network))
+    same = Decoder()
+    check_against_reference(run, same, lambda: language_loss(same))
+
+
+def test_odd_cells_get_the_gradients_found_another_way(run_update):
+    network = Mixed()
+    x = tensor(3, 4, start=-0.5)
+
+    def loss() -> Tensor:
+        return (network(x, scale=1.25) ** 2).mean()
+
+    check_against_reference(run_update(network, loss), network, loss)
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_training_stays_the_same_bit_for_bit(tmp_path: Path, recomputed: bool):
+    def train(settings: dict[str, Any] | None) -> list[bytes]:
+        network = Decoder(recomputed)
+        optimizer = nn.AdamWeightDecay(network.trainable_params(), 0.01)
+        step = ms.value_and_grad(lambda: language_loss(network), None, optimizer.parameters)
+        probe = Probe.from_config({**(settings or {}), "dump_path": str(tmp_path / str(settings))})
+        probe.watch(actor=network)
+        bits = []
+        for _ in range(3):
+            with probe.phase(PHASE):
+                loss, gradients = step()
+                optimizer(gradients)
+            probe.step()
+            bits += [t.asnumpy().tobytes() for t in (loss, *gradients)]
+        probe.close()
+        return bits + [p.asnumpy().tobytes() for p in network.get_parameters()]
+
+    on = {"msprobe": True, "actor_train_dump": True, "step_end": 9, "strict": True}
+    plain = train(None)
+    assert train(on) == plain
+    assert train({**on, "task": "tensor"}) == plain
+
+
+def test_recomputing_leaves_the_same_entries_as_not_recomputing(
+    make_probe, recorded, tmp_path: Path
+):
+    names, values = [], []
+    for recomputed in (False, True):
+        network = Decoder(recomputed)
+        probe = make_probe(
+            actor_train_dump=True, dump_path=str(tmp_path / str(recomputed)), strict=True
+        )
+        probe.watch(actor=network)
+        with probe.phase(PHASE):
+            ms.value_and_grad(
+                lambda network=network: language_loss(network), None, network.trainable_params()
+            )()
+        probe.step()
+        entries = list(recorded(probe).entries(phase=PHASE, step=0, rank=0))
+        names.append(sorted((e.name, e.parent) for e in entries))
+        values.append({r.name: r.leaf.fingerprint for e in entries for r in e.records})
+    assert names[0] == names[1]
+    assert values[0] == values[1]
+
+
+def test_gradients_of_parameters_are_those_the_optimizer_gets(run_update):
+    network = Decoder()
+    recorded = arrays(run_update(network, lambda: language_loss(network)), "parameters_grad")
+    gradient = ms.grad(lambda: language_loss(network), None, network.trainable_params())
+    for parameter, value in zip(network.trainable_params(), gradient()):
+        cell, _, name = parameter.name.rpartition(".")
+        kind = type(named_cells(network)[cell]).__name__
+        found = recorded.pop(f"Cell.{cell}.{kind}.parameters_grad.0.{name}")
+        assert np.array_equal(found, value.asnumpy()), parameter.name
+    assert not recorded
+
+
+def test_each_accumulation_has_a_number(run_update):
+    network = Scale(3.0)
+    x = tensor(4, start=1.0)
+    run = run_update(network, lambda: (network(x) * network(x)).sum(), times=2)
+    grads = arrays(run, "parameters_grad")
+    assert list(grads) == [f"Cell.root.Scale.parameters_grad.{n}.factor" for n in (0, 1)]
+    expected = 2 * 3.0 * float((x.asnumpy() ** 2).sum())
+    assert all(float(value) == pytest.approx(expected, rel=1e-6) for value in grads.values())
+    backward = arrays(run)
+    for call in range(4):
+        arrived = backward[f"Cell.root.Scale.backward.{call}.input.0"]
+        np.testing.assert_allclose(arrived, 3.0 * x.asnumpy(), rtol=1e-6)
+
+
+def test_a_shared_cell_has_a_backward_entry_for_each_call(run_update):
+    network = Twice()
+    x = tensor(3, start=1.0)
+    got = arrays(run_update(network, lambda y: (network(y * 1) * x).sum(), x))
+    factor = {f"Cell.first.Scale.backward.{call}": size for call, size in ((0, 6.0), (1, 3.0))}
+    for entry, arriving in factor.items():
+        np.testing.assert_allclose(got[f"{entry}.input.0"], arriving * x.asnumpy(), rtol=1e-6)
+        np.testing.assert_allclose(got[f"{entry}.output.0"], 2 * arriving * x.asnumpy(), rtol=1e-6)
+
+
+def test_a_custom_bprop_is_recorded_as_it_is(run_update):
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.cubed = Scale(2.0), Cubed()
+
+        def construct(self, x: Tensor) -> Tensor:
+            return self.cubed(self.scale(x))
+
+    x = tensor(3, start=1.0)
+    network = Net()
+    got = arrays(run_update(network, lambda: (network(x) * x).sum()))
+    assert np.array_equal(got["Cell.cubed.Cubed.backward.0.input.0"], x.asnumpy())
+    assert np.array_equal(got["Cell.cubed.Cubed.backward.0.output.0"], 5 * x.asnumpy())
+
+
+@dataclasses.dataclass
+class Bundle:
+    """A dataclass with everything nested in it."""
+
+    states: Any
+    more: Any = None
+
+
+class Splits(nn.Cell):
+    """Returns its input three times over, in whatever `pack` makes of it."""
+
+    def __init__(self, pack: Callable[[Tensor, Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.scale = Scale(2.0)
+        self.pack = (pack,)
+
+    def construct(self, x: Tensor, **kwargs: Any) -> Any:
+        x = self.scale(x)
+        return self.pack[0](x * 1, x * 10, x * 100)
+
+
+@pytest.mark.parametrize(
+    ("pack", "used", "paths"),
+    [
+        (lambda a, b, c: (a, b, c), lambda y: y[0] + y[2], ["0", "1", "2"]),
+        (lambda a, b, c: [a, [b, (c,)]], lambda y: y[0] + y[1][1][0], ["0.0", "0.1.0", "0.1.1.0"]),
+        (
+            lambda a, b, c: {"a": a, "in": {"b": b, "c": c}},
+            lambda y: y["a"] + y["in"]["c"],
+            ["0.a", "0.in.b", "0.in.c"],
+        ),
+        (
+            lambda a, b, c: Bundle(a, {"b": b, "c": [c]}),
+            lambda y: y.states + y.more["c"][0],
+            ["0.states", "0.more.b", "0.more.c.0"],
+        ),
+        (
+            lambda a, b, c: Hidden(a, Pair(b, c)),
+            lambda y: y.states + y.cache.right,
+            ["0.states", "0.cache.left", "0.cache.right"],
+        ),
+    ],
+    ids=["tuple", "lists", "dicts", "dataclass", "named tuple"],
+)
+def test_nested_outputs(run_update, pack, used, paths):
+    network = Splits(pack)
+    x = tensor(3, start=1.0)
+    got = arrays(run_update(network, lambda y: (used(network(y * 1)) * x).sum(), x))
+    first, unused, last = (got[f"Cell.root.Splits.backward.0.input.{path}"] for path in paths)
+    assert np.array_equal(first, x.asnumpy())
+    assert np.array_equal(last, x.asnumpy())
+    assert unused is None  # nobody used it: no gradient, not zeros
+    leaves = got["Cell.root.Splits.backward.0.output.0"]
+    np.testing.assert_allclose(leaves, 2 * 101 * x.asnumpy(), rtol=1e-6)
+
+
+class Takes(nn.Cell):
+    """Arguments of all sorts."""
+
+    def construct(self, x: Any, rest: Any, *args: Any, mask: Any = None, **kwargs: Any) -> Tensor:
+        y = x * 2 + rest["a"] * 3 + rest["more"][0] * 4 + args[0][1] * 5 + kwargs["bias"].left * 6
+        return y if mask is None else y * mask
+
+
+class Calls(nn.Cell):
+    """Calls a cell with nested arguments that all lie in the graph of gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes = Takes()
+        self.scale = Scale(1.0)
+
+    def construct(self, x: Tensor) -> Tensor:
+        a, b, c, d, e = (self.scale(x * i) for i in range(1, 6))
+        whole = Tensor([1, 2, 3], ms.int32)
+        rest = {"a": b, "more": [c, None]}
+        y = self.takes(a, rest, (7, d), mask=None, bias=Pair(e, whole), text="as is")
+        return y + b  # what was handed in is used again
+
+
+def test_nested_arguments_and_keyword_arguments(run_update):
+    x = tensor(3, start=1.0)
+    network = Calls()
+    got = arrays(run_update(network, lambda: (network(x) * x).sum()))
+    entry = "Cell.takes.Takes.backward.0.output"
+    factors = {"0": 2, "1.a": 3, "1.more.0": 4, "2.1": 5, "bias.left": 6}
+    for path, factor in factors.items():
+        np.testing.assert_allclose(got.pop(f"{entry}.{path}"), factor * x.asnumpy(), 1e-6)
+    rest = {name: value for name, value in got.items() if name.startswith(entry)}
+    assert rest == dict.fromkeys(
+        f"{entry}.{path}" for path in ("1.more.1", "2.0", "mask", "bias.right", "text")
+    )
+
+
+def test_a_cell_that_returns_its_input_and_one_that_uses_its_output(run_update):
+    class Keeps(nn.Cell):
+        def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x * 2
+            return y, y * 10
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.same, self.keeps = nn.Identity(), Keeps()
+
+        def construct(self, x: Tensor) -> Tensor:
+            y, z = self.keeps(self.same(x * 1))
+            return y + z
+
+    x = tensor(3, start=1.0)
+    network = nn.SequentialCell([Net(), Scale(1.0)])
+    got = arrays(run_update(network, lambda y: (network(y) * x).sum(), x))
+    # What the cell itself does with its output does not arrive from outside.
+    assert np.array_equal(got["Cell.0.keeps.Keeps.backward.0.input.0"], x.asnumpy())
+    np.testing.assert_allclose(got["Cell.0.keeps.Keeps.backward.0.output.0"], 22 * x.asnumpy())
+    for io in ("input", "output"):
+        gradient = got[f"Cell.0.same.Identity.backward.0.{io}.0"]
+        np.testing.assert_allclose(gradient, 22 * x.asnumpy())
+
+
+def test_a_tensor_given_twice_shows_its_whole_gradient_in_both_places(run_update):
+    class Product(nn.Cell):
+        def construct(self, a: Tensor, b: Tensor) -> Tensor:
+            return a * b if a is b else a * b * 0  # the cell sees one object, as without a probe
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.product = Scale(1.0), Product()
+
+        def construct(self, x: Tensor) -> Tensor:
+            y = self.scale(x)
+            return self.product(y, y)
+
+    x = tensor(3, start=1.0)
+    network = Net()
+    run = run_update(network, lambda: network(x).sum())
+    got = arrays(run)
+    for place in "01":
+        gradient = got[f"Cell.product.Product.backward.0.output.{place}"]
+        np.testing.assert_allclose(gradient, 2 * x.asnumpy())
+    whole = {r.name for e in run.entries() for r in e.records if r.leaf.whole}
+    assert whole == {f"Cell.product.Product.backward.0.output.{place}" for place in "01"}
+
+
+def test_the_input_of_the_differentiated_function_gets_its_gradient(layer_probe, recorded):
+    network = Policy()
+    x = tensor(3, start=1.0)
+    probe = layer_probe(strict=True, task="tensor")
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        _, gradient = ms.value_and_grad(lambda x: (network(x) * x).sum(), 0)(x)
+    plain = ms.grad(lambda x: (network(x) * x).sum(), 0)(x)
+    assert np.array_equal(gradient.asnumpy(), plain.asnumpy())
+    got = arrays(recorded(probe))
+    for entry in ("root.Policy", "backbone.Twice", "backbone.first.Scale"):
+        leaves = got[f"Cell.{entry}.backward.0.output.0"]
+        np.testing.assert_allclose(leaves, 60 * x.asnumpy(), rtol=1e-6)
+
+
+def test_finite_differences_agree(run_update):
+    network = Block(4)
+    x = tensor(2, 3, 4, start=-1.0)
+    weights = tensor(2, 3, 4, start=0.3)
+    got = arrays(run_update(network, lambda x: (network(x * 1) * weights).sum(), x))
+    recorded = got["Cell.root.Block.backward.0.output.0"]
+    for place in ((0, 0, 0), (1, 2, 3), (0, 1, 2)):
+        values = []
+        for sign in (1, -1):
+            moved = x.asnumpy().copy()
+            moved[place] += sign * 1e-2
+            values.append(float((network(Tensor(moved)) * weights).sum()))
+        assert recorded[place] == pytest.approx((values[0] - values[1]) / 2e-2, rel=2e-2, abs=1e-2)
+
+
+def test_bfloat16_keeps_its_dtype(run_update):
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.double = Doubles()
+
+        def construct(self, x: Tensor) -> Tensor:
+            y = (x * 1).astype(ms.bfloat16)
+            return (self.double(y) + y).astype(ms.float32)
+
+    class Doubles(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            return x + x
+
+    network = Net()
+    weights = Tensor([1.0, 3.0, 1.5], ms.float32)
+    scale = Scale(1.0)
+    cells = nn.SequentialCell([scale, network])
+    run = run_update(cells, lambda: (cells(tensor(3, start=1.0)) * weights).sum())
+    (leaves,) = (
+        record
+        for entry in run.entries(phase=PHASE, step=0, rank=0)
+        for record in entry.records
+        if record.name == "Cell.1.double.Doubles.backward.0.output.0"
+    )
+    assert leaves.leaf.dtype == "BFloat16"
+    assert np.array_equal(leaves.array(), np.float32([2.0, 6.0, 3.0]))
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_one_direction_alone(run_update, direction):
+    network = Twice()
+    x = tensor(3, start=1.0)
+    run = run_update(network, lambda: network(x).sum(), directions=[direction])
+    directions = {entry.direction for entry in run.entries(phase=PHASE, step=0, rank=0)}
+    assert directions == {"forward"} if direction == "forward" else {"backward", "parameters_grad"}
+
+
+def test_without_gradients_there_are_no_backward_entries_and_no_hooks(layer_probe, recorded):
+    network = Policy()
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+    with probe.phase("actor_compute_log_prob"):
+        network(tensor(3))
+        assert not any(parameter.hooks() for parameter in network.get_parameters())
+    entries = recorded(probe).entries(phase="actor_compute_log_prob", step=0, rank=0)
+    assert {entry.direction for entry in entries} == {"forward"}
+
+
+def test_gradients_computed_after_the_phase_are_left_alone(layer_probe, recorded):
+    network = Policy()
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+
+    def loss(x: Tensor) -> Tensor:
+        with probe.phase(PHASE):
+            y = network(x)
+        return y.sum()
+
+    x = tensor(3, start=1.0)
+    gradient = ms.grad(loss, 0)(x)
+    assert np.array_equal(gradient.asnumpy(), np.full(3, 60, np.float32))
+    entries = recorded(probe).entries(phase=PHASE, step=0, rank=0)
+    assert {entry.direction for entry in entries} == {"forward"}
+
+
+def test_the_train_cells_of_mindspore(layer_probe, recorded):
+    network = nn.SequentialCell([nn.Dense(4, 4), nn.Tanh(), nn.Dense(4, 1)])
+    train = nn.TrainOneStepCell(
+        nn.WithLossCell(network, nn.MSELoss()), nn.SGD(network.trainable_params(), 0.1)
+    )
+    probe = layer_probe(strict=True, task="tensor")
+    probe.watch(actor=train)
+    with probe.phase(PHASE):
+        train(tensor(2, 4), tensor(2, 1, start=1.0))
+    run = recorded(probe)
+    got = arrays(run)
+    prefix = "Cell.network._backbone.2.Dense.backward.0"
+    assert got[f"{prefix}.input.0"].shape == (2, 1)
+    assert got[f"{prefix}.output.0"].shape == (2, 4)
+    assert len(arrays(run, "parameters_grad")) == 4
+
+
+#: Fields of the journal, of dump.json and of a leaf, and the field that holds the gradients.
+FIELDS = ["entry", "seq", "end", "token", "opening", "stack", "frames", "input_args", "output"]
+FIELDS += ["parameters_grad", "type", "shape", "max", "data_name", "error", "frames_"]
+
+
+class Named(nn.Cell):
+    """Parameters called like fields of the files, each used with a factor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number, name in enumerate(FIELDS):
+            self.insert_param_to_cell(name, Parameter(tensor(2, start=number), name=name))
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.entry * x + self.seq * x * 2 + self.end * x * 3 + self.token * x * 4
+        y = y + self.opening * x * 5 + self.stack * x * 6 + self.frames * x * 7
+        y = y + self.input_args * x * 8 + self.output * x * 9 + self.parameters_grad * x * 10
+        y = y + self.type * x * 11 + self.shape * x * 12 + self.max * x * 13
+        return y + self.data_name * x * 14 + self.error * x * 15 + self.frames_ * x * 16
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
+def test_parameters_are_recorded_whatever_they_are_called(layer_probe, recorded, tmp_path, mode):
+    """Each gradient stands under its parameter's name, in the journal and in dump.json."""
+    network = Named()
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    x = tensor(2, start=1.0)
+
+    def loss() -> Tensor:
+        return network(x).sum()
+
+    probe = layer_probe(strict=True)
+    ms.set_context(mode=mode)
+    try:
+        probe.watch(actor=network, optimizers={"actor": optimizer})
+        step = ms.value_and_grad(loss, None, optimizer.parameters)
+        with probe.phase(PHASE):
+            _, gradients = step()
+            optimizer(gradients)
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    probe.step()
+    run = recorded(probe)
+    expected = {
+        f"Cell.root.Named.parameters_grad.0.{name}": (x.asnumpy() * np.float32(n)).max()
+        for n, name in enumerate(FIELDS, 1)
+    }
+    (entry,) = [e for e in run.entries(PHASE) if e.direction == "parameters_grad"]
+    assert {r.name: np.float32(r.leaf.max) for r in entry.records} == expected
+    dump = read_json(tmp_path / f"run/{PHASE}/step0/rank0/dump.json")
+    assert set(dump["data"]["Cell.root.Named.parameters_grad.0"]) == set(FIELDS)
+    (tmp_path / f"run/{PHASE}/step0/rank0/records.jsonl").unlink()
+    of_dump = open_run(tmp_path / "run").entries(PHASE)
+    (entry,) = [e for e in of_dump if e.direction == "parameters_grad"]
+    assert {r.name: np.float32(r.leaf.max) for r in entry.records} == expected
+
+
+def test_a_fault_in_a_gradient_never_reaches_the_training(layer_probe, recorded, monkeypatch):
+    from mindrlhf_msprobe.capture.pynative import gradients
+
+    network = Twice()
+    x = tensor(3, start=1.0)
+    probe = layer_probe()
+    probe.watch(actor=network)
+
+    def broken(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(gradients.CallGradients, "_write", broken)
+    with probe.phase(PHASE):
+        gradient = ms.grad(lambda x: network(x * 1).sum(), 0)(x)
+    assert np.array_equal(gradient.asnumpy(), np.full(3, 12, np.float32))
+    run = recorded(probe)
+    assert "a gradient: MemoryError" in run.manifests[0]["lost"]
+
+
+def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(layer_probe, monkeypatch):
+    class Keeps(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product, self.scale = Product(), Scale(2.0)
+            self.table = None
+
+        def construct(self, x: Tensor) -> Tensor:
+            if self.table is None:
+                self.table = ops.cos(x)
+            return self.product(self.scale(x), self.table)
+
+    class Product(nn.Cell):
+        def construct(self, x: Tensor, table: Tensor) -> Tensor:
+            return x * table
+
+    from mindrlhf_msprobe.capture.pynative import gradients
+
+    taps = []
+    tapped = gradients._tapped
+    monkeypatch.setattr(gradients, "_tapped", lambda *args: taps.append(args) or tapped(*args))
+    network = Keeps()
+    probe = layer_probe(strict=True, step_end=99)
+    probe.watch(actor=network)
+    step = ms.value_and_grad(lambda x: network(x).sum(), 0, network.trainable_params())
+    counts = []
+    for _ in range(20):
+        taps.clear()
+        with probe.phase(PHASE):
+            step(tensor(3, start=1.0))
+        probe.step()
+        counts.append(sum(tensor is network.table for tensor, *_ in taps))
+    assert counts[0] == 2
+    assert counts[-1] == 0
+
+
+def looked_at(monkeypatch, network, loss, probe) -> list[str]:
+    """Return when gradients were looked at, and when the training had them."""
+    from mindrlhf_msprobe.capture.pynative import gradients
+
+    moments: list[str] = []
+    write = gradients.CallGradients._write
+
+    def noted(self: Any, *args: Any) -> None:
+        moments.append("looked")
+        write(self, *args)
+
+    monkeypatch.setattr(gradients.CallGradients, "_write", noted)
+    probe.watch(actor=network)
+    step = ms.value_and_grad(loss, None, network.trainable_params())
+    with probe.phase(PHASE):
+        for _ in range(2):
+            step()
+            moments.append("computed")
+    return moments
+
+
+def test_gradients_are_looked_at_together_when_they_are_computed(layer_probe, monkeypatch):
+    """Looking waits for all that is queued: it is done once a pass, before anyone else can look."""
+    network = Twice()
+    probe = layer_probe(strict=True)
+    moments = looked_at(monkeypatch, network, lambda: network(tensor(3)).sum(), probe)
+    half = moments.index("computed")
+    assert moments[:half] == ["looked"] * half
+    assert half > 4
+    assert moments == moments[: half + 1] * 2
+
+
+def test_gradients_that_wait_are_bounded(layer_probe, monkeypatch):
+    """More bytes than the buffer holds are looked at while the pass is still running."""
+    from mindrlhf_msprobe.capture.pynative.backlog import Backlog
+
+    settled = []
+    settle = Backlog.settle
+    monkeypatch.setattr(
+        Backlog, "settle", lambda self: settled.append(len(self._waiting)) or settle(self)
+    )
+    network = Twice()
+    probe = layer_probe(strict=True, buffer_mb=1)
+    probe.watch(actor=network)
+    x = tensor(400, 400)
+    with probe.phase(PHASE):
+        ms.grad(lambda x: network(x * 1).sum(), 0)(x)
+    assert max(settled) <= 3  # 640 kB each
+
+
+def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
+    from mindspore.common.api import _pynative_executor
+
+    network = Twice()
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        assert "grad" in vars(_pynative_executor)
+    assert "grad" not in vars(_pynative_executor)
+
+
+def test_where_a_bprop_of_the_model_could_change_them_they_are_looked_at_one_by_one(
+    layer_probe, monkeypatch
+):
+    from mindrlhf_msprobe.capture.pynative.backlog import Backlog
+
+    waiting = []
+    settle = Backlog.settle
+    monkeypatch.setattr(
+        Backlog, "settle", lambda self: waiting.append(len(self._waiting)) or settle(self)
+    )
+    network = Mixed()  # has one
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        ms.grad(lambda x: network(x, scale=1.0).sum(), 0)(tensor(3, 4))
+    assert waiting
+    assert not any(waiting)
+
+
+def test_a_hook_that_mindspore_no_longer_removes_is_used_again(layer_probe, recorded):
+    """After a backward pass that failed, its handles do nothing; no gradient is counted twice."""
+
+    class Fails(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.armed = False
+
+        def construct(self, x: Tensor) -> Tensor:
+            return x * 1
+
+        def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+            if self.armed:
+                raise ArithmeticError("raised in the backward pass")
+            return (dout * 1,)
+
+    network = nn.SequentialCell([Scale(2.0), Fails(), Scale(3.0)])
+    probe = layer_probe(strict=True)
+    probe.watch(actor=network)
+    step = ms.value_and_grad(lambda: network(tensor(3)).sum(), None, network.trainable_params())
+    for number in range(4):
+        network[1].armed = number == 1
+        with probe.phase(PHASE):
+            try:
+                step()
+            except Exception:
+                assert number == 1
+        probe.step()
+    run = recorded(probe)
+    names = [
+        [e.name for e in run.entries(phase=PHASE, step=number) if e.direction == "parameters_grad"]
+        for number in (0, 2, 3)
+    ]
+    assert names[0] == names[1] == names[2]
+    assert len(names[0]) == 2
+
+
+def test_a_cell_that_raised_has_no_gradients(run_update):
+    network = Catches()
+    x = tensor(3, start=1.0)
+    got = arrays(run_update(network, lambda y: (network(y * 1) * x).sum(), x))
+    assert not any("breaks" in name for name in got)
+    assert np.array_equal(got["Cell.follows.Scale.backward.0.input.0"], x.asnumpy())
+
+
+def test_an_overflow_beside_a_cell_is_not_blamed_on_it(run_update):
+    """inf - inf is no gradient of the cell: nothing is known of what left it."""
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.scale = Scale(2.0), Scale(1.0)
+
+        def construct(self, x: Tensor) -> Tensor:
+            x = self.scale(x)
+            return self.inner(x) + x * 3e38 * 1e38
+
+    network = Net()
+    run = run_update(network, lambda: network(tensor(3, start=1.0)).sum())
+    got = arrays(run)
+    assert np.array_equal(got["Cell.inner.Scale.backward.0.input.0"], np.ones(3, np.float32))
+    assert got["Cell.inner.Scale.backward.0.output.0"] is None
+    unknown = [r.name for e in run.entries() for r in e.records if r.leaf.opaque]
+    assert unknown == ["Cell.inner.Scale.backward.0.output.0"]  # not the same as no gradient
+
+
+def test_second_order_gradients_train_as_without_the_probe(layer_probe, recorded):
+    network = Policy()
+    x = tensor(3, start=1.0)
+
+    def penalty(x: Tensor) -> Tensor:
+        return (ms.grad(lambda y: (network(y) ** 2).sum())(x) ** 2).sum()
+
+    plain = ms.grad(penalty)(x).asnumpy()
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        gradient = ms.grad(penalty)(x).asnumpy()
+    assert np.array_equal(gradient, plain)
+    lost = recorded(probe).manifests[0]["lost"]
+    assert list(lost) == ["second-order gradients: NotImplementedError"]

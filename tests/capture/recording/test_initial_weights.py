@@ -1,0 +1,342 @@
+"""The weights of each network when it was first entered, and what the process ran with then."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from helpers.programs import TESTS, read_json, run_python
+from helpers.small_networks import Policy, Scale, Twice, tensor
+from mindspore import Tensor, nn
+
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.settings.environment import initial_weights
+from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
+
+
+def manifest(probe: Probe) -> dict[str, Any]:
+    content: dict[str, Any] = read_json(Path(probe.config.dump_path) / "run.json")
+    return content
+
+
+def weights_of(network: nn.Cell) -> dict[str, str]:
+    return {name: fingerprint_of(to_host(p)) for name, p in network.parameters_and_names()}
+
+
+def refuse(what: str, error: BaseException) -> None:
+    raise AssertionError(what) from error
+
+
+def test_the_weights_are_on_disk_when_the_network_was_entered(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """Names as the network gives them, fingerprints as in its records, without waiting."""
+    probe = layer_probe()
+    network = Policy()
+    probe.watch(actor=network)
+    expected = weights_of(network)
+    assert "initial_weights" not in manifest(probe)
+    with probe.phase("actor_update"):
+        assert manifest(probe)["initial_weights"] == {"actor": expected}
+        network(tensor(2))
+    assert set(expected) == {"backbone.first.factor", "backbone.second.factor", "head.factor"}
+
+
+def test_names_are_those_of_a_real_model(build_llama: Callable[[], Any]) -> None:
+    """Every parameter of a Llama, each once, under the name MindSpore gives it."""
+    llama = build_llama()
+    found = initial_weights(llama, refuse)
+    assert list(found) == [name for name, _ in llama.parameters_and_names()]
+    assert None not in found.values()
+
+
+def test_a_shared_parameter_stands_once() -> None:
+    """Two cells with one parameter: its first name, as in parameters_and_names."""
+    network = Policy()
+    network.head.factor = network.backbone.first.factor
+    assert list(initial_weights(network, refuse)) == [
+        name for name, _ in network.parameters_and_names()
+    ]
+
+
+def test_the_first_network_and_its_first_weights_are_kept(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """Neither a later update nor a network that replaces the first changes what is initial."""
+    probe = layer_probe()
+    network = Scale(2.0)
+    probe.watch(actor=network, reference=network)
+    expected = weights_of(network)
+    with probe.phase("actor_compute_log_prob"):
+        network(tensor(2))
+    network.factor.set_data(Tensor(np.float32(9)))
+    with probe.phase("actor_update"):
+        network(tensor(2))
+    probe.watch(actor=Twice())
+    with probe.phase("actor_update"):
+        pass
+    with probe.phase("reference_compute_log_prob"):
+        network(tensor(2))
+    probe.step()
+    found = manifest(probe)["initial_weights"]
+    assert found["actor"] == expected
+    assert found["reference"] == weights_of(network) != expected
+
+
+def test_a_network_outside_the_step_window_is_looked_at_too(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first entry counts, whenever layer data begin; nobody looks again."""
+    probe = layer_probe(step_start=5)
+    network = Scale()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(2))
+    assert manifest(probe)["initial_weights"] == {"actor": weights_of(network)}
+    monkeypatch.setattr("mindrlhf_msprobe.capture.recording.recorder.initial_weights", refuse)
+    for _ in range(3):
+        with probe.phase("actor_update"):
+            network(tensor(2))
+        probe.step()
+
+
+def test_phases_that_are_switched_off_touch_no_network(
+    make_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A role of which nothing is recorded is not looked at, nor one without a network."""
+    monkeypatch.setattr("mindrlhf_msprobe.capture.recording.recorder.initial_weights", refuse)
+    probe = make_probe(actor_train_dump=True)
+    probe.watch(actor=None, reference=Scale())
+    with probe.phase("reference_compute_log_prob"):
+        pass
+    with probe.phase("actor_update"):
+        pass
+    probe.step()
+    assert "initial_weights" not in manifest(probe)
+    assert manifest(probe)["lost"] == {}
+
+
+def test_without_fingerprints_there_are_no_weights(layer_probe: Callable[..., Probe]) -> None:
+    """fingerprint: false leaves the settings and records no weight."""
+    probe = layer_probe(fingerprint=False)
+    probe.watch(actor=Scale())
+    with probe.phase("actor_update"):
+        pass
+    found = manifest(probe)
+    assert "initial_weights" not in found
+    assert found["taken"] == "first_phase"
+
+
+def test_settings_are_those_the_trainer_set_before_its_first_phase(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """Seeds are looked at again at the first network; how they stood at the start is kept."""
+    seed = ms.get_seed()
+    probe = layer_probe()
+    try:
+        ms.set_seed(4321)
+        probe.watch(actor=Scale(), critic=Scale())
+        with probe.phase("actor_update"):
+            pass
+        ms.set_seed(99)
+        with probe.phase("critic_update"):
+            pass
+    finally:
+        ms.common.seed._GLOBAL_SEED = seed
+    found = manifest(probe)
+    assert found["seeds"]["mindspore"] == 4321
+    assert found["at_start"]["seeds"]["mindspore"] == seed
+    assert found["taken"] == "first_phase"
+    assert "device" not in found["at_start"]
+
+
+def test_a_parameter_that_is_not_initialised_stays_so(layer_probe: Callable[..., Probe]) -> None:
+    """Looking would draw its numbers from the training's generator; it is None instead."""
+    from mindspore.nn.utils import no_init_parameters
+
+    with no_init_parameters():
+        network = nn.Dense(3, 4)
+    assert network.weight.has_init
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        pass
+    assert network.weight.has_init
+    assert manifest(probe)["initial_weights"]["actor"] == {"weight": None, "bias": None}
+    probe.step()
+    assert manifest(probe)["lost"] == {}
+
+
+class BrokenNames(Scale):
+    """A network whose parameters cannot be listed."""
+
+    def parameters_and_names(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("no names")
+
+
+def test_a_weight_that_cannot_be_fetched_is_counted(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lost weight costs that weight; the training goes on."""
+    network = Twice()
+
+    def fetch(parameter: Any) -> Any:
+        if parameter is network.second.factor:
+            raise MemoryError("the device is gone")
+        return to_host(parameter)
+
+    monkeypatch.setattr("mindrlhf_msprobe.capture.settings.environment.to_host", fetch)
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(2))
+    probe.step()
+    found = manifest(probe)["initial_weights"]["actor"]
+    assert found["second.factor"] is None
+    assert found["first.factor"].startswith("xxh3_128:")
+    assert manifest(probe)["lost"] == {"an initial weight: MemoryError": 1}
+
+
+def test_a_network_that_cannot_be_listed_is_counted_once(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """It is not tried again at each phase, and the settings are there all the same."""
+    probe = layer_probe(parameters=False)
+    probe.watch(actor=BrokenNames())
+    for _ in range(3):
+        with probe.phase("actor_update"):
+            pass
+    probe.step()
+    assert manifest(probe)["lost"] == {"the initial weights of actor: RuntimeError": 1}
+    assert "initial_weights" not in manifest(probe)
+
+
+def test_strict_mode_raises_and_leaves_no_phase_open(layer_probe: Callable[..., Probe]) -> None:
+    """strict: true raises; the probe can go on afterwards."""
+    probe = layer_probe(strict=True, parameters=False)
+    probe.watch(actor=BrokenNames())
+    with pytest.raises(RuntimeError, match="no names"), probe.phase("actor_update"):
+        raise AssertionError("the phase was entered")
+    probe.step()
+    with probe.phase("actor_update"):
+        pass
+
+
+def test_a_resumed_run_keeps_its_first_weights(layer_probe: Callable[..., Probe]) -> None:
+    """The weights a further attempt began with stand under its own entry, if they differ."""
+    network = Scale(2.0)
+    first = weights_of(network)
+    for _ in range(2):
+        probe = layer_probe(existing="resume")
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(tensor(2))
+        probe.step()
+        probe.close()
+    found = manifest(probe)
+    assert found["initial_weights"] == {"actor": first}
+    assert "initial_weights" not in found["attempts"][1]
+    assert "versions" not in found["attempts"][1]
+
+    network.factor.set_data(Tensor(np.float32(7)))
+    probe = layer_probe(existing="resume")
+    probe.watch(actor=network, critic=network)
+    for phase in ("actor_update", "critic_update"):
+        with probe.phase(phase):
+            network(tensor(2))
+    probe.close()
+    found = manifest(probe)
+    assert found["initial_weights"] == {"actor": first}
+    later = weights_of(network)
+    assert found["attempts"][2]["initial_weights"] == {"actor": later, "critic": later}
+
+
+def test_other_settings_of_a_further_attempt_stand_under_its_entry(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first attempt ran with stays at the top."""
+    for algorithm in ("ring", "mesh"):
+        monkeypatch.setenv("HCCL_ALGO", algorithm)
+        probe = layer_probe(existing="resume")
+        probe.watch(actor=Scale())
+        with probe.phase("actor_update"):
+            pass
+        probe.step()
+        probe.close()
+    found = manifest(probe)
+    assert found["environment"]["HCCL_ALGO"] == "ring"
+    assert found["attempts"][1]["environment"]["HCCL_ALGO"] == "mesh"
+    assert "device" not in found["attempts"][1]
+
+
+def test_an_attempt_that_entered_nothing_leaves_nothing(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt counts as the first."""
+    monkeypatch.setenv("HCCL_ALGO", "ring")
+    layer_probe(existing="resume").close()
+    monkeypatch.setenv("HCCL_ALGO", "mesh")
+    probe = layer_probe(existing="resume")
+    network = Scale()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        pass
+    found = manifest(probe)
+    assert found["environment"]["HCCL_ALGO"] == "mesh"
+    assert found["initial_weights"] == {"actor": weights_of(network)}
+    assert len(found["attempts"]) == 2
+
+
+@pytest.mark.parametrize(
+    "earlier", [{"initial_weights": 3, "attempts": 4, "versions": []}, {"taken": []}]
+)
+def test_a_strange_manifest_of_an_earlier_attempt_is_survived(
+    layer_probe: Callable[..., Probe], tmp_path: Path, earlier: dict[str, Any]
+) -> None:
+    """Whatever an earlier run.json holds, recording goes on and loses nothing of its own."""
+    (tmp_path / "run").mkdir()
+    ours = {"schema": 1, "attempts": [], "world": {}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(ours | earlier))
+    probe = layer_probe(existing="resume")
+    network = Scale()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(2))
+    probe.close()
+    found = manifest(probe)
+    weights = found["attempts"][-1].get("initial_weights", found["initial_weights"])
+    assert weights == {"actor": weights_of(network)}
+    assert found["lost"] == {}
+
+
+def test_a_training_draws_the_same_numbers_with_and_without_it(tmp_path: Path) -> None:
+    """Random operators, initialisers and host generators go on as if nobody had looked."""
+    program = """
+import random, sys
+sys.path.insert(0, sys.argv[1])
+from helpers.small_networks import Policy, tensor
+import mindspore as ms
+import numpy as np
+from mindspore import ops
+from mindrlhf_msprobe import Probe
+
+ms.set_seed(5); random.seed(5)
+probe = Probe.from_config({"msprobe": sys.argv[2] == "on", "actor_train_dump": True})
+network = Policy()
+probe.watch(actor=network)
+with probe.phase("actor_update"):
+    y = network(tensor(3) * ops.uniform((3,), ms.Tensor(0.0), ms.Tensor(1.0)))
+drawn = ops.uniform((2,), ms.Tensor(0.0), ms.Tensor(1.0)), ms.common.initializer.initializer(
+    "normal", [2]).init_data()
+print(y.asnumpy().tobytes().hex(), *(d.asnumpy().tobytes().hex() for d in drawn),
+      np.random.rand(), random.random())
+"""
+    results = [run_python(program, tmp_path, str(TESTS), switch) for switch in ("off", "on")]
+    assert results[0].returncode == 0, results[0].stderr
+    assert results[0].stdout == results[1].stdout
+    assert (tmp_path / "msprobe_dump" / "run.json").is_file()

@@ -1,0 +1,483 @@
+"""configurations.json: a trainer's configurations as plain JSON."""
+
+import argparse
+import dataclasses
+import enum
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.programs import read_json
+
+from mindrlhf_msprobe import Probe, UsageError, open_run
+
+
+class Mode(enum.Enum):
+    """An enum whose values are no JSON."""
+
+    FAST = object()
+    SLOW = ("a", 1)
+
+
+class Level(enum.IntEnum):
+    """An enum of numbers."""
+
+    LOW = 1
+
+
+@dataclasses.dataclass
+class Optimizer:
+    """A dataclass with a dataclass inside."""
+
+    lr: float = 1e-3
+    mode: Mode = Mode.FAST
+    inner: Any = None
+
+
+class WithToDict:
+    """An object that describes itself, as transformers' and mindformers' configurations do."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"hidden": 16, "dtype": np.float16}
+
+
+class BrokenToDict:
+    """An object whose to_dict raises."""
+
+    def to_dict(self) -> dict[str, Any]:
+        raise RuntimeError("no")
+
+    def __repr__(self) -> str:
+        return "BrokenToDict()"
+
+
+class Liar:
+    """An object that says it is a text."""
+
+    @property
+    def __class__(self) -> Any:
+        return str
+
+    def __repr__(self) -> str:
+        return "Liar()"
+
+
+class BrokenRepr:
+    """An object that cannot be printed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Plain:
+    """An object that says nothing but its address."""
+
+
+class Endless:
+    """An object whose to_dict leads back to it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"a": self, "b": self}
+
+    def __repr__(self) -> str:
+        return "Endless()"
+
+
+def cycle() -> Any:
+    """Return a dict and a list that hold each other, twice."""
+    knot: dict[str, Any] = {}
+    knot["list"] = [knot, knot]
+    knot["again"] = knot
+    return knot
+
+
+@pytest.fixture
+def saved(make_probe: Callable[..., Probe], tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that saves one configuration and reads it back."""
+
+    def save_and_read(value: Any) -> Any:
+        probe = make_probe(configurations_dump=True)
+        probe.save_configs({"it": value})
+        probe.close()
+        assert not read_json(tmp_path / "run" / "run.json")["lost"]
+        return read_json(tmp_path / "run" / "configurations.json")["it"]
+
+    return save_and_read
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        (3, 3),
+        (1e-3, 1e-3),
+        ("文本", "文本"),
+        (float("nan"), "NaN"),
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
+        (10**30, 10**30),
+        ({"a": [1, (2, 3)]}, {"a": [1, [2, 3]]}),
+        (OrderedDict(b=1), {"b": 1}),
+        ({1: "int", "1": "text"}, {"1": "int", "1~": "text"}),
+        ({None: 1, (1, 2): 2}, {"None": 1, "(1, 2)": 2}),
+        ({Mode.FAST: 1}, {"FAST": 1}),
+        ({3, 1, 2}, [1, 2, 3]),
+        (frozenset("a"), ["a"]),
+        (Mode.FAST, "FAST"),
+        (Mode.SLOW, "SLOW"),
+        (Level.LOW, "LOW"),
+        (Path("/a/b"), "/a/b"),
+        (np.float32, "float32"),
+        (np.dtype("int8"), "int8"),
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (np.arange(3), [0, 1, 2]),
+        (np.array(2.5), 2.5),
+        (np.array([np.nan]), ["NaN"]),
+        (np.longdouble(0.5), 0.5),
+        (Optimizer(), {"lr": 1e-3, "mode": "FAST", "inner": None}),
+        (
+            Optimizer(inner=[Optimizer(mode=Mode.SLOW)]),
+            {
+                "lr": 1e-3,
+                "mode": "FAST",
+                "inner": [{"lr": 1e-3, "mode": "SLOW", "inner": None}],
+            },
+        ),
+        (SimpleNamespace(a=1), {"a": 1}),
+        (argparse.Namespace(a=Mode.FAST), {"a": "FAST"}),
+        (WithToDict(), {"hidden": 16, "dtype": "float16"}),
+    ],
+)
+def test_configurations_become_json(saved: Callable[..., Any], value: Any, expected: Any) -> None:
+    """What configurations are made of is written as plain JSON values, without a warning."""
+    assert saved(value) == expected
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "bool_"])
+def test_mindspore_dtypes_become_their_names(saved: Callable[..., Any], name: str) -> None:
+    """A MindSpore dtype is written by its name."""
+    ms = pytest.importorskip("mindspore")
+    assert saved({"dtype": getattr(ms, name)})["dtype"].lower().startswith(name.rstrip("_"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"bytes", "b'bytes'"),
+        (1 + 2j, "(1+2j)"),
+        (BrokenToDict(), "BrokenToDict()"),
+        (BrokenRepr(), "<BrokenRepr, whose repr failed: RuntimeError>"),
+        (Plain(), "<test_configurations.Plain object>"),
+        (print, "<built-in function print>"),
+        (range(3), "range(0, 3)"),
+        (Liar(), "Liar()"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_json_becomes_text_with_a_warning(
+    saved: Callable[..., Any], warnings_of: Callable[[], list[str]], value: Any, text: str
+) -> None:
+    """Anything else is written as its text, without its address, and a warning names the place."""
+    assert saved({"deep": [value]}) == {"deep": [text]}
+    assert len(warnings_of()) == 1
+    assert "it.deep.0" in warnings_of()[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {BrokenRepr(), 1},
+        {BrokenRepr(): 1},
+        {"a": 7**6000},
+        {"lone": "\ud800"},
+        cycle(),
+        Endless(),
+        [cycle(), Endless()] * 3,
+    ],
+    ids=["set", "key", "huge", "surrogate", "cycle", "endless", "many"],
+)
+def test_hostile_configurations_are_written_all_the_same(
+    saved: Callable[..., Any], value: Any
+) -> None:
+    """Cycles, unprintable keys, huge numbers and lone surrogates lose nothing beside them."""
+    assert saved({"before": 1, "value": value, "after": 2})["after"] == 2
+
+
+def test_two_runs_write_the_same_text(saved: Callable[..., Any]) -> None:
+    """No memory address is written, so that the configurations of two runs can be compared."""
+    written = saved({"f": test_two_runs_write_the_same_text, "o": [Plain(), {Plain(): Plain()}]})
+    assert "0x" not in str(written)
+
+
+def test_a_second_call_adds_to_the_first(make_probe: Callable[..., Probe]) -> None:
+    """What was saved under other names stays; the same name is replaced."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs({"actor": {"lr": 1}, "critic": 1})
+    probe.save_configs({"critic": 2, "reward": 3})
+    probe.close()
+    run = open_run(probe.config.dump_path)
+    assert run.configurations() == {"actor": {"lr": 1}, "critic": 2, "reward": 3}
+
+
+@pytest.mark.parametrize("config", [Optimizer(), SimpleNamespace(lr=1e-3)])
+def test_a_configuration_object_is_taken_by_its_fields(
+    make_probe: Callable[..., Probe], config: Any
+) -> None:
+    """A dataclass or a namespace may stand for the mapping of names."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs(config)
+    assert open_run(probe.config.dump_path).configurations()["lr"] == 1e-3  # type: ignore[index]
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [1], object(), Optimizer, print])
+def test_what_names_no_configurations_is_refused(
+    make_probe: Callable[..., Probe], value: Any
+) -> None:
+    """A value that is not a mapping, dataclass or namespace is misuse and raises."""
+    probe = make_probe(configurations_dump=True)
+    with pytest.raises(UsageError, match="expected a mapping of name to configuration"):
+        probe.save_configs(value)
+
+
+class BrokenText(str):
+    """A text, as far as json is concerned, that cannot be formatted."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        raise RuntimeError("no text")
+
+
+class BrokenKey:
+    """A name that has no text at all."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def test_a_name_whose_text_raises_costs_nothing_else(make_probe: Callable[..., Probe]) -> None:
+    """At the top and below it; a text stays what it is, whatever its class does."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs(
+        {BrokenText("actor"): {BrokenText("lr"): BrokenText("x")}, BrokenKey(): 1, "critic": 2}
+    )
+    probe.close()
+    assert open_run(probe.config.dump_path).configurations() == {
+        "actor": {"lr": "x"},
+        "<BrokenKey, whose repr failed: RuntimeError>": 1,
+        "critic": 2,
+    }
+    assert not open_run(probe.config.dump_path).lost
+
+
+@pytest.mark.parametrize("value", [[BrokenKey()], ["x" * 10_000]])
+def test_misuse_is_named_also_where_the_value_cannot_be_shown(
+    make_probe: Callable[..., Probe], value: Any
+) -> None:
+    """What raises is the error that says what was expected, in a line that can be read."""
+    probe = make_probe(configurations_dump=True)
+    with pytest.raises(UsageError, match="expected a mapping of name") as raised:
+        probe.save_configs(value)
+    assert len(str(raised.value)) < 400
+
+
+def test_it_is_readable_when_the_call_returns(make_probe: Callable[..., Probe]) -> None:
+    """When save_configs returns, the file is whole."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs({"actor": 1})
+    assert read_json(Path(probe.config.dump_path) / "configurations.json") == {"actor": 1}
+
+
+class Unwritable(dict):  # type: ignore[type-arg]
+    """A mapping that breaks in the middle."""
+
+    def items(self) -> Any:
+        yield "first", 1
+        raise RuntimeError("broken in the middle")
+
+
+def test_a_value_that_raises_is_text_beside_the_others(saved: Callable[..., Any]) -> None:
+    """A container that breaks as a whole is read item by item."""
+    assert saved({"good": 1, "broken": Unwritable(a=1)}) == {"good": 1, "broken": {"a": 1}}
+
+
+class Path3(os.PathLike):  # type: ignore[type-arg]
+    """A path that does not say where it leads."""
+
+    def __fspath__(self) -> str:
+        raise KeyError("home")
+
+
+class Missing(dict):  # type: ignore[type-arg]
+    """A mapping with a mandatory value that was not given, as OmegaConf's are."""
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "lr":
+            raise LookupError(f"{key} is mandatory")
+        return super().__getitem__(key)
+
+
+class BrokenSequence(list):  # type: ignore[type-arg]
+    """A list with one item that cannot be had."""
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("not this way")
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 1:
+            raise RuntimeError("no item 1")
+        return super().__getitem__(index)
+
+
+class Odd(enum.Enum):
+    """An enum whose members' names raise."""
+
+    ONE = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        raise ValueError("nameless")
+
+
+@dataclasses.dataclass
+class Derived:
+    """A dataclass with a field that raises."""
+
+    lr: float = 0.5
+    betas: Any = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "betas":
+            raise RuntimeError("password: hunter2")
+        return super().__getattribute__(name)
+
+
+class Impostor:
+    """An object that cannot even be asked what it is."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("x" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("make", "written"),
+    [
+        (lambda: Path3(), "<Path3 that cannot be recorded: KeyError: 'home'>"),
+        (
+            lambda: Missing(lr=1, beta=2),
+            {"lr": "<value that cannot be recorded: LookupError: lr is mandatory>", "beta": 2},
+        ),
+        (
+            lambda: BrokenSequence([1, 2, 3]),
+            [1, "<value that cannot be recorded: RuntimeError: no item 1>", 3],
+        ),
+        (lambda: Odd.ONE, "<Odd that cannot be recorded: ValueError: nameless>"),
+        (
+            lambda: Derived(),
+            {
+                "lr": 0.5,
+                "betas": "<value that cannot be recorded: RuntimeError: <withheld: it could be a "
+                "secret>>",
+            },
+        ),
+        (lambda: Impostor(), "<Impostor that cannot be recorded: RuntimeError: "),
+    ],
+    ids=["path", "mapping", "list", "enum", "field", "impostor"],
+)
+def test_one_bad_value_costs_that_value_alone(
+    make_probe: Callable[..., Probe],
+    warnings_of: Callable[[], list[str]],
+    make: Callable[[], Any],
+    written: Any,
+) -> None:
+    """What stands beside it, in this call and in others, is written; the loss is counted."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs({"before": {"a": 1}})
+    probe.save_configs({"actor": {"lr": 1e-6}, "bad": make(), "critic": [1, {"b": 2}]})
+    probe.save_configs({"after": 3})
+    run = open_run(probe.config.dump_path)
+    configurations = run.configurations()
+    assert configurations is not None
+    bad = configurations.pop("bad")
+    assert configurations == {
+        **{"before": {"a": 1}, "actor": {"lr": 1e-6}, "critic": [1, {"b": 2}], "after": 3}
+    }
+    if isinstance(written, str):
+        assert bad.startswith(written[:-1]), bad
+        assert len(bad) < 400
+    else:
+        assert bad == written
+    probe.close()
+    assert open_run(probe.config.dump_path).manifests[0]["lost"] == {
+        "configurations: ValueError": 1
+    }
+    told = [w for w in warnings_of() if "could not record configurations" in w]
+    assert ["bad" in warning for warning in told] == [True]
+
+
+def test_a_configuration_whose_field_raises_keeps_the_others(
+    make_probe: Callable[..., Probe],
+) -> None:
+    """Given as the whole, too; training goes on."""
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs(Derived())
+    saved = open_run(probe.config.dump_path).configurations()
+    assert saved is not None
+    assert saved["lr"] == 0.5
+    assert saved["betas"].startswith("<value that cannot be recorded")
+
+
+def test_a_masked_array_keeps_its_mask(saved: Callable[..., Any]) -> None:
+    """Its elements and its mask are written, whatever it lies in."""
+    masked = np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
+    written = saved({"m": masked, "deep": [masked[0]], "one": np.ma.masked})
+    assert written == {
+        "m": {"data": [[1, 2], [3, 4]], "mask": [[False, True], [False, False]]},
+        "deep": [{"data": [1, 2], "mask": [False, True]}],
+        "one": {"data": 0.0, "mask": True},
+    }
+
+
+def test_content_that_fails_leaves_the_old_file(
+    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    """When new content cannot be written, the old file stays whole and training goes on."""
+    resource = pytest.importorskip("resource")
+    probe = make_probe(configurations_dump=True)
+    probe.save_configs({"actor": 1})
+    before = (tmp_path / "run" / "configurations.json").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        probe.save_configs({"broken": "x" * 100_000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "run" / "configurations.json").read_bytes() == before
+    assert any("configurations" in w and "File too large" in w for w in warnings_of())
+    probe.save_configs({"broken": 0, "critic": 2})
+    assert open_run(tmp_path / "run").configurations() == {"actor": 1, "broken": 0, "critic": 2}
+    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {"run.json", "configurations.json"}
+
+
+def test_switched_off_writes_nothing(make_probe: Callable[..., Probe], tmp_path: Path) -> None:
+    """Without configurations_dump nothing is written, whatever is given."""
+    probe = make_probe()
+    probe.save_configs(3)
+    assert not (tmp_path / "run" / "configurations.json").exists()

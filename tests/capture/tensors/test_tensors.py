@@ -1,0 +1,332 @@
+"""Full tensors of layers on disk, and the statistics of every kind of tensor."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from helpers.programs import read_json
+from helpers.small_networks import Echo, Scale, tensor
+from mindspore import nn
+
+from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.capture.tensors import statistics
+from mindrlhf_msprobe.capture.tensors.summary import (
+    Summaries,
+    fingerprint_of,
+    summarise,
+    to_host,
+)
+
+DTYPES = {
+    "Float16": ms.float16,
+    "Float32": ms.float32,
+    "Float64": ms.float64,
+    "BFloat16": ms.bfloat16,
+    "Bool": ms.bool_,
+    "Int8": ms.int8,
+    "Int16": ms.int16,
+    "Int32": ms.int32,
+    "Int64": ms.int64,
+    "UInt8": ms.uint8,
+    "UInt16": ms.uint16,
+    "UInt32": ms.uint32,
+    "UInt64": ms.uint64,
+    "Complex64": ms.complex64,
+    "Complex128": ms.complex128,
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)], ids=str)
+def test_stored_tensors_equal_the_tensors(
+    layer_probe: Callable[..., Probe],
+    recorded: Callable[[Probe], Any],
+    dtype: str,
+    shape: tuple[int, ...],
+) -> None:
+    """With task: tensor, numpy loads the very elements, dtype and shape known; bf16 exactly."""
+    numbers = np.linspace(0.3, 77, int(np.prod(shape))).reshape(shape)
+    given = ms.Tensor(numbers, ms.float32).astype(DTYPES[dtype])
+    probe = layer_probe(task="tensor")
+    network = Echo()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(given)
+    run = recorded(probe)
+    for record in run.entries()[0].records:
+        assert (record.leaf.dtype, record.leaf.shape) == (dtype, shape)
+        assert record.file is not None
+        loaded = np.load(record.file)
+        expected = given.astype(ms.float32) if dtype == "BFloat16" else given
+        assert loaded.dtype == expected.asnumpy().dtype
+        assert loaded.shape == shape
+        assert loaded.tobytes() == expected.asnumpy().tobytes()
+
+
+def test_equal_tensors_share_one_file(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """An output that is the next cell's input is stored once and linked under each name."""
+    probe = layer_probe(task="tensor", fingerprint=False)
+    network = nn.SequentialCell(Scale(2.0), Scale(3.0))
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(5, start=1.0))
+    files = {r.name: r.file for e in recorded(probe).entries() for r in e.records}
+    inodes = {name: file.stat().st_ino for name, file in files.items()}
+    assert inodes["Cell.0.Scale.forward.0.output.0"] == inodes["Cell.1.Scale.forward.0.input.0"]
+    assert (
+        inodes["Cell.root.SequentialCell.forward.0.input.0"]
+        == inodes["Cell.0.Scale.forward.0.input.0"]
+    )
+    assert len(files) == 8
+    assert len(set(inodes.values())) == 5  # input, two weights, middle, output
+    assert {file.name for file in files.values()} == {f"{name}.npy" for name in files}
+
+
+def test_dump_json_names_the_stored_files(
+    layer_probe: Callable[..., Probe], tmp_path: Path
+) -> None:
+    """dump.json holds msprobe's keys, and its data_name are files in dump_tensor_data."""
+    probe = layer_probe(task="tensor")
+    network = Scale()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(5))
+    probe.step()
+    directory = tmp_path / "run" / "actor_update" / "step0" / "rank0"
+    dump = read_json(directory / "dump.json")
+    assert (dump["task"], dump["level"], dump["framework"]) == ("tensor", "L0", "mindspore")
+    entry = dump["data"]["Cell.root.Scale.forward.0"]
+    leaf = entry["input_args"][0]
+    assert {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "data_name"} <= set(leaf)
+    assert (directory / "dump_tensor_data" / leaf["data_name"]).is_file()
+    assert (directory / "dump_tensor_data" / entry["parameters"]["factor"]["data_name"]).is_file()
+
+
+def test_statistics_alone_store_no_tensor(
+    layer_probe: Callable[..., Probe], tmp_path: Path
+) -> None:
+    """With task: statistics no tensor file is written."""
+    probe = layer_probe()
+    network = Scale()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(5))
+    probe.close()
+    assert not list((tmp_path / "run").rglob("*.npy"))
+
+
+RNG = np.random.default_rng(3)
+ARRAYS: dict[str, np.ndarray] = {
+    "float32": RNG.normal(size=(70, 1000)).astype(np.float32),
+    "float16 whose sum overflows": np.full(200_000, 60_000, np.float16),
+    "float32 whose squares overflow": np.full(1000, 1e30, np.float32),
+    "float64": RNG.normal(size=1000),
+    "int64 beyond float64": np.array([2**63 - 1, 2**62 + 1, 3]),
+    "uint64": np.array([2**64 - 1, 0], np.uint64),
+    "uint8": np.arange(256, dtype=np.uint8),
+    "one nan": np.array([1, np.nan, 3], np.float32),
+    "infinities": np.array([np.inf, -np.inf, 1], np.float32),
+    "inf and nan": np.array([np.inf, np.nan, np.nan], np.float16),
+    "all nan": np.full((2, 2), np.nan),
+    "not contiguous": np.arange(24, dtype=np.float32).reshape(4, 6).T[::2],
+    "big-endian": np.arange(5, dtype=">f4"),
+    "0-d": np.array(2.5, np.float32),
+}
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Compute once with the compiled library, once as if it had not been built."""
+    if request.param == "numpy":
+        monkeypatch.setattr(statistics, "_FLOAT32", None)
+        monkeypatch.setattr(statistics, "_BFLOAT16", None)
+    elif statistics._FLOAT32 is None:
+        pytest.skip("the library was not built: there is no C compiler")
+    return request.param
+
+
+@pytest.mark.usefixtures("arithmetic")
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_statistics_agree_with_numpy(name: str) -> None:
+    """max, min, mean, L2 norm, NaN and Inf counts are numpy's in extended precision."""
+    array = ARRAYS[name]
+    leaf = summarise(to_host(array))
+    wide = array.astype(np.longdouble)
+    np.testing.assert_equal(leaf.max, array.max().item())
+    np.testing.assert_equal(leaf.min, array.min().item())
+    np.testing.assert_allclose(leaf.mean, float(wide.mean()), rtol=1e-12, atol=1e-300)
+    # Squares of float32 are added up over short blocks in float32 first.
+    rtol = 1e-7 if array.dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(leaf.norm, float(np.sqrt((wide**2).sum())), rtol=rtol)
+    floats = array.dtype.kind == "f"
+    assert leaf.nan_count == (np.isnan(array).sum() if floats else 0)
+    assert leaf.inf_count == (np.isinf(array).sum() if floats else 0)
+    assert leaf.shape == array.shape
+
+
+@pytest.mark.usefixtures("arithmetic")
+def test_statistics_of_bfloat16_are_those_of_its_values() -> None:
+    """bfloat16 is summarised by its float32 values, its dtype kept."""
+    values = ms.Tensor(np.linspace(-3, 3, 100), ms.float32).astype(ms.bfloat16)
+    leaf = summarise(to_host(values))
+    exact = values.astype(ms.float32).asnumpy().astype(np.float64)
+    assert (leaf.dtype, leaf.max, leaf.min) == ("BFloat16", exact.max(), exact.min())
+    np.testing.assert_allclose(leaf.mean, exact.mean(), atol=1e-15)
+    np.testing.assert_allclose(leaf.norm, np.linalg.norm(exact), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+@pytest.mark.parametrize(
+    "scale", [5e-324, 1e-310, 1e-200, 1e-155, 1e-139, 1.0, 1e139, 1e153, 1e155, 1e200, 1e303]
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_norm_and_mean_of_float64_are_right_at_every_scale(
+    dtype: type, size: int, scale: float
+) -> None:
+    """Exact fractions say what they are; where plain sums are right, the bits are theirs."""
+    rng = np.random.default_rng(size)
+    array = (rng.normal(size=size) + 1) * scale
+    array[0] *= 1e-30  # elements of very different sizes
+    array = (array * 1j if dtype is np.complex128 else array).astype(dtype)
+    real = np.abs(array) if dtype is np.complex128 else array
+    some = real if size < 100 else np.full(size, scale)
+    array = array if size < 100 else some.astype(dtype)
+    leaf = summarise(to_host(array))
+    exponent = 1074
+    whole = [int(Fraction(float(x)) * 2**exponent) for x in some[: 1 if size > 100 else size]]
+    times = size // len(whole)
+    norm = Fraction(math.isqrt(sum(x * x for x in whole) * times << 200), 1 << (exponent + 100))
+    assert leaf.norm == pytest.approx(float(norm), rel=1e-12, abs=5e-324)
+    mean = float(Fraction(sum(whole) * times, size << exponent))
+    assert leaf.mean == pytest.approx(mean, rel=1e-12, abs=max(5e-324, 1e-14 * scale))
+    plain = float(np.sqrt(np.dot(real, real)))
+    if 1e-140 < real.max() < 1e140 and size < 60_000:
+        assert leaf.norm == plain
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_norm_beyond_float64_is_infinite_and_its_elements_are_counted_as_finite() -> None:
+    largest = np.finfo(np.float64).max
+    leaf = summarise(to_host(np.array([largest, -largest, largest])))
+    assert (leaf.norm, leaf.nan_count, leaf.inf_count) == (math.inf, 0, 0)
+    assert leaf.mean == pytest.approx(largest / 3)
+
+
+@pytest.mark.parametrize("array", [np.zeros(0), np.zeros((3, 0), bool)], ids=repr)
+def test_an_empty_tensor_has_no_statistics(array: np.ndarray) -> None:
+    """An empty tensor has a shape, a fingerprint, no statistics and no NaN."""
+    leaf = summarise(to_host(array))
+    assert (leaf.max, leaf.min, leaf.mean, leaf.norm) == (None, None, None, None)
+    assert (leaf.nan_count, leaf.inf_count) == (0, 0)
+    assert leaf.fingerprint
+
+
+def test_a_longdouble_is_summarised() -> None:
+    """numpy's longest float has statistics that JSON can hold."""
+    leaf = summarise(to_host(np.array([1, 2], np.longdouble)))
+    assert [type(v) for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)] == [float] * 4
+
+
+def test_a_fingerprint_sees_order_dtype_shape_and_sign() -> None:
+    """Equal bytes, dtype and shape give equal fingerprints, anything else another one."""
+    base = np.arange(6, dtype=np.float32)
+    different = [
+        base[::-1],
+        base.reshape(2, 3),
+        base.reshape(3, 2),
+        base.view(np.int32),
+        base.astype(np.float64),
+        np.where(base == 0, np.float32(-0.0), base),
+    ]
+    prints = [fingerprint_of(to_host(array)) for array in (base, *different)]
+    assert len(set(prints)) == len(prints)
+    same = np.arange(12, dtype=">f4")[:6]
+    assert fingerprint_of(to_host(same)) == prints[0]
+    assert fingerprint_of(to_host(ms.Tensor(base))) == prints[0]
+
+
+def test_views_of_mindspore_tensors_are_read_as_they_are() -> None:
+    """A transposed or sliced MindSpore tensor is recorded by its own elements and shape."""
+    whole = tensor(4, 6)
+    for view, expected in (
+        (whole.T, whole.asnumpy().T),
+        (whole[1:3, ::2], whole.asnumpy()[1:3, ::2]),
+    ):
+        host = to_host(view)
+        assert np.array_equal(host.array, expected)
+        assert fingerprint_of(host) == fingerprint_of(to_host(expected))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 3 * 4096 + 5])
+@pytest.mark.parametrize("scale", [0.0, 1e-42, 1e-30, 1e-6, 1.0, 1e15, 1e18, 1e38])
+def test_the_norm_of_float32_is_right_at_every_size_and_scale(size: int, scale: float) -> None:
+    """Neither tiny nor huge float32 lose their norm or mean, whatever the number of elements."""
+    array = (np.random.default_rng(size).normal(size=size) * scale).astype(np.float32)
+    wide = array.astype(np.longdouble)
+    leaf = summarise(to_host(array))
+    np.testing.assert_allclose(leaf.norm, float(np.sqrt((wide**2).sum())), rtol=1e-7)
+    np.testing.assert_allclose(leaf.mean, float(wide.mean()), rtol=1e-9, atol=1e-300)
+
+
+def test_statistics_are_computed_once_for_equal_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a tensor comes; one that was written in place is another tensor."""
+    from mindrlhf_msprobe.capture.tensors import summary
+
+    computed = []
+
+    def counted(array: np.ndarray, **options: bool) -> statistics.Statistics:
+        computed.append(array.shape)
+        return statistics.statistics_of(array, **options)
+
+    monkeypatch.setattr(summary, "statistics_of", counted)
+    summaries = Summaries()
+    x = tensor(5)
+    first = summaries.of(to_host(x))
+    assert summaries.of(to_host(x)) == summaries.of(to_host(tensor(5))) == first
+    assert len(computed) == 1
+    x[2] = 9.0
+    assert summaries.of(to_host(x)).max == 9.0
+    assert len(computed) == 2
+
+
+def test_a_pass_through_the_network_computes_each_tensor_once(
+    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output of one cell is the input of the next, and of the cells around it."""
+    from mindrlhf_msprobe.capture.tensors import summary
+
+    computed = []
+
+    def counted(array: np.ndarray, **options: bool) -> statistics.Statistics:
+        computed.append(array.shape)
+        return statistics.statistics_of(array, **options)
+
+    network = nn.SequentialCell([Scale(2.0), Scale(3.0), nn.SequentialCell([Scale(5.0)])])
+    probe = layer_probe()
+    probe.watch(actor=network)
+    monkeypatch.setattr(summary, "statistics_of", counted)
+    for _ in range(2):
+        with probe.phase("actor_update"):
+            network(tensor(4))
+        probe.step()
+    assert len(computed) == 4 + 3  # four tensors, three parameters, and nothing new in step 1
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Leaves of tensors that never come again do not pile up."""
+    summaries = Summaries(remembered=4)
+    for i in range(20):
+        summaries.of(to_host(np.full(3, i)))
+    assert len(summaries._known) <= 4

@@ -1,0 +1,333 @@
+"""`mindrlhf-msprobe show`: what a run holds, on one screen."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+from helpers.runs import Recording, record_training
+
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.spans import spans
+from mindrlhf_msprobe.common.units import size
+from mindrlhf_msprobe.storage.reading import inventory
+from mindrlhf_msprobe.storage.reading.reader import open_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return record_training(tmp_path / "run")
+
+
+def test_show_lists_phases_and_keys_with_their_steps_and_sizes(run, capsys):
+    """Every phase and key stands on a line of its own with steps, ranks and size."""
+    assert main(["show", str(run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = {line.split()[0] for line in lines[2:]}
+    assert {"reference_compute_log_prob", "actor_update", "ref_log_prob"} <= names
+    assert "finished" in lines[0]
+
+
+def test_show_counts_what_is_there(run, capsys):
+    """The JSON form counts entries, records and bytes; linked files count once."""
+    main(["show", str(run), "--json"])
+    holdings = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
+    phase = holdings["reference_compute_log_prob"]
+    files = [p for p in (run / "reference_compute_log_prob").rglob("*") if p.is_file()]
+    assert phase["size"] == sum({p.stat().st_ino: p.stat().st_size for p in files}.values())
+    assert phase["steps"] == [0, 1]
+    assert phase["count"] > 0
+    assert phase["records"] >= phase["count"]
+
+
+def test_show_tells_a_records_statistics_and_first_values(run, capsys):
+    """With a step, a key shows its records with dtype, shape, statistics and first values."""
+    assert main(["show", str(run), "ref_log_prob", "--step", "0"]) == 0
+    text = capsys.readouterr().out
+    assert "step 0, micro_step 0, rank 0" in text
+    assert "Float32" in text
+    assert "max " in text
+    assert "first values [" in text
+
+
+def test_a_key_is_shown_as_one_row_a_save(run, capsys):
+    """Without a step, a key is a table over all steps: place, shape, statistics."""
+    assert main(["show", str(run), "ref_log_prob"]) == 0
+    header, *rows, hint = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["step", "rank", "micro-step", "what"]
+    assert [row.split()[0] for row in rows] == ["0", "1"]
+    assert all("Float32" in row for row in rows)
+    assert "--step" in hint
+
+
+def test_a_phase_is_shown_as_its_entries(run, capsys):
+    """Over all steps a line an entry with the steps that have it; of one step, in time."""
+    phase = "reference_compute_log_prob"
+    assert main(["show", str(run), phase]) == 0
+    header, *rows, _ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["entry", "steps", "ranks", "records"]
+    assert rows
+    assert all(row.split()[1] == "0-1" for row in rows)
+    assert main(["show", str(run), phase, "--step", "1"]) == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head == "step 1, rank 0, in the order of time:"
+    names = [entry.name for entry in open_run(run).entries(phase, step=1)]
+    assert [row.split()[0] for row in rows] == names
+
+
+def test_what_is_held_can_be_listed_of_one_step(run, capsys):
+    """--step leaves out what the other steps hold, in the counts and sizes too."""
+    main(["show", str(run), "--json"])
+    both = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
+    main(["show", str(run), "--step", "1", "--json"])
+    one = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
+    assert all(item["steps"] == [1] for item in one.values())
+    assert all(item["size"] < both[name]["size"] for name, item in one.items())
+
+
+@pytest.mark.parametrize(
+    ("steps", "held"),
+    [
+        ([0], "it holds step 0."),
+        ([0, 1], "it holds steps 0 and 1."),
+        ([0, 1, 2], "it holds steps 0 to 2."),
+        ([0, 1, 2, 5, 7, 8], "it holds steps 0 to 2, 5, 7 and 8."),
+    ],
+)
+def test_the_steps_there_are_stand_in_a_sentence(tmp_path, capsys, steps, held):
+    """A step that is not there is answered by those that are."""
+    recording = Recording(tmp_path / "run")
+    for step in steps:
+        recording.writer.save_key_data("loss", step, 0, lambda: {"seq": 0, "data": []}, {})
+        recording.writer.end_step(step, {})
+    recording.close()
+    assert main(["show", str(tmp_path / "run"), "--step", "9"]) == 2
+    assert capsys.readouterr().err.strip().endswith(held)
+
+
+@pytest.mark.parametrize("wrong", [["--step", "9"], ["--rank", "5"]])
+def test_a_step_or_rank_that_the_run_does_not_hold_is_refused(run, capsys, wrong):
+    """Exit code 2, and a message that names what it does hold."""
+    assert main(["show", str(run), *wrong]) == 2
+    assert f"holds no {wrong[0][2:]} {wrong[1]}; it holds" in capsys.readouterr().err
+
+
+def test_no_line_of_the_list_is_longer_than_a_screen(run, capsys):
+    """What recording cost is said in short lines, sizes in the unit that reads best."""
+    assert main(["show", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines()[1:])) <= 100
+    assert " 0.0 MiB" not in text
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(run, capsys):
+    """A name the run does not hold gives exit code 2 and the nearest names."""
+    assert main(["show", str(run), "ref_log_prb"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Nearest: ref_log_prob" in captured.err
+
+
+def test_an_array_that_cannot_be_read_is_said(run, capsys):
+    """A cut file is named, and the statistics are still shown."""
+    next((run / "data" / "ref_log_prob" / "step0").rglob("*.npy")).write_bytes(b"cut")
+    assert main(["show", str(run), "ref_log_prob", "--step", "0"]) == 2
+    assert "cannot be read" in capsys.readouterr().out
+    assert main(["show", str(run), "ref_log_prob", "--step", "1"]) == 0
+
+
+PHASE = "reference_compute_log_prob"
+DAMAGE = {
+    "run.json": lambda run: (run / "run.json").write_text("{"),
+    "no run.json": lambda run: (run / "run.json").unlink(),
+    "configurations.json": lambda run: (run / "configurations.json").write_text("["),
+    "a journal's line": lambda run: _append(run / PHASE / "step1/rank0/records.jsonl", b"{}\n"),
+    "no journal": lambda run: (run / PHASE / "step1/rank0/records.jsonl").unlink(),
+    "a phase's directory": lambda run: shutil.rmtree(run / PHASE),
+    "a cut tensor": lambda run: _cut(next((run / PHASE / "step1").rglob("*.npy"))),
+    "a missing tensor": lambda run: next((run / PHASE / "step1").rglob("*.npy")).unlink(),
+    "a cut save": lambda run: _cut(next((run / "data/loss/step1").rglob("*.npy"))),
+    "a missing save": lambda run: next((run / "data/loss/step1").rglob("*.npy")).unlink(),
+    "a save's JSON": lambda run: _cut(next((run / "data/loss/step1").rglob("*.json"))),
+    "no save": lambda run: shutil.rmtree(run / "data/loss/step1/rank0"),
+}
+
+
+def _append(file, text):
+    with open(file, "ab") as out:
+        out.write(text)
+
+
+def _cut(file):
+    os.truncate(file, file.stat().st_size - 1)
+
+
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory):
+    less = {"actor_infer_dump": False, "actor_train_dump": False, "critic_train_dump": False}
+    return record_training(tmp_path_factory.mktemp("run") / "run", task="tensor", **less)
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_what_cannot_be_read_is_exit_code_2_and_the_rest_is_shown(tensors, tmp_path, capsys, what):
+    """Whatever it is: named in the list, on stderr beside JSON; the rest is listed as ever."""
+    run = shutil.copytree(tensors, tmp_path / "run")
+    DAMAGE[what](run)
+    assert main(["show", str(run)]) == 2
+    shown = capsys.readouterr()
+    assert "Incomplete: " in shown.out
+    assert "\nadvantages" in shown.out
+    assert shown.err == ""
+    assert main(["show", str(run), "--json"]) == 2
+    shown = capsys.readouterr()
+    assert "advantages" in [holding["name"] for holding in json.loads(shown.out)]
+    assert shown.err.startswith("mindrlhf-msprobe show: ")
+    assert main(["show", str(run), "advantages"]) == 0
+    capsys.readouterr()
+    if what in ("a journal's line", "no journal"):
+        assert main(["show", str(run), PHASE]) == 2
+        assert "Cell.embed.Dense.forward.0" in capsys.readouterr().out
+    if what in ("a cut tensor", "a missing tensor"):
+        assert main(["show", str(run), PHASE, "--step", "1"]) == 0  # its elements are not shown
+        assert {main(["show", str(run), e.name]) for e in open_run(run).entries(PHASE)} == {0, 2}
+    if what.endswith("save") or what.startswith("a save"):
+        assert main(["show", str(run), "loss"]) == 2
+    assert main(["show", str(run), "advantages", "--step", "0"]) == 0
+
+
+def test_the_list_opens_no_whole_file(tensors, monkeypatch):
+    """Sizes tell that a file is whole, so a run of many tensors is listed as quickly as before."""
+    monkeypatch.setattr(inventory, "_first_values", lambda record: pytest.fail(record.name))
+    assert all(not held.unreadable for held in inventory.inventory(open_run(tensors)))
+
+
+def test_what_was_lost_while_recording_is_said_and_no_fault_of_the_files(run, capsys):
+    """Exit code 0: all that there is was read."""
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**manifest, "lost": {"a tensor: OSError": 3}}))
+    assert main(["show", str(run)]) == 0
+    assert "Incomplete: rank 0 lost 3 record(s)" in capsys.readouterr().out
+
+
+def test_what_is_not_a_run_is_refused(tmp_path, capsys):
+    """An empty directory gives exit code 2 and one clear message."""
+    assert main(["show", str(tmp_path)]) == 2
+    assert "is not a run" in capsys.readouterr().err
+
+
+def test_spans_and_sizes_read_well():
+    """Numbers are put together to spans, bytes into the unit that reads best."""
+    assert spans([0, 1, 2, 5]) == "0-2, 5"
+    assert size(512) == "512 B"
+    assert size(1536) == "1.5 KiB"
+
+
+def test_first_values_are_valid_json_whatever_they_are(tmp_path, capsys):
+    """NaN, infinities, complex numbers and long doubles come out as JSON takes them."""
+    recording = Recording(tmp_path / "odd")
+    recording.data("odd", np.array([np.nan, np.inf, 1.5], np.float32))
+    recording.data("odd", np.array([1 + 2j], np.complex64))
+    recording.data("odd", np.array([0.25], np.longdouble))
+    recording.end_step()
+    recording.close()
+    assert main(["show", str(tmp_path / "odd"), "odd", "--json"]) == 0
+
+    def refuse(constant):
+        raise AssertionError(f"bare {constant}")
+
+    shown = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    values = [record["first_values"] for record in shown]
+    assert values == [["NaN", "Infinity", 1.5], ["(1+2j)"], [0.25]]
+
+
+def test_options_of_show_may_stand_anywhere(run, capsys):
+    """`show RUN --json NAME` is `show RUN NAME --json`."""
+    assert main(["show", str(run), "ref_log_prob", "--json"]) == 0
+    shown = capsys.readouterr().out
+    for arguments in (["--json", run, "ref_log_prob"], [run, "--json", "ref_log_prob"]):
+        assert main(["show", *map(str, arguments)]) == 0
+        assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("bad", [["--what"], ["a", "b"], ["--json=1"]])
+def test_what_show_does_not_know_is_refused(run, capsys, bad):
+    """An unknown option and one name too many are named."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["show", str(run), *bad])
+    assert exit_.value.code == 2
+    assert bad[-1].split("=")[0] in capsys.readouterr().err
+
+
+def test_show_needs_a_run(capsys):
+    """Without one, and with an empty path, which is not the current directory."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["show"])
+    assert exit_.value.code == 2
+    assert "RUN" in capsys.readouterr().err
+    assert main(["show", ""]) == 2
+    assert "empty" in capsys.readouterr().err
+
+
+def test_show_says_what_generation_ran_with(tmp_path, capsys):
+    """A line a setting that changed; ranks that agree together; what is not as we write it, not."""
+    path = record_training(tmp_path / "run", ranks=(0, 1), steps=3)
+    phase = "actor_generate_sequences"
+    long = [151643, 151644, 151645] * 9
+    settings = {"temperature": 1.0, "top_k": 3, "do_sample": True, "seed": None, "stop_ids": long}
+    settings |= {f"setting_{number}": number for number in range(20)}
+    schedule = [{"step": s, "name": "top_p", "value": s / 10} for s in range(9)]
+    changes = [{"step": 1, "name": "temperature", "value": 0.05}, *schedule]
+    states = {"numpy_state": [[0, "aaaaaaaa" * 3]], "mindspore_state": [[0, "--------aaaaaaaa"]]}
+
+    def write(*generation, states=states):
+        for file, value in zip(("run.json", "run.rank1.json"), generation):
+            content = json.loads((path / file).read_text())
+            content |= {"generation": {phase: value}, "random_states": states}
+            (path / file).write_text(json.dumps(content))
+
+    same = {"step": 0, "settings": settings, "changes": changes}
+    write(same, same)
+    assert main(["show", str(path)]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    at = lines.index(f"Generation in {phase}, from step 0 on:")
+    assert lines[at + 1].startswith("  top_k=3, do_sample=true, stop_ids=[151643, 151644")
+    assert "seed" not in text
+    assert "setting_19=19" in text
+    assert "  temperature: 1.0, from step 1 on 0.05" in lines
+    schedule = "… 6 more changes …, from step 8 on 0.8"
+    assert f"  top_p: from step 0 on 0.0, from step 1 on 0.1, {schedule}" in lines
+    assert "Random states noted: numpy in step(s) 0-2; MindSpore in step(s) 1" in lines
+    assert max(map(len, lines[1:])) <= 100
+    assert text.count("Generation in") == 1
+
+    write({"step": 0, "settings": {"top_k": 1}}, {"step": 0, "settings": {"top_k": 2}})
+    assert main(["show", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert f"{phase}, from step 0 on, rank(s) 1:\n  top_k=2\n" in text
+    assert main(["show", str(path), "--rank", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "top_k=1" not in text
+    assert f"{phase}, from step 0 on:\n  top_k=2\n" in text
+
+    write({"step": "x"}, {"step": 0, "settings": 3, "changes": [1, {"step": 2}]}, states=[7])
+    assert main(["show", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "Random states" not in text
+
+
+def test_show_says_what_recording_cost(run, capsys):
+    """Time of the training, by phase and a step, and bytes; not for runs that lack it."""
+    assert main(["show", str(run)]) == 0
+    text = capsys.readouterr().out
+    cost = text[text.index("Cost of recording, rank 0, 2 step(s):") :]
+    assert re.search(r"^  actor_update: \d\.\d{3} s a step$", cost, re.MULTILINE)
+    content = json.loads((run / "run.json").read_bytes())
+    for recording in ({"seconds": "much"}, None, {"seconds": 1.0, "phases": {"x": 3}}):
+        (run / "run.json").write_text(json.dumps({**content, "recording": recording}))
+        assert main(["show", str(run)]) == 0
+        assert "Cost" not in capsys.readouterr().out

@@ -1,0 +1,110 @@
+"""No text from a file steers a terminal, wherever it is shown; faults of ours are no divergence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+
+import pytest
+from helpers.runs import Recording, record_training
+
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.printable import printable, printable_json
+from mindrlhf_msprobe.log import logger
+
+EVIL = "\x1b[2J\x9b31m\u202eIDENTICAL\u2028\n\x00\ud800\u200b\x7f\r"
+ALLOWED = {"\n"}
+
+
+def steers(text):
+    return [char for char in text if not char.isprintable() and char not in ALLOWED]
+
+
+def test_one_line_is_one_line():
+    """Everything that could end it, turn it or clear it is an escape; the rest stays."""
+    assert printable("模型 层　é 😀 a b") == "模型 层　é 😀 a b"
+    assert printable(EVIL).isprintable()
+    assert len(printable("x" * 10**6)) < 30_000
+    assert json.loads(printable_json(json.dumps([EVIL, "模型"], ensure_ascii=False))) == [
+        EVIL,
+        "模型",
+    ]
+
+
+@pytest.fixture
+def evil(tmp_path):
+    """Return two runs in which every text is hostile."""
+    runs = []
+    for name in ("a", "b"):
+        root = record_training(tmp_path / name, steps=1)
+        manifest = json.loads((root / "run.json").read_text())
+        manifest["state"] = EVIL
+        manifest["versions"] = {EVIL: EVIL + name}
+        manifest["lost"] = {EVIL: 3}
+        manifest["coverage"] = {EVIL: EVIL}
+        manifest["recording"] = {"seconds": 1, "phases": {EVIL: {"steps": 1}}}
+        (root / "run.json").write_text(json.dumps(manifest))
+        journal = root / "actor_update/step0/rank0/records.jsonl"
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        for line in lines:
+            line["frames"], line["stack"] = [EVIL], 1
+        lines[1]["entry"] = f"Cell.{EVIL}.{EVIL}.forward.0"
+        lines[1]["output"] = [{"type": EVIL, "value": EVIL + name}, {**lines[1]["output"][0]}]
+        lines[1]["output"][1] |= {"dtype": EVIL, "fingerprint": EVIL + name}
+        journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        shutil.copytree(root / "critic_update", root / "evil\x1b[2J\u202e\n")
+        shutil.copytree(root / "data/loss", root / "data/k\x1b[2J\u202e\n")
+        runs.append(str(root))
+    return runs
+
+
+@pytest.mark.parametrize("json_", [False, True])
+def test_no_command_shows_a_text_as_it_is(evil, tmp_path, capsys, json_):
+    """compare, show of a run and of every record, estimate, and what they complain of."""
+    option = ["--json"] if json_ else []
+    name = f"Cell.{EVIL}.{EVIL}.forward.0"
+    for command in (
+        ["compare", *evil, "-o", str(tmp_path / "out")],
+        ["show", evil[0]],
+        ["show", evil[0], name],
+        ["show", evil[0], "root"],
+        ["show", evil[0], EVIL],
+        ["estimate", evil[0]],
+        ["show", str(tmp_path / EVIL.replace("\x00", ""))],
+    ):
+        main([*command, *option])
+        shown = capsys.readouterr()
+        assert not steers(shown.out)
+        assert not steers(shown.err)
+        assert shown.err.count("\n") <= 1
+        assert "\nIDENTICAL" not in shown.out + shown.err
+
+
+def test_messages_are_shown_through_the_door(caplog):
+    """Whatever a log message tells of."""
+    with caplog.at_level(logging.WARNING, logger="mindrlhf_msprobe"):
+        logger.warning("lost: %s", EVIL)
+    assert not steers(caplog.records[-1].getMessage())
+
+
+def test_a_fault_of_ours_is_no_divergence(tmp_path, monkeypatch, capsys):
+    """Exit code 2, one line, how to report it; with MSPROBE_LOG_LEVEL=0 the traceback."""
+    recording = Recording(tmp_path / "a")
+    recording.data("loss", 1.0)
+    recording.end_step()
+    run = str(recording.close())
+
+    def fails(*_, **__):
+        raise ZeroDivisionError("a thing\n\x1b[2J")
+
+    monkeypatch.setattr("mindrlhf_msprobe.storage.reading.reader.open_run", fails)
+    assert main(["show", run]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "ZeroDivisionError: a thing\\n\\x1b[2J" in said.err
+    assert "report it" in said.err
+    monkeypatch.setenv("MSPROBE_LOG_LEVEL", "0")
+    assert main(["show", run]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""What tests of several rooms share: recorded runs, networks, dumps, exact results, programs."""

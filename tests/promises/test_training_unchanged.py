@@ -1,0 +1,298 @@
+"""The probe never changes training: losses and weights are the same bits with and without it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from helpers.small_networks import HalfInside, Mixed, Scale, hook_count, tensor
+from mindspore import Tensor, nn, ops
+
+from mindrlhf_msprobe import Probe, open_run
+
+STEPS = 3
+SETTINGS: dict[str, dict[str, Any] | None] = {
+    "absent": None,
+    "off": {"msprobe": False},
+    "switches off": {"actor_train_dump": False, "actor_infer_dump": False},
+    "statistics": {},
+    "tensor": {"task": "tensor"},
+    "no parameters": {"task": "tensor", "parameters": False, "fingerprint": False},
+}
+
+
+def mixed_task() -> tuple[nn.Cell, Callable[[nn.Cell], Tensor]]:
+    """Return a network of odd cells and its loss."""
+    x = tensor(3, 4, start=-0.5)
+
+    def loss(network: nn.Cell) -> Tensor:
+        return (network(x, scale=1.25) ** 2).mean()
+
+    return Mixed(), loss
+
+
+def llama_task(build: Callable[[], nn.Cell]) -> tuple[nn.Cell, Callable[[nn.Cell], Tensor]]:
+    """Return a small Llama and its loss on a fixed sentence."""
+    tokens = Tensor(np.arange(16).reshape(2, 8) % 17, ms.int32)
+
+    def loss(network: nn.Cell) -> Tensor:
+        logits = network(tokens)[0]
+        return -ops.log_softmax(logits.astype(ms.float32), -1).reshape(-1)[::5].mean()
+
+    return build(), loss
+
+
+def train(
+    task: tuple[nn.Cell, Callable[[nn.Cell], Tensor]], settings: dict[str, Any] | None, path: Path
+) -> list[bytes]:
+    """Train and return the bits of every loss, gradient and, at the end, weight."""
+    network, loss_of = task
+    probe = None
+    if settings is not None:
+        on = {"msprobe": True, "actor_train_dump": True, "actor_infer_dump": True, "step_end": 9}
+        probe = Probe.from_config({**on, "dump_path": str(path), **settings})
+        probe.watch(actor=network)
+    optimizer = nn.AdamWeightDecay(network.trainable_params(), 0.01)
+    step = ms.value_and_grad(lambda: loss_of(network), None, optimizer.parameters)
+
+    def update() -> list[Tensor]:
+        loss, gradients = step()
+        optimizer(gradients)
+        return [loss, *gradients]
+
+    bits = []
+    for _ in range(STEPS):
+        if probe is None:
+            loss_of(network)
+            results = update()
+        else:
+            with probe.phase("actor_generate_sequences"):
+                loss_of(network)
+            with probe.phase("actor_update"):
+                results = update()
+            probe.step()
+        bits += [r.asnumpy().tobytes() for r in results]
+    if probe is not None:
+        probe.close()
+    assert hook_count(network) == 0
+    return bits + [p.asnumpy().tobytes() for p in network.get_parameters()]
+
+
+@pytest.mark.parametrize("variant", [v for v in SETTINGS if v != "absent"])
+def test_a_network_of_odd_cells_trains_the_same(tmp_path: Path, variant: str) -> None:
+    """Shared cells, a custom bprop and odd signatures train bit for bit as without the probe."""
+    expected = train(mixed_task(), None, tmp_path)
+    assert train(mixed_task(), SETTINGS[variant], tmp_path / "run") == expected
+
+
+def half_task() -> tuple[nn.Cell, Callable[[nn.Cell], Tensor]]:
+    """Return a network with cells of another precision inside, and its loss."""
+    x = tensor(3, 4, start=-0.5)
+
+    def loss(network: nn.Cell) -> Tensor:
+        return (network(x) ** 2).mean()
+
+    return nn.SequentialCell(Scale(1.01), HalfInside(), Scale(1.003), HalfInside()), loss
+
+
+@pytest.mark.parametrize("variant", ["statistics", "no parameters"])
+def test_cells_of_another_precision_train_the_same(tmp_path: Path, variant: str) -> None:
+    """Hooks run inside a cell with `to_float`, whose operators are cast; theirs are not."""
+    expected = train(half_task(), None, tmp_path)
+    assert train(half_task(), SETTINGS[variant], tmp_path / "run") == expected
+    dtypes = {
+        f"{e.cell} {r.io}": r.leaf.dtype
+        for e in open_run(tmp_path / "run").entries(phase="actor_update", step=0)
+        for r in e.records
+        if e.direction == "forward"
+    }
+    assert (dtypes["1 input"], dtypes["1 output"]) == ("Float32", "Float32")
+    assert dtypes["1.scale output"] == "Float16"
+
+
+@pytest.mark.parametrize("variant", ["off", "statistics", "tensor"])
+def test_a_llama_trains_the_same(
+    tmp_path: Path, build_llama: Callable[[], nn.Cell], variant: str
+) -> None:
+    """A mindformers Llama trains bit for bit as without the probe."""
+    expected = train(llama_task(build_llama), None, tmp_path)
+    assert train(llama_task(build_llama), SETTINGS[variant], tmp_path / "run") == expected
+    if variant != "off":
+        run = open_run(tmp_path / "run")
+        assert run.steps == [0, 1, 2]
+        assert not run.manifests[0]["lost"]
+
+
+def test_two_runs_record_the_same(tmp_path: Path) -> None:
+    """Two equal trainings leave equal entries, fingerprint by fingerprint."""
+    recorded = []
+    for name in ("a", "b"):
+        train(mixed_task(), {}, tmp_path / name)
+        recorded.append(
+            [
+                (entry.phase, entry.step, entry.seq, record.name, record.leaf)
+                for entry in open_run(tmp_path / name).entries()
+                for record in entry.records
+            ]
+        )
+    assert len(recorded[0]) > 100
+    assert recorded[0] == recorded[1]
+
+
+def test_recorded_values_are_those_of_their_moment(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """What is recorded does not follow an in-place update made later in the same phase."""
+    probe = layer_probe(task="tensor")
+    network = Scale(2.0)
+    probe.watch(actor=network)
+    optimizer = nn.SGD(network.trainable_params(), learning_rate=1.0)
+    x = ms.Parameter(tensor(2, start=1.0), name="x")
+    before = x.asnumpy().copy()
+    with probe.phase("actor_update"):
+        network(x)
+        optimizer((Tensor(np.float32(1.5)),))
+        ops.assign(x, x * 100)
+        network(x)
+    first, second = recorded(probe).entries()
+    arrays = [{r.io: r.array() for r in e.records} for e in (first, second)]
+    assert np.array_equal(arrays[0]["input"], before)
+    assert np.array_equal(arrays[0]["output"], before * 2)
+    assert (arrays[0]["parameters"], arrays[1]["parameters"]) == (2.0, 0.5)
+    assert np.array_equal(arrays[1]["output"], before * np.float32(100) * np.float32(0.5))
+
+
+def test_the_mode_may_be_set_after_watch(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """In graph mode, a phase computes as without the probe, and opening it compiles nothing."""
+    network = Mixed()
+    x = tensor(3, 4)
+    probe = layer_probe()
+    probe.watch(actor=network)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        with probe.phase("actor_update"):
+            inside = network(x).asnumpy()
+        with probe.phase("actor_update"):
+            again = network(x).asnumpy()
+        outside = network(x).asnumpy()
+        alone = Mixed()(x).asnumpy()
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert inside.tobytes() == again.tobytes() == outside.tobytes() == alone.tobytes()
+    calls = [e.call for e in recorded(probe).entries() if e.cell == "root"]
+    assert calls == [0, 1]
+
+
+def test_jitted_functions_are_left_alone(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """What ms.jit compiles, inside a phase or before it, computes as without the probe."""
+    x = tensor(3, 4)
+
+    def jitted(network: nn.Cell) -> Callable[[], list[bytes]]:
+        def loss(y: Tensor) -> Tensor:
+            return (network(y) ** 2).sum()
+
+        step = ms.jit(ms.value_and_grad(loss))
+        return lambda: [t.asnumpy().tobytes() for t in step(x)]
+
+    expected = jitted(Mixed())()
+    network = Mixed()
+    early, late = jitted(network), jitted(network)
+    probe = layer_probe()
+    probe.watch(actor=network)
+    assert early() == expected
+    for _ in range(2):
+        with probe.phase("actor_update"):
+            assert late() == expected
+            assert early() == expected
+            network(x)
+        assert late() == early() == expected
+    run = recorded(probe)
+    calls = [e.call for e in run.entries() if e.cell == "root" and e.direction == "forward"]
+    assert calls == list(range(6))
+    assert not run.manifests[0]["lost"]
+
+
+class Compiled(nn.Cell):
+    """A cell whose construct is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Scale(3.0)
+
+    @ms.jit
+    def construct(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+class JittedInside(nn.Cell):
+    """A compiled cell in a network that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jitted = Compiled()
+        self.after = Scale(2.0)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.after(self.jitted(x))
+
+
+def test_a_jitted_cell_is_recorded_with_what_it_holds(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """So are the cells compiled into it, also where it was compiled before; its bits stay."""
+    network = JittedInside()
+    expected = network(tensor(4)).asnumpy().tobytes()
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        assert network(tensor(4)).asnumpy().tobytes() == expected
+    cells = [e.cell for e in recorded(probe).entries()]
+    assert cells == ["root", "jitted", "jitted.inner", "after"]
+
+
+def test_phases_make_nothing_compile_again(layer_probe: Callable[..., Probe]) -> None:
+    """Opening and closing a phase leaves MindSpore's count of hooks as it was.
+
+    MindSpore compiles every jitted function again, its optimizers included, when that changes.
+    """
+    hook_handle = pytest.importorskip("mindspore.common.hook_handle")
+    network = Mixed()
+    probe = layer_probe()
+    probe.watch(actor=network)
+    before = hook_handle._hook_version()
+    with probe.phase("actor_update"):
+        assert hook_count(network) > 0
+        assert hook_handle._hook_version() == before
+    assert hook_handle._hook_version() == before
+
+
+def test_hooks_on_parameters_make_no_optimizer_compile_again(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """An optimizer whose jitted function takes the parameters compiles as often as without them."""
+    hook_handle = pytest.importorskip("mindspore.common.hook_handle")
+    network = Scale(3.0)
+    probe = layer_probe()
+    probe.watch(actor=network)
+    step = ms.value_and_grad(lambda: network(tensor(4)).sum(), None, network.trainable_params())
+    before = hook_handle._hook_version()
+    hooked = []
+    for _ in range(2):
+        with probe.phase("actor_update"):
+            step()
+            assert hook_handle._hook_version() == before
+            hooked.append(network.factor.hooks())
+        probe.step()
+    assert hook_handle._hook_version() == before
+    assert not network.factor.hooks()
+    # The same function each time: MindSpore keeps what it compiled by the hooks' identity.
+    assert len(hooked[0]) == 1
+    assert hooked[0][0] is hooked[1][0]

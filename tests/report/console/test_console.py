@@ -1,0 +1,362 @@
+"""The answer on the console: one screen that names the place, the cause and the next step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from helpers.divergences import first_divergence
+from helpers.runs import Fault, Recording, record_training
+
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+from mindrlhf_msprobe.comparison.preflight.remark import remark
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.findings import (
+    Cause,
+    Comparison,
+    CoverageGap,
+    Difference,
+    Outcome,
+    Preflight,
+    RuleUse,
+    Spread,
+    Status,
+    Verdict,
+    Weights,
+)
+from mindrlhf_msprobe.report.console.console import render
+from mindrlhf_msprobe.report.console.preflight import preflight_lines
+from mindrlhf_msprobe.report.console.wording import before, merged
+from mindrlhf_msprobe.report.messages import paragraph
+
+
+def said(*texts):
+    """Return messages of these words."""
+    return tuple(Message("text", {"text": text}) for text in texts)
+
+
+def compare(tmp_path, *faults, tolerance=None, **settings):
+    a = record_training(tmp_path / "a", **settings)
+    b = record_training(tmp_path / "b", faults=faults, **settings)
+    return compare_runs(a, b, tolerance=tolerance)
+
+
+def test_a_divergence_is_named_with_place_cause_and_next_step(tmp_path):
+    """Step, phase, rank, cell, cause and what agreed before it stand in the first lines."""
+    fault = Fault("layers.1.mlp", "reference_compute_log_prob", step=1)
+    lines = render(compare(tmp_path, fault)).splitlines()
+    assert lines[0] == "DIVERGED at step 1, reference_compute_log_prob, rank 0"
+    assert lines[1].strip() == "Cell.layers.1.mlp.Dense.forward.0"
+    assert "cause: computation" in lines[2]
+    assert any(line.startswith("Before it: ") for line in lines)
+    assert len(lines) < 20
+
+
+def test_the_next_step_can_be_pasted_into_a_yaml_file(tmp_path):
+    """The section it prints is YAML that the configuration accepts."""
+    fault = Fault("layers.1.mlp", "reference_compute_log_prob", step=1)
+    text = render(compare(tmp_path, fault))
+    (line,) = [line for line in text.splitlines() if "msprobe_config:" in line]
+    section = yaml.safe_load(line)["msprobe_config"]
+    assert ProbeConfig(**section).records_cell("layers.1.mlp")
+
+
+def test_the_size_of_the_difference_is_shown_with_tensors(tmp_path):
+    """With elements at hand the errors are shown."""
+    text = render(compare(tmp_path, Fault("rewards")))
+    assert "max abs 0.01" in text
+    assert "cause: data" in text
+
+
+def test_equal_runs_are_said_to_agree_bit_for_bit(tmp_path):
+    """Identical runs: one sentence with how much was compared."""
+    text = render(compare(tmp_path), seconds=1.25)
+    assert text.startswith("IDENTICAL: 378 records of 2 steps, 1 rank, 6 phases agree bit for bit.")
+    assert "in 1.2 s" in text
+
+
+def test_runs_that_agree_only_within_a_tolerance_are_not_called_identical(tmp_path):
+    """The first word says that agreement is not bit for bit."""
+    fault = Fault("head", "critic_update", change=lambda v: v * np.float32(1 + 1e-6))
+    result = compare(tmp_path, fault, tolerance=Tolerance(rtol=0.01), task="tensor")
+    text = render(result)
+    assert text.startswith("WITHIN TOLERANCE")
+    assert "IDENTICAL" not in text
+
+
+def test_what_was_not_compared_is_listed(tmp_path):
+    """Coverage gaps and what cannot be read each have a line."""
+    a = record_training(tmp_path / "a")
+    b = record_training(tmp_path / "b", reference_dump=False)
+    (b / "actor_update/step0/rank0/records.jsonl").write_text("damaged\n")
+    text = render(compare_runs(a, b))
+    assert "Not compared: 48 records only in A — reference_compute_log_prob not recorded" in text
+    assert "Incomplete: B: " in text
+
+
+def test_nothing_in_common_is_incomparable(tmp_path):
+    """Nothing compared is never called the same."""
+    for name in ("a", "b"):
+        recording = Recording(tmp_path / name)
+        recording.data(name, 1.0)
+        recording.end_step()
+        recording.close()
+    text = render(compare_runs(tmp_path / "a", tmp_path / "b"))
+    assert text.startswith("INCOMPARABLE: the two runs have nothing in common")
+
+
+@pytest.mark.parametrize("harmful", ["\x1b[2J", "\r", "\x00", "\udc80", "\u202e"])
+def test_names_from_a_dump_cannot_take_over_the_terminal(tmp_path, harmful):
+    """Control characters in names are shown as escapes, and all of it can be encoded."""
+    for name in ("a", "b"):
+        recording = Recording(tmp_path / name)
+        with recording.phase("actor_update"):
+            recording.call(f"x{harmful}", "Net", lambda x, n=name: x + (n == "b"), np.ones(2))
+        recording.end_step()
+        recording.close()
+    text = render(compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out"))
+    assert harmful not in text
+    assert "DIVERGED" in text
+    text.encode("utf-8")
+
+
+def parted(**values) -> Comparison:
+    """Return a comparison that found a divergence in actor_update at step 2."""
+    first = first_divergence()
+    layers = tuple(Spread(f"layers.{n}", 1, 2, 1e-3 * n, None, 4.0 * n) for n in range(1, 12))
+    spread = (
+        Spread("actor_update", 9, 20, 1e-3, 1e-2, 44.0, layers),
+        *(Spread(f"key{n}", 1, 1, 1e-4, None, 12.34) for n in range(10)),
+    )
+    counts = {str(status): 1 for status in Status}
+    gaps = tuple(CoverageGap(f"phase{n} not recorded", "A", 7) for n in range(6))
+    defaults = {
+        "verdict": Verdict(Outcome.DIVERGED, counts, first, coverage=gaps, spread=spread),
+        "findings": (),
+        "problems": tuple(f"B: rank {n} lost 3 records" for n in range(9)),
+        "remarks": said("the prefix model. was taken off A"),
+        "output_path": "out",
+        "tables": ("summary.xlsx", "loss.xlsx", "compare_result_actor_update.xlsx"),
+    }
+    return Comparison("a", "b", **{**defaults, **values})
+
+
+def test_what_agreed_before_is_counted_in_phases_and_steps():
+    """Whole phases and earlier steps that agree, and the last record that does."""
+    assert (
+        "Before it: 3 phases and 214 records of step 2 agree, and all of steps 0 to 1. "
+        "The last: Cell.head.Dense.forward.0.input.0" in render(parted()).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "said"),
+    [
+        (0, 2, "agree."),
+        (1, 1, "agree, and all of step 0."),
+        (1, 2, "agree, and all of 1 earlier step."),
+        (7, 7, "agree, and all of steps 0 to 6."),
+    ],
+)
+def test_earlier_steps_are_named_only_where_all_were_compared(steps, step, said):
+    """Steps 0 to N are said to agree only if each of them was compared."""
+    first = replace(parted().verdict.first_divergence, step=step, agreed_steps=steps)
+    assert before(first).endswith(said)
+
+
+def test_where_the_difference_went_is_shown_with_its_growth():
+    """The layers of the origin's phase, then the phases and keys after it, eight of each."""
+    inside, after = (line for line in render(parted()).splitlines() if line.startswith("After it"))
+    assert inside.startswith(
+        "After it, in actor_update (max abs error; × relative distance, the first divergence "
+        "being ×1): layers.1 1.0e-03 ×4 → layers.2 2.0e-03 ×8 →"
+    )
+    assert inside.endswith("… 3 more")
+    assert after.startswith("After it, in step 2: key0 1.0e-04 ×12 → key1")
+    assert after.endswith("key7 1.0e-04 ×12 → … 2 more")
+
+
+def test_what_differs_before_any_tensor_comes_first():
+    """Weights, then seeds, then versions, six lines at most; a role is named once."""
+    differences = [
+        *(Difference("configurations", f"lr{n}", "1", "2") for n in range(6)),
+        Difference("versions", "mindspore", "2.6", "2.7"),
+        Difference("seeds", "seed", "1", None),
+        Difference("initial_weights", "actor", "one", "another"),
+    ]
+    weights = (
+        Weights("actor", 120, different=("w1", "w2", "w3", "w4"), only_in_b=("w5",)),
+        Weights("critic", 10),
+    )
+    lines = render(parted(preflight=Preflight(tuple(differences), weights))).splitlines()
+    assert lines[:8] == [
+        "Before any tensor, these differ:",
+        "  initial weights of actor: 4 of 120 parameters differ, 1 only in B (w1, w2, w3, …)",
+        "  seeds: seed: 1 in A, nothing in B",
+        "  versions: mindspore: 2.6 in A, 2.7 in B",
+        "  configurations: lr0: 1 in A, 2 in B",
+        "  configurations: lr1: 1 in A, 2 in B",
+        "  configurations: lr2: 1 in A, 2 in B",
+        "  … 3 more in summary.xlsx",
+    ]
+    assert lines[8].startswith("DIVERGED at step 2")
+
+
+def test_every_list_is_capped():
+    """However much there is to say, it stays one screen that points to the summary."""
+    unknown = ("the initial weights of reference: not recorded in B",)
+    rules = tuple(
+        RuleUse((Message("text", {"text": f"rtol 0.00{n} (rule {n})"}),), 100, 20)
+        for n in range(1, 4)
+    )
+    preflight = Preflight(not_compared=said(*unknown))
+    lines = render(parted(preflight=preflight, rules=rules)).splitlines()
+    assert len(lines) <= 26
+    assert "Not compared: … 3 more in summary.xlsx" in lines
+    assert "Incomplete: … 5 more in summary.xlsx" in lines
+    assert "Note: the prefix model. was taken off A" in lines
+    (tolerance,) = (line for line in lines if line.startswith("Tolerance:"))
+    assert tolerance == (
+        "Tolerance: rtol 0.001 (rule 1): 100 records, 20 agree only by it; "
+        "rtol 0.002 (rule 2): 100 records, 20 agree only by it; … 1 more in summary.xlsx"
+    )
+
+
+def test_the_summary_is_the_table_that_is_named():
+    """Of all tables the one to open first is named with its directory."""
+    lines = render(parted()).splitlines()
+    assert "Tables: out/summary.xlsx and 2 more" in lines
+    assert "Machine-readable: out/verdict.json" in lines
+
+
+def diverged(**values) -> Comparison:
+    """Return `parted` with another first divergence."""
+    whole = parted()
+    first = replace(whole.verdict.first_divergence, **values)
+    return replace(whole, verdict=replace(whole.verdict, first_divergence=first))
+
+
+def test_errors_that_are_none_are_not_shown():
+    """Where no finite element differs, "max abs 0" would say that nothing does."""
+    lines = render(diverged(cause=Cause.NON_FINITE, max_abs_err=0.0, max_rel_err=0.0)).splitlines()
+    assert not any("max abs 0" in line for line in lines)
+    assert any("max abs 0.001, max rel 0.01" in line for line in render(parted()).splitlines())
+    spread = (Spread("loss", 1, 1, 0.0, 0.0),)
+    verdict = replace(parted().verdict, spread=spread)
+    assert "After it, in step 2: loss" in render(parted(verdict=verdict)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("records", "phases", "steps", "said"),
+    [
+        (1, 0, 0, "1 record of step 2 agrees."),
+        (1, 1, 2, "1 phase and 1 record of step 2 agree, and all of steps 0 to 1."),
+        (0, 0, 2, "all of steps 0 to 1 agree."),
+        (0, 0, 1, "all of 1 earlier step agrees."),
+        (0, 0, 0, ""),
+    ],
+)
+def test_what_agreed_before_is_said_in_whole_sentences(records, phases, steps, said):
+    """One record agrees, two agree, and of nothing there is no line."""
+    comparison = diverged(agreed_before=records, agreed_phases=phases, agreed_steps=steps)
+    assert before(comparison.verdict.first_divergence) == said
+    assert ("Before it: " in render(comparison)) == bool(said)
+
+
+def test_one_record_is_not_one_records(tmp_path):
+    """In the headline, in the last line, and in what was not compared."""
+    for name in ("a", "b"):
+        recording = Recording(tmp_path / name)
+        recording.data("loss", 1.0)
+        recording.end_step()
+        recording.close()
+    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    text = render(replace(result, verdict=replace(result.verdict, coverage=gaps(1))))
+    assert "1 record of 1 step, 1 rank" in text
+    assert " agrees bit for bit." in text
+    assert "· 1 record:" in text
+    assert "Not compared: 1 record only in A" in text
+    assert "1 records" not in text
+
+
+def gaps(records):
+    return (CoverageGap("critic_update not recorded", "A", records),)
+
+
+def after(tmp_path, a, b):
+    """Save key data in one step of two runs and return what the console says comes after."""
+    for name, data in (("a", a), ("b", b)):
+        recording = Recording(tmp_path / name)
+        for key, value in data.items():
+            recording.data(key, value)
+        recording.end_step()
+        recording.close()
+    lines = render(compare_runs(tmp_path / "a", tmp_path / "b")).splitlines()
+    (line,) = (line for line in lines if line.startswith("After it"))
+    return line
+
+
+def test_of_texts_no_numbers_are_shown(tmp_path):
+    """How far the bytes of two texts are apart says nothing."""
+    line = after(
+        tmp_path,
+        {"values": 1.0, "answer": "seven", "loss": 1.0},
+        {"values": 2.0, "answer": "eight", "loss": 5.0},
+    )
+    assert line.endswith("being ×1): answer → loss 4.0e+00 ×1.6")
+
+
+def test_a_text_is_no_measure_of_what_follows(tmp_path):
+    """Where a text is the first divergence, no distance is a multiple of its bytes' distance."""
+    line = after(
+        tmp_path, {"responses": "seven", "loss": 1.0}, {"responses": "eight", "loss": 1.001}
+    )
+    assert line == "After it, in step 0 (max abs error): loss 1.0e-03"
+
+
+def test_long_values_are_cut_around_their_first_difference():
+    """Two paths that share a long prefix are told apart; what follows is cut as well."""
+    prefix, rest = "/home/somebody/checkpoints/experiments/", "/weights" * 9
+    pairs = [(f"{prefix}one{rest}", f"{prefix}two{rest}"), (prefix + "x" * 9, prefix + "x" * 8)]
+    found = tuple(Difference("configurations", f"path{i}", *pair) for i, pair in enumerate(pairs))
+    _, one, two, *_ = render(parted(preflight=Preflight(found))).splitlines()
+    a, b = one.removeprefix("  configurations: path0: ").removesuffix(" in B").split(" in A, ")
+    assert (a.replace("one", "two"), a[0], a[-1]) == (b, "…", "…")
+    assert "one" in a
+    assert len(a) <= 42
+    a, b = two.removeprefix("  configurations: path1: ").removesuffix(" in B").split(" in A, ")
+    assert a != b
+    assert a.endswith("/" + "x" * 9)
+    assert b.endswith("/" + "x" * 8)
+
+
+def test_lines_that_share_their_reason_stand_in_one():
+    """numpy's and Python's generators, two roles; what each run lacks stays apart."""
+    reason = "was looked at when the probe started, perhaps before the trainer set it"
+    assert merged([f"seeds: numpy_state {reason}", "x", f"seeds: random_state {reason}"]) == [
+        f"seeds: numpy_state / random_state {reason}",
+        "x",
+    ]
+    roles = ("actor", "critic", "reference")
+    assert merged([f"initial weights of {role}: only run A recorded them" for role in roles]) == [
+        "initial weights of actor / critic / reference: only run A recorded them"
+    ]
+    sides = [f"the last snapshot of run {run} was lost" for run in "AB"]
+    assert merged(sides) == sides
+    preflight = Preflight(not_compared=said(*(f"seeds: {name}_state {reason}" for name in "ab")))
+    verdict = replace(parted().verdict, coverage=())
+    text = render(parted(preflight=preflight, verdict=verdict))
+    assert text.count("Not compared: seeds: ") == 1
+
+
+def test_settings_that_only_say_where_files_lie_come_last():
+    """Each run has directories of its own: they must not hide the setting that matters."""
+    paths = [Difference("configurations", f"actor.path{n}", f"/a/{n}", f"/b/{n}") for n in range(9)]
+    mode = Difference("device", "mode", "PyNative", "graph")
+    lines = preflight_lines(Preflight(differences=(*paths, mode)))
+    assert lines[1] == "  device: mode: PyNative in A, graph in B"
+    text = paragraph(remark(Preflight(differences=(*paths, mode)), None), "en")
+    assert "the first: device mode" in text

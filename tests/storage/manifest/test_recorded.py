@@ -1,0 +1,107 @@
+"""What a manifest lists of a run, so that what is missing later is seen to be missing."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+
+import pytest
+from helpers.runs import Recording
+
+from mindrlhf_msprobe import open_run
+from mindrlhf_msprobe.storage.manifest import recorded
+
+
+def listed(steps, n=3):
+    spans = []
+    for step in steps:
+        spans = recorded.with_step(spans, step, n)
+    return {recorded.PHASES: {"actor_update": spans}}
+
+
+def steps_of(content):
+    spans = recorded.checked(content)[recorded.PHASES]["actor_update"]
+    return {step for first, last, _ in spans for step in range(first, last + 1)}
+
+
+def test_a_run_of_many_parts_lists_the_steps_of_all_of_them():
+    """Each part recorded every tenth step of its own: a loss in the last part is seen."""
+    merged, wanted = {}, set()
+    for part in range(5):
+        steps = range(part * 1000, part * 1000 + 600, 10)
+        merged = recorded.both(merged, listed(steps))
+        wanted |= {*steps}
+    assert steps_of(merged) == wanted
+    later = {
+        recorded.PHASES: {
+            "actor_update": recorded.with_step(
+                recorded.checked(merged)[recorded.PHASES]["actor_update"], 9000, 3
+            )
+        }
+    }
+    assert steps_of(later) >= {*sorted(wanted)[1:], 9000}
+
+
+def test_what_is_listed_of_two_parts_is_that_of_either():
+    """No step is lost, and none is listed that neither part has: it would seem to be missing."""
+    draw = random.Random(5)
+    for _ in range(200):
+        parts = [
+            sorted(draw.sample(range(400), draw.randrange(1, recorded.MOST_SPANS)))
+            for _ in range(4)
+        ]
+        merged = {}
+        for steps in parts:
+            merged = recorded.both(merged, listed(steps, draw.choice([1, 2])))
+        assert steps_of(merged) == set().union(*parts)
+
+
+def test_more_spans_than_are_read_are_joined_where_they_follow_each_other():
+    spans = [[step, step, step % 2] for step in range(recorded.MOST_READ)]
+    apart = [[step, step, 1] for step in range(recorded.MOST_READ + 1, recorded.MOST_READ + 99, 2)]
+    one, other = ({recorded.PHASES: {"actor_update": part}} for part in (spans, apart))
+    merged = recorded.both(one, other)
+    assert steps_of(merged) == steps_of(one) | steps_of(other)
+    assert len(merged[recorded.PHASES]["actor_update"]) == 50
+
+
+@pytest.fixture
+def keys_of_every_step(tmp_path, monkeypatch):
+    """A run whose trainer makes up names: `loss` and ten keys of its own in each of four steps."""
+    monkeypatch.setattr(recorded, "MOST_KEYS", 25, raising=False)
+    recording = Recording(tmp_path / "a")
+    for step in range(4):
+        for key in ("loss", *(f"loss_{step}_{i}" for i in range(10))):
+            recording.data(key, float(step))
+        recording.end_step()
+    return recording.close()
+
+
+def test_keys_that_change_their_names_do_not_fill_run_json(keys_of_every_step):
+    """Of the first ones it is known what is missing; of the rest, that nobody lists them."""
+    run = keys_of_every_step
+    content = json.loads((run / "run.json").read_bytes())["recorded"]
+    assert len(content[recorded.KEY_DATA]) == 25
+    assert content[recorded.KEY_DATA]["loss"] == [[0, 3, 1]]
+    assert content["unlisted"] == [recorded.KEY_DATA]
+    opened = open_run(run)
+    assert (len(opened.keys), list(opened.problems)) == (41, [])
+    for key in ("loss_0_3", "loss_3_9"):
+        shutil.rmtree(run / "data" / key)
+    (problem,) = open_run(run).problems
+    assert "loss_0_3" in str(problem)
+
+
+def test_that_keys_are_not_listed_survives_what_is_made_of_the_list(keys_of_every_step):
+    content = json.loads((keys_of_every_step / "run.json").read_bytes())["recorded"]
+    for made in (
+        recorded.checked(content),
+        recorded.both({}, content),
+        recorded.both(content, {}),
+        recorded.without_steps_from(content, 1),
+        recorded.with_counts(content, 4, {}, {"loss": 1}),
+    ):
+        assert made["unlisted"] == [recorded.KEY_DATA]
+    few = recorded.checked(listed([1, 2]))
+    assert "unlisted" not in few

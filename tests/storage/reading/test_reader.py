@@ -1,0 +1,646 @@
+"""A run as an object: our runs, also damaged ones, and msprobe's dumps in every layout."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.runs import MSPROBE_DATA, Recording, record_training
+
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.reading.reader import Problem, open_run
+
+PHASES = [
+    "actor_generate_sequences",
+    "actor_compute_log_prob",
+    "reference_compute_log_prob",
+    "critic_compute_values",
+    "actor_update",
+    "critic_update",
+]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Return the directory of a whole run with full tensors, which no test changes."""
+    root = tmp_path_factory.mktemp("run")
+    return record_training(root, ranks=(0, 1), tokens=1, task="tensor")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Return the directory of a run of one rank and fewer phases."""
+    return record_training(
+        tmp_path_factory.mktemp("small"),
+        task="tensor",
+        actor_infer_dump=False,
+        actor_train_dump=True,
+        reference_dump=False,
+    )
+
+
+@pytest.fixture
+def damaged(small, tmp_path):
+    """Return a copy of the run that a test may damage."""
+    return shutil.copytree(small, tmp_path / "run", copy_function=shutil.copyfile)
+
+
+JOURNAL = "actor_update/step0/rank0/records.jsonl"
+
+
+def test_a_run_says_what_it_holds(recorded):
+    """Steps, phases in the order of a step, ranks and keys are known without reading them."""
+    run = open_run(recorded)
+    assert (run.steps, run.phases, run.ranks) == ([0, 1], PHASES, [0, 1])
+    assert {"prompts", "rewards", "loss"} <= set(run.keys)
+    assert run.finished
+    assert run.config().task == "tensor"
+    assert run.problems == []
+
+
+def test_entries_can_be_chosen_and_come_as_they_began(recorded):
+    """Phase, step and rank choose entries; containers come before their children."""
+    run = open_run(recorded)
+    entries = run.entries(phase="reference_compute_log_prob", step=1, rank=1)
+    assert [e.cell for e in entries][:4] == ["root", "embed", "layers.0", "layers.0.attention"]
+    assert {(e.phase, e.step, e.rank) for e in entries} == {("reference_compute_log_prob", 1, 1)}
+    assert len(run.entries()) == len({(e.name, e.phase, e.step, e.rank) for e in run.entries()})
+    container = entries[2]
+    child = entries[3]
+    assert child.parent == container.name
+    assert container.seq < child.seq < child.end < container.end
+
+
+def test_the_elements_of_a_record_are_at_hand(recorded):
+    """A record's array has the shape and the statistics that stand in the journal."""
+    for entry in open_run(recorded).entries(phase="actor_update", step=0, rank=0):
+        for record in entry.records:
+            assert record.array().shape == record.leaf.shape
+            assert record.array().max() == pytest.approx(record.leaf.max)
+
+
+def test_key_data_come_back_as_they_were_saved(tmp_path):
+    """Texts, lists, dicts, numbers, None and arrays of every kind come back."""
+    saved = {
+        "texts": ["Frage", "答案", ""],
+        "奖励": {"mean": 1.5, "parts": [np.float16([1, 2]), None]},
+        "mask": np.array([True, False]),
+        "scalar": np.float32(2.5),
+        "empty": np.empty((0, 4), np.int8),
+        "=1+1": -7,
+        "step5": [],
+    }
+    recording = Recording(tmp_path)
+    for key, value in saved.items():
+        recording.data(key, value)
+    recording.end_step()
+    run = open_run(recording.close())
+    assert run.keys == sorted(saved)
+    for key, value in saved.items():
+        found = run.key_data(key)[0].value
+        np.testing.assert_equal(found, value)
+        if isinstance(value, np.ndarray):
+            assert found.dtype == value.dtype
+
+
+def test_micro_steps_are_counted_by_key(tmp_path):
+    """The n-th save of a key in a step is its n-th micro-step."""
+    recording = Recording(tmp_path)
+    for value in range(12):
+        recording.data("loss", float(value))
+    recording.end_step()
+    data = open_run(recording.close()).key_data("loss")
+    assert [(d.micro_step, float(d.value)) for d in data] == [(i, float(i)) for i in range(12)]
+
+
+def test_one_phase_or_one_step_can_be_opened_alone(recorded):
+    """A phase's directory and a step's directory open like a run of their own."""
+    phase = open_run(recorded / "actor_update")
+    assert (phase.phases, phase.steps, phase.ranks) == (["actor_update"], [0, 1], [0, 1])
+    step = open_run(recorded / "actor_update/step1")
+    assert (step.phases, step.steps, step.ranks) == (["actor_update"], [1], [0, 1])
+    assert len(step.entries(rank=0)) == len(phase.entries(step=1, rank=0))
+
+
+# Not a run.
+
+
+def test_a_missing_directory_is_an_error(tmp_path):
+    """A path that is not there is named."""
+    with pytest.raises(RunError, match="nowhere does not exist"):
+        open_run(tmp_path / "nowhere")
+
+
+def test_a_file_is_not_a_run(tmp_path):
+    """A file where a directory should be is named as such."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="is not a directory"):
+        open_run(tmp_path / "file")
+
+
+def test_an_empty_directory_is_not_a_run(tmp_path):
+    """An empty directory is said to be empty."""
+    with pytest.raises(RunError, match="It is empty"):
+        open_run(tmp_path)
+
+
+def test_a_directory_of_other_things_is_not_a_run(tmp_path):
+    """The message says what a run would hold."""
+    (tmp_path / "src/step").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"neither run.json nor layer data .* nor key data"):
+        open_run(tmp_path)
+
+
+# Damaged runs.
+
+
+def test_the_torn_last_line_of_a_killed_run_is_left_out_silently(damaged):
+    """An open step is readable up to the line that was cut short."""
+    manifest = damaged / "run.json"
+    content = json.loads(manifest.read_text())
+    content["attempts"][0]["last_completed_step"] = None
+    content["recorded"] = {}  # it is listed when the step ends
+    manifest.write_text(json.dumps(content))
+    journal = damaged / JOURNAL
+    os.truncate(journal, journal.stat().st_size - 30)
+    run = open_run(damaged)
+    assert len(run.entries("actor_update", step=0, rank=0)) == 8
+    assert run.problems == []
+
+
+def test_a_damaged_line_before_the_last_is_a_problem_even_in_an_open_step(damaged):
+    """A kill tears only the last line: other damage is reported in any step."""
+    manifest = damaged / "run.json"
+    content = json.loads(manifest.read_text())
+    content["attempts"][0]["last_completed_step"] = None
+    manifest.write_text(json.dumps(content))
+    lines = (damaged / JOURNAL).read_bytes().split(b"\n")
+    lines[2] = lines[2][:20]
+    (damaged / JOURNAL).write_bytes(b"\n".join(lines))
+    run = open_run(damaged)
+    assert len(run.entries("actor_update", step=0, rank=0)) == 8
+    assert "1 damaged line" in str(run.problems[0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\x00\xff",
+        b"[]",
+        b"3",
+        b'{"entry": 3, "seq": 0}',
+        b'{"entry": "Cell.x.Y.forward.0"}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": "0"}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "frames": ["f"]}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "stack": []}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "stack": 99999, "frames": 3}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "parent": []}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "token": "x"}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "opening": {}}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "end": "x"}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "output": 3}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "output": [{"type": "T", "shape": "x"}]}',
+        b'{"entry": "Cell.x.Y.parameters_grad.0", "seq": 1, "weight": [[3]]}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "output": ' + b"[" * 900 + b"]" * 900 + b"}",
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "output": ' + b"[" * 10**5 + b"}",
+        b'{"entry": "Cell.embed.Dense.forward.0", "seq": 1}',
+    ],
+    ids=lambda line: line[-40:].decode("latin1"),
+)
+def test_a_damaged_line_of_a_finished_step_is_a_problem_at_its_place(damaged, line):
+    """Damage is reported with phase, step and rank; the other lines stay readable."""
+    with open(damaged / JOURNAL, "ab") as file:
+        file.write(line + b"\n")
+    run = open_run(damaged)
+    assert len(run.entries("actor_update", step=0, rank=0)) >= 9
+    if b"[[[" in line and line.endswith(b"]}"):
+        return  # 900 nested lists without a value may as well be read
+    (problem,) = run.problems
+    assert (problem.phase, problem.step, problem.rank) == ("actor_update", 0, 0)
+
+
+def test_a_broken_dump_json_is_a_problem_at_its_place(tmp_path):
+    """An empty or cut dump.json, as SIGKILL leaves msprobe's, is reported with its place."""
+    for number, keep in enumerate((0, 100)):
+        root = shutil.copytree(MSPROBE_DATA / "statistics_a", tmp_path / str(number))
+        os.truncate(root / "step1/proc14513/dump.json", keep)
+        run = open_run(root)
+        assert run.steps == [0, 1]
+        assert run.entries(step=1) == []
+        (problem,) = run.problems
+        assert (problem.phase, problem.step, problem.rank) == ("dump", 1, 0)
+        assert "dump.json is not valid JSON" in str(problem)
+        assert len(run.entries(step=0)) > 30
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"data": []}', '{"data": {"x": 3}}', "\udc80"])
+def test_a_dump_json_of_another_form_is_a_problem(tmp_path, content):
+    """JSON that is no dump is reported, never taken for an empty one."""
+    directory = tmp_path / "step0/rank0"
+    directory.mkdir(parents=True)
+    (directory / "dump.json").write_text(content, errors="surrogateescape")
+    run = open_run(tmp_path)
+    assert run.entries() == []
+    assert len(run.problems) == 1
+
+
+def test_msprobes_side_files_may_be_missing_or_broken(tmp_path):
+    """Without construct.json and stack.json the entries are read in dump.json's order."""
+    root = shutil.copytree(MSPROBE_DATA / "statistics_a", tmp_path / "a")
+    (root / "step0/proc14513/construct.json").write_text('["x"]')
+    (root / "step0/proc14513/stack.json").write_text('{"0": 3}')
+    dump = json.loads((root / "step0/proc14513/dump.json").read_text())
+    run = open_run(root)
+    assert [e.name for e in run.entries(step=0)] == list(dump["data"])
+    assert [problem.path.name for problem in run.problems] == ["construct.json", "stack.json"]
+    for name in ("construct.json", "stack.json"):
+        (root / "step0/proc14513" / name).unlink()
+    run = open_run(root)
+    assert [e.name for e in run.entries(step=0)] == list(dump["data"])
+    assert run.problems == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "\udc80"])
+def test_a_broken_manifest_is_a_problem_and_the_data_stay_readable(damaged, content):
+    """Without run.json the layer data and key data can still be read."""
+    (damaged / "run.json").write_text(content, errors="surrogateescape")
+    run = open_run(damaged)
+    (problem,) = run.problems
+    assert str(problem).count("run.json") == 1
+    assert len(run.entries(rank=0)) == 72
+    assert len(run.key_data(rank=0)) > 10
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"world": 3, "attempts": 3, "config": 3},
+        {"attempts": [3, {"first_step": "x"}]},
+        {"config": {"msprobe": 3}},
+        {"config": {"unknown": 3}},
+    ],
+)
+def test_a_manifest_of_another_form_says_nothing(damaged, content):
+    """A manifest with unknown content is read without an error, and nothing is taken from it."""
+    (damaged / "run.json").write_text(json.dumps(content))
+    run = open_run(damaged)
+    assert run.config() is None
+    assert not run.completed(0)
+    assert run.entries(rank=0)
+
+
+def test_a_key_whose_description_is_lost_is_unreadable_in_a_finished_step(damaged):
+    """In a finished step no save can have been cut off, so a missing JSON is a fault."""
+    directory = damaged / "data/loss/step0/rank0/micro_step0"
+    (directory / "loss.json").unlink()
+    (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
+    assert any("missing" in (record.leaf.error or "") for record in datum.records)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"data": 3}', '{"data": {"shape": [1], "max": {}}}']
+)
+def test_a_broken_description_of_key_data_is_unreadable(damaged, content):
+    """Key data whose JSON is damaged are there, marked unreadable."""
+    (damaged / "data/loss/step0/rank0/micro_step0/loss.json").write_text(content)
+    (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
+    assert any(record.leaf.error for record in datum.records)
+
+
+# Hostile runs: dumps from elsewhere are data.
+
+
+def set_data_name(root, name):
+    lines = [json.loads(line) for line in (root / JOURNAL).read_text().splitlines()]
+    lines[0]["output"][0]["data_name"] = name
+    (root / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    entry = next(
+        e
+        for e in open_run(root).entries("actor_update", step=0, rank=0)
+        if e.name == lines[0]["entry"]
+    )
+    return next(record for record in entry.records if record.io == "output")
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../../../secret.npy", "/etc/passwd", "..", ".", "", "a\0b", "\udc80", "x/y.npy"]
+)
+def test_a_data_name_never_leaves_the_directory(damaged, name):
+    """A file name that leads elsewhere, or nowhere, makes the record unreadable."""
+    np.save(damaged.parent / "secret.npy", np.zeros(3))
+    record = set_data_name(damaged, name)
+    with pytest.raises(ArrayFileError):
+        record.array()
+
+
+def test_a_link_out_of_the_run_is_not_opened(damaged):
+    """A symbolic link to an array elsewhere makes the record unreadable."""
+    np.save(damaged.parent / "secret.npy", np.zeros((2, 4, 6), np.float32))
+    tensors = damaged / "actor_update/step0/rank0/dump_tensor_data"
+    (tensors / "link.npy").symlink_to(damaged.parent / "secret.npy")
+    with pytest.raises(ArrayFileError, match="outside the run"):
+        set_data_name(damaged, "link.npy").array()
+
+
+def test_a_link_inside_the_run_is_followed(damaged):
+    """A link to another file of the run is as good as the file."""
+    tensors = damaged / "actor_update/step0/rank0/dump_tensor_data"
+    (tensors / "link.npy").symlink_to("Cell.embed.Dense.forward.0.output.0.npy")
+    assert set_data_name(damaged, "link.npy").array().size
+
+
+@pytest.mark.parametrize(
+    "linked",
+    [
+        "actor_update",
+        "actor_update/step0",
+        "actor_update/step0/rank0",
+        "actor_update/step0/rank0/dump_tensor_data",
+        "actor_update/step0/rank0/records.jsonl",
+    ],
+)
+def test_layer_data_behind_a_link_are_a_problem(damaged, linked):
+    """Layer data outside the run are not read, and that is reported, never passed over."""
+    outside = damaged.parent / "outside"
+    shutil.move(damaged / linked, outside)
+    (damaged / linked).symlink_to(outside)
+    run = open_run(damaged)
+    assert run.entries("actor_update", step=0, rank=0) == []
+    assert [(p.phase, p.step, p.rank) for p in run.problems] == [("actor_update", 0, 0)]
+    assert "leaves the run" in run.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "linked",
+    [
+        "data",
+        "data/loss",
+        "data/loss/step0",
+        "data/loss/step0/rank0",
+        "data/loss/step0/rank0/micro_step0",
+        "data/loss/step0/rank0/micro_step0/loss.json",
+        "data/loss/step0/rank0/micro_step0/loss.npy",
+    ],
+)
+def test_key_data_behind_a_link_are_unreadable(damaged, linked):
+    """Key data outside the run are listed as unreadable."""
+    outside = damaged.parent / "outside"
+    shutil.move(damaged / linked, outside)
+    (damaged / linked).symlink_to(outside)
+    (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
+    assert any(record.leaf.error for record in datum.records)
+
+
+NAMED = ["run.json", "run.rank1.json", "configurations.json"]
+
+
+def placed(root, name, make):
+    """Put something else in a file's place, and return the run and what became of the rest."""
+    (root / name).unlink(missing_ok=True)
+    make(root / name)
+    run = open_run(root)
+    if name == "configurations.json":
+        assert run.problems == []
+        assert run.configurations() is None
+        assert run.configurations() is None
+    assert len(run.entries(rank=0)) == 72
+    (problem,) = run.problems
+    assert problem.path == root / name
+    assert (problem.phase, problem.step, problem.rank) == (None, None, None)
+    assert "outside" not in str(run.manifests)
+    return problem.message
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_manifest_behind_a_link_out_of_the_run_is_not_read(damaged, name):
+    """Neither a manifest nor configurations from elsewhere are read: a problem, and the rest."""
+    outside = damaged.parent / "outside.json"
+    outside.write_text('{"outside": 1, "state": "finished"}')
+    message = placed(damaged, name, lambda path: path.symlink_to(outside))
+    assert message == "is a symbolic link that leaves the run's directory"
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (os.mkdir, "is not a regular file"),
+        (
+            lambda path: path.symlink_to("/dev/zero"),
+            "is a symbolic link that leaves the run's directory",
+        ),
+        (lambda path: path.symlink_to("gone"), "cannot be read: No such file or directory"),
+    ],
+    ids=["fifo", "directory", "zero", "dangling"],
+)
+def test_what_is_no_file_is_not_opened(damaged, name, make, message):
+    """A pipe, a directory or a device in a file's place is a problem, and nothing waits for it."""
+    assert placed(damaged, name, make) == message
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_manifest_behind_a_link_inside_the_run_is_read(damaged, name):
+    """A link to another file of the run is as good as the file."""
+    (damaged / "kept.json").write_text('{"world": {"rank": 1}}')
+    (damaged / name).unlink(missing_ok=True)
+    (damaged / name).symlink_to("kept.json")
+    run = open_run(damaged)
+    read = [*run.manifests, run.configurations()]
+    assert {"world": {"rank": 1}} in read
+    assert all("not a whole manifest" in problem.message for problem in run.problems)
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(damaged):
+    """Named pipes where JSON should be do not make the reader wait for ever."""
+    phase = "actor_update/step0/rank0"
+    for name in ("construct.json", "stack.json", "records.jsonl"):
+        (damaged / phase / name).unlink()
+        os.mkfifo(damaged / phase / name)
+    described = damaged / "data/loss/step0/rank0/micro_step0/loss.json"
+    described.unlink()
+    os.mkfifo(described)
+    run = open_run(damaged)
+    assert len(run.entries("actor_update", step=0, rank=0)) == 9
+    (datum,) = run.key_data("loss", step=0, rank=0)
+    assert any(record.leaf.error for record in datum.records)
+
+
+def test_two_directories_of_one_step_are_a_problem(damaged):
+    """`step1` beside `step01`: one is read, the other is reported."""
+    shutil.copytree(damaged / "actor_update/step1", damaged / "actor_update/step01")
+    run = open_run(damaged)
+    assert any("the same step" in str(problem) for problem in run.problems)
+
+
+@pytest.fixture
+def unprivileged(small):
+    """Yield a copy of the run, read as a user to whom permissions apply."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    run = shutil.copytree(small, directory / "run", copy_function=shutil.copyfile)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            for path in run.rglob("*"):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+            run.chmod(0o755)
+
+        def forbid(name):
+            (run / name).chmod(0)
+            if user == 0:
+                os.seteuid(65534)
+            return run
+
+        yield forbid
+    finally:
+        os.seteuid(user)
+        for path in [run, *run.rglob("*")]:
+            path.chmod(0o755)
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("actor_update", ("actor_update", None, None, False, None)),
+        ("actor_update/step0", ("actor_update", 0, None, False, None)),
+        ("actor_update/step0/rank0", ("actor_update", 0, 0, False, None)),
+        ("actor_update/step0/rank0/records.jsonl", ("actor_update", 0, 0, False, None)),
+        ("data", (None, None, None, True, None)),
+        ("data/loss", (None, None, None, True, "loss")),
+        ("data/loss/step0", (None, 0, None, True, "loss")),
+        ("data/loss/step0/rank0", (None, 0, 0, True, "loss")),
+    ],
+)
+def test_what_may_not_be_read_is_a_problem_and_the_rest_is_read(unprivileged, name, place):
+    """A directory or file without permission is reported with all that may lie in it."""
+    run = open_run(unprivileged(name))
+    run.entries()
+    run.key_data()
+    (problem,) = run.problems
+    found = (problem.phase, problem.step, problem.rank, problem.key_data, problem.key)
+    assert found == place
+    assert problem.concerns(0, 0)
+    assert problem.concerns(1, 0) == (place[1] is None)
+    assert run.places == {(0, 0), (1, 0)}
+    assert run.entries("critic_update")
+    assert str(problem).count(str(problem.path)) == 1
+
+
+def test_a_place_in_a_part_of_a_run_is_told_right(unprivileged):
+    """A step that cannot be listed, of a phase that was opened alone, keeps the phase's name."""
+    run = unprivileged("actor_update/step0")
+    (problem,) = open_run(run / "actor_update").problems
+    assert (problem.phase, problem.step, problem.rank) == ("actor_update", 0, None)
+
+
+def test_a_rank_in_a_step_that_was_opened_is_told_right(unprivileged):
+    """A rank that cannot be listed, of a step that was opened alone, keeps phase and step."""
+    run = unprivileged("actor_update/step1/rank0")
+    places = {(p.phase, p.step, p.rank) for p in open_run(run / "actor_update/step1").problems}
+    assert places == {("actor_update", 1, 0)}
+
+
+def test_a_run_of_which_nothing_can_be_listed_has_a_place(tmp_path):
+    """Where nothing tells the steps, the loss stands at step 0: a comparison shows it there."""
+    (tmp_path / "run.json").write_text("{}")
+    run = open_run(tmp_path)
+    assert run.places == set()
+    run.problems.append(Problem(tmp_path, "lost", "actor_update"))
+    assert run.places == {(0, 0)}
+
+
+@pytest.mark.parametrize(
+    "name", ["data/loss/step0/rank0/micro_step0", "data/loss/step0/rank0/micro_step0/loss.json"]
+)
+def test_key_data_that_may_not_be_read_are_unreadable(unprivileged, name):
+    """Key data without permission are there, marked unreadable."""
+    (datum,) = open_run(unprivileged(name)).key_data("loss", step=0, rank=0)
+    assert any(record.leaf.error for record in datum.records)
+
+
+def test_a_run_that_may_not_be_read_at_all_is_an_error(unprivileged):
+    """A directory without permission is a clear error."""
+    with pytest.raises(RunError, match="cannot be read"):
+        open_run(unprivileged("."))
+
+
+# msprobe's dumps.
+
+
+@pytest.mark.parametrize("name", ["statistics_a", "md5_a"])
+def test_msprobes_layer_dumps_are_read(name):
+    """Entries of every direction, their statistics and call stacks are read."""
+    run = open_run(MSPROBE_DATA / name)
+    assert (run.phases, run.steps, run.ranks, run.keys) == (["dump"], [0, 1], [0], [])
+    entries = run.entries(step=0)
+    assert {e.direction for e in entries} == {"forward", "backward", "parameters_grad"}
+    assert all(r.leaf.is_tensor or r.leaf.value is None for e in entries for r in e.records)
+    assert any("File" in frame for e in entries for frame in e.stack)
+    assert run.problems == []
+    assert run.completed(0)
+
+
+def test_msprobes_order_is_that_of_the_computation():
+    """Containers begin before and end after their children; backward follows forward."""
+    entries = {e.name: e for e in open_run(MSPROBE_DATA / "statistics_a").entries(step=0)}
+    block = entries["Cell.layers.0.Block.forward.0"]
+    child = entries["Cell.layers.0.mlp.fc1.Dense.forward.0"]
+    later = entries["Cell.layers.1.mlp.fc1.Dense.forward.0"]
+    backward = entries["Cell.layers.1.mlp.fc1.Dense.backward.0"]
+    assert block.seq < child.seq < child.end < block.end < later.seq < later.end < backward.seq
+    assert child.parent == "Cell.layers.0.mlp.Mlp.forward.0"
+
+
+def test_msprobes_tensor_dumps_are_read():
+    """The arrays of a tensor dump are those its statistics describe."""
+    for entry in open_run(MSPROBE_DATA / "tensor_a").entries():
+        for record in entry.records:
+            assert record.array().max() == pytest.approx(record.leaf.max)
+
+
+def test_msprobes_key_data_are_read():
+    """Single tensors, lists and dicts, with micro-steps and without, are read with their dtype."""
+    run = open_run(MSPROBE_DATA / "key_data_a")
+    assert run.keys == ["dict", "ex", "ex3", "fp32", "list", "naninf", "uint8"]
+    paths = {d.key: [r.path for r in d.records] for d in run.key_data(step=1)}
+    assert (paths["dict"], paths["list"], paths["ex"]) == (["a", "b"], ["0", "1"], [""])
+    micro_steps = {k: [d.micro_step for d in run.key_data(k, step=0)] for k in run.keys}
+    assert micro_steps["fp32"] == [0, 1]
+    assert micro_steps["ex"] == [0]
+    assert micro_steps["ex3"] == [3]
+    (datum,) = run.key_data("uint8", step=0)
+    assert datum.records[0].leaf.dtype == "UInt8"
+    (datum,) = run.key_data("naninf", step=0)
+    assert math.isinf(datum.records[0].leaf.max)
+    assert np.isnan(datum.value).any()
+    assert run.problems == []
+
+
+def test_the_older_layout_of_key_data_is_read(tmp_path):
+    """`rank` without a number, no micro-step, and list elements as `<key>0.npy`."""
+    directory = tmp_path / "data/responses/step0/rank"
+    directory.mkdir(parents=True)
+    for index in range(11):
+        np.save(directory / f"responses{index}.npy", np.full(2, index))
+    np.save(directory / "unrelated.npy", np.zeros(1))
+    (datum,) = open_run(tmp_path).key_data()
+    assert (datum.key, datum.step, datum.rank, datum.micro_step) == ("responses", 0, 0, 0)
+    assert [r.path for r in datum.records] == [str(i) for i in range(11)]
+    assert [int(value[0]) for value in datum.value] == list(range(11))
+
+
+def test_phases_of_the_older_layout_are_read(tmp_path):
+    """A phase's msprobe dump in a directory of its own is that phase."""
+    shutil.copytree(MSPROBE_DATA / "statistics_a", tmp_path / "run/actor_update")
+    run = open_run(tmp_path / "run")
+    assert run.phases == ["actor_update"]
+    assert run.entries("actor_update", step=1)
