@@ -33,6 +33,7 @@ from compare_common import arguments, command, workspace
 from compare_memory import INTERVAL, family, private_bytes
 
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -138,19 +139,22 @@ def write_rank(root: Path, rank: int, size: Size, changed: bool, shifted: bool) 
             mine, given = (
                 changed and n >= 0 and size.differs(step, rank, n) for n in (number, number - 1)
             )
-            line: dict[str, Any] = {
-                "entry": entry_name(inside),
-                "seq": sequence if inside else root_seq,
-                "end": sequence + 1 if inside else root_seq + 2 * each + 1,
-                "parent": entry_name(0) if inside else None,
-                "opening": 0,
+            values: dict[str, Any] = {
                 "input_args": [leaf(f"{before}{' B' if given else ''}")],
                 "input_kwargs": {},
                 "parameters": {"weight": leaf(f"{inside} {rank} weight")},
                 "output": [leaf(f"{place}{' B' if mine else ''}")],
             }
+            line = JournalLine(
+                entry_name(inside),
+                sequence if inside else root_seq,
+                sequence + 1 if inside else root_seq + 2 * each + 1,
+                entry_name(0) if inside else None,
+                values=values,
+                frames=frames,
+            )
             sequence += 2 if inside else 0
-            writer.append_entry(PHASES[number // each], step, line, frames)
+            writer.append_entry(PHASES[number // each], step, line)
             if inside == each - 1:
                 sequence += 2
         writer.end_step(step, {})

@@ -23,15 +23,12 @@ from mindrlhf_msprobe.capture.tensors.summary import (
 )
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.writing.ledger import Charge
 
-#: Takes an entry's values and its call stack.
-EntrySink = Callable[[dict[str, Any], tuple[str, ...]], None]
 #: Takes what was being recorded and what went wrong.
 FaultSink = Callable[[str, BaseException], None]
-#: Stores a tensor's elements under a record's name and returns the file's name, or None.
-Store = Callable[[str, HostTensor, Leaf], "str | None"]
 
 _SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
 _GLANCED = 64  # elements of a larger one
@@ -44,7 +41,7 @@ class Entries(Protocol):
     describer: TreeDescriber
     charge: Charge
 
-    def sink(self, values: dict[str, Any], frames: tuple[str, ...]) -> None:
+    def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
 
     def state_of(self, parameter: Any) -> str | None:
@@ -73,36 +70,36 @@ class HostEntries:
     """Summarises at once, in host memory.
 
     Args:
+        sink: takes entries, and elements.
         summaries: of the whole run: what they remember helps all phases.
-        store: stores elements, with task: tensor.
         fingerprint: whether fingerprints are written.
         charge: what the time is charged to.
-        write: takes entries.
         fault: told about every fault.
+        elements: whether elements are stored, too (task: tensor).
     """
 
     def __init__(
         self,
+        sink: Sink,
         summaries: Summaries,
-        store: Store | None,
         *,
         fingerprint: bool,
         charge: Charge,
-        write: EntrySink,
         fault: FaultSink,
+        elements: bool = False,
     ) -> None:
+        self._sink = sink
         self._summaries = summaries
-        self._store = store
+        self._elements = elements
         self._fingerprint = fingerprint
         self.charge = charge
-        self._write = write
         self._fault = fault
         self.describer = TreeDescriber(is_tensor, self._describe)
 
-    def sink(self, values: dict[str, Any], frames: tuple[str, ...]) -> None:
+    def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
         with self.charge:
-            self._write(values, frames)
+            self._sink.append(line)
 
     def state_of(self, parameter: Any) -> str | None:
         """Return the parameter's fingerprint."""
@@ -143,7 +140,9 @@ class HostEntries:
             try:
                 host = to_host(value)
                 leaf = self._summaries.of(host)
-                name = self._store(record, host, leaf) if self._store else None
+                name = None
+                if self._elements:
+                    name = self._sink.save(record, host.values(), leaf.fingerprint)
                 return leaf.stored(name, fingerprint=self._fingerprint)
             except Exception as error:
                 self._fault("a tensor", error)
@@ -163,31 +162,29 @@ class DeviceEntries(HostEntries):
         self,
         device: Any,
         parameters: dict[str, str],
+        sink: Sink,
         summaries: Summaries,
         *,
         fingerprint: bool,
         charge: Charge,
-        write: EntrySink,
         fault: FaultSink,
     ) -> None:
-        super().__init__(
-            summaries, None, fingerprint=fingerprint, charge=charge, write=write, fault=fault
-        )
+        super().__init__(sink, summaries, fingerprint=fingerprint, charge=charge, fault=fault)
         self._device = device
         self._parameters = parameters
         self._first = 0  # the number of the first tensor that waits
         self._found: dict[int, Leaf] = {}
-        self._waiting: list[tuple[dict[str, Any], tuple[str, ...]]] = []
+        self._waiting: list[JournalLine] = []
         self.describer = TreeDescriber(
             lambda value: isinstance(value, _Difference) or is_tensor(value),
             self._queue,
             to_json=lambda leaf: leaf.to_json(),
         )
 
-    def sink(self, values: dict[str, Any], frames: tuple[str, ...]) -> None:
+    def append(self, line: JournalLine) -> None:
         """Take an entry that ended, until its numbers are known."""
         with self.charge:
-            self._waiting.append((values, frames))
+            self._waiting.append(line)
             if len(self._device) >= _MOST_WAITING:
                 self.flush()
 
@@ -221,10 +218,10 @@ class DeviceEntries(HostEntries):
             leaves = self._device.read()
             self._found.update(enumerate(leaves, self._first))
             self._first += len(leaves)
-            for values, frames in waiting:
-                whole = self._resolved(values)
-                self._leave_out_unchanged(whole)
-                self._write(whole, frames)
+            for line in waiting:
+                line.values = self._resolved(line.values)
+                self._leave_out_unchanged(line)
+                self._sink.append(line)
 
     def _queue(self, value: Any, record: str) -> Any:
         device = isinstance(value, _Difference) or hasattr(value, "asnumpy")
@@ -253,8 +250,8 @@ class DeviceEntries(HostEntries):
             return {**leaf.to_json(), **more}
         return {key: self._resolved(item) for key, item in content.items()}
 
-    def _leave_out_unchanged(self, values: dict[str, Any]) -> None:
-        call_name = values["entry"].rpartition(".")[0]
+    def _leave_out_unchanged(self, line: JournalLine) -> None:
+        values, call_name = line.values, line.entry.rpartition(".")[0]
         for name, leaf in list((values.get("parameters") or {}).items()):
             state = leaf.get("fingerprint")
             key = f"{call_name}.{name}"

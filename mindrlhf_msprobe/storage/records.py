@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
-from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
+from mindrlhf_msprobe.storage.leaves import Leaf
 
 _Found = TypeVar("_Found", bound=tuple[Any, ...])
 
@@ -24,7 +24,6 @@ _ENTRY = re.compile(
     r"(?P<scope>\w+)\.(?P<cell>.+)\.(?P<cls>[^.]+)\."
     r"(?P<direction>forward|backward|parameters_grad)\.(?P<call>[0-9]{1,18})"
 )
-_ENTRY_FIELDS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
 
 #: The direction of an entry that holds gradients of parameters.
 PARAMETERS_GRAD = "parameters_grad"
@@ -203,42 +202,6 @@ class Locator:
         return leaf, path
 
 
-def entry_records(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str, Leaf]]:
-    """Yield (record name, io, path, leaf) of one entry's JSON, ours or msprobe's.
-
-    Raises:
-        ValueError: something in it does not describe a value.
-    """
-    for io, at, structure in entry_parts(name, content):
-        head = name if io == PARAMETERS_GRAD else f"{name}.{io}"
-        for path, leaf in leaves(structure, at, together=True):
-            yield f"{head}.{path}", io, path, leaf
-
-
-def entry_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield (io, path, structure of values) of one entry's JSON, ours or msprobe's."""
-    if f".{PARAMETERS_GRAD}." in f"{name}.":
-        for parameter, grads in _gradients_of(content).items():
-            for item in grads if isinstance(grads, list) else [grads]:
-                yield PARAMETERS_GRAD, child_path("", parameter), item
-        return
-    for part in _ENTRY_FIELDS:
-        if content.get(part) is not None:
-            yield part.partition("_")[0], "", content[part]
-
-
-def argument_of(line: Mapping[str, Any], io: str, path: str) -> str:
-    """Return what the argument is called that a positional input of a journal line is, or ""."""
-    names = line.get("input_names")
-    if io != "input" or not isinstance(names, list):
-        return ""
-    place = path.partition(".")[0]
-    if not (place.isascii() and place.isdigit() and len(place) < 4 and int(place) < len(names)):
-        return ""
-    name = names[int(place)]
-    return name if isinstance(name, str) and len(name) <= _MOST_SHOWN else ""
-
-
 def bounded(found: Iterable[_Found], most: int) -> Iterator[_Found]:
     """Yield the records that were found, or the leaves, as long as they are what a run can hold.
 
@@ -255,52 +218,3 @@ def bounded(found: Iterable[_Found], most: int) -> Iterator[_Found]:
         if len(item[0]) > _LONGEST:
             raise ValueError(f"the name of a value in it has {len(item[0])} characters")
         yield item
-
-
-#: What a journal line holds beside the values themselves.
-JOURNAL_FIELDS = frozenset(
-    {"entry", "seq", "end", "parent", "opening", "token", "stack", "frames", "input_names"}
-)
-
-#: The fields whose names parameters could not have in a line before their gradients had a field.
-_SPREAD_BESIDE = frozenset({"entry", "seq", "end", "parent", "opening", "token", "stack", "frames"})
-
-
-def _gradients_of(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameter → gradients of one line; older ones have no field for them.
-
-    There the parameters stand beside the line's own fields, one called like a field with a `~`
-    behind its name; a list is the gradients of a parameter called as the field is now.
-    """
-    gradients = line.get(PARAMETERS_GRAD)
-    if isinstance(gradients, dict):
-        return gradients
-    return {
-        key[:-1] if key[-1:] == "~" and key[:-1] in _SPREAD_BESIDE else key: value
-        for key, value in line.items()
-        if key not in _SPREAD_BESIDE
-    }
-
-
-def values_of(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a journal line that stands in dump.json."""
-    if isinstance(line.get(PARAMETERS_GRAD), dict):
-        return line[PARAMETERS_GRAD]
-    return {key: value for key, value in line.items() if key not in JOURNAL_FIELDS}
-
-
-def with_lost_files(content: Any, lost: Mapping[str, str]) -> Any:
-    """Return an entry's JSON whose leaves name none of the `lost` files, but why they are lost.
-
-    Args:
-        lost: file name → reason.
-    """
-    if isinstance(content, list):
-        return [with_lost_files(item, lost) for item in content]
-    if not isinstance(content, dict):
-        return content
-    name = content.get("data_name")
-    if isinstance(name, str) and name in lost:
-        kept = {key: value for key, value in content.items() if key != "data_name"}
-        return {**kept, "error": f"its elements could not be stored: {lost[name]}"}
-    return {key: with_lost_files(value, lost) for key, value in content.items()}

@@ -21,6 +21,7 @@ from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.config import ProbeConfig, Selection
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import entry_name
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -149,34 +150,34 @@ class Recording:
             and self.config.records_cell(cell)
             and (not phase.counts_tokens or self.config.records_token(self._token))
         )
-        line: dict[str, Any] = {}
+        line: JournalLine | None = None
         describe = self._describer().describe
         selection = self._selections.setdefault(self._phase, Selection(self.config))
         recorded = recorded and selection.begin(name)
         if recorded:
             parent = next((n for n, known in reversed(self._running) if known), None)
-            line = {"entry": name, "seq": next(self._sequence), "end": None, "parent": parent}
-            line["opening"] = self._openings[self._phase]
-            if phase.counts_tokens:
-                line["token"] = self._token
+            token = self._token if phase.counts_tokens else None
+            opening = self._openings[self._phase]
+            line = JournalLine(name, next(self._sequence), None, parent, opening, token)
+            line.frames = frames
             if selection.inputs:
                 described = [describe(v, f"{name}.input.{i}") for i, v in enumerate(inputs)]
-                line["input_args"] = described
-                line["input_kwargs"] = describe(kwargs, f"{name}.input")
+                line.values["input_args"] = described
+                line.values["input_kwargs"] = describe(kwargs, f"{name}.input")
             changed = self._changed_parameters(cell, parameters or {})
             if changed and selection.outputs:
-                line["parameters"] = describe(changed, f"{name}.parameters")
+                line.values["parameters"] = describe(changed, f"{name}.parameters")
         self._running.append((name, recorded))
         try:
             output = self.touch(cell, function(*inputs, **kwargs), call)
         finally:
             self._running.pop()
-        if recorded:
+        if line is not None:
             results = list(output) if isinstance(output, tuple) else [output]
             if selection.outputs:
-                line["output"] = describe(results, f"{name}.output")
-            line["end"] = next(self._sequence)
-            self.writer.append_entry(self._phase, self.step, line, frames)
+                line.values["output"] = describe(results, f"{name}.output")
+            line.end = next(self._sequence)
+            self.writer.append_entry(self._phase, self.step, line)
         selection.end(name)
         return output
 

@@ -17,6 +17,7 @@ from helpers.programs import TESTS
 from helpers.runs import EVERYTHING, Recording
 
 from mindrlhf_msprobe import compare_runs
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -151,13 +152,13 @@ def watched_writer(root, **settings):
     return made, lost
 
 
-def entry(name, *files):
+def entry(name, *files, frames=()):
     leaves = [
         {"type": "mindspore.Tensor", "dtype": "Float64", "shape": [4], "data_name": file}
         for file in files
     ]
-    content = {"entry": f"Cell.{name}.Dense.forward.0", "seq": 0, "end": 1}
-    return {**content, "input_args": leaves, "output": []}
+    values = {"input_args": leaves, "output": []}
+    return JournalLine(f"Cell.{name}.Dense.forward.0", 0, 1, values=values, frames=frames)
 
 
 def test_elements_are_those_of_the_moment_they_were_handed_over(tmp_path):
@@ -215,11 +216,11 @@ def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
 
     monkeypatch.setattr(phase_files, "save_npy", full)
     first = [writer.save_tensor("actor_update", 0, n, np.ones(4), "x:1") for n in ("a", "b")]
-    writer.append_entry("actor_update", 0, entry("early", *first), ())
+    writer.append_entry("actor_update", 0, entry("early", *first))
     writer.wait()
     monkeypatch.setattr(phase_files, "save_npy", real)
     second = writer.save_tensor("actor_update", 0, "c", np.ones(4), "x:1")
-    writer.append_entry("actor_update", 0, entry("late", second), ())
+    writer.append_entry("actor_update", 0, entry("late", second))
     writer.end_step(0, lost)
     early, late = open_run(tmp_path).entries()
     reasons = [record.leaf.error for record in early.records]
@@ -243,7 +244,7 @@ def test_a_line_that_is_written_in_part_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(phase_files, "write_all", half)
     for name in ("a", "b", "c"):
-        writer.append_entry("actor_update", 0, entry(name), ("frame",))
+        writer.append_entry("actor_update", 0, entry(name, frames=("frame",)))
     writer.end_step(0, lost)
     run = open_run(tmp_path)
     assert [e.cell for e in run.entries()] == ["a", "c"]
@@ -258,13 +259,13 @@ def test_a_phase_that_is_removed_or_moved_while_it_is_written_is_a_counted_loss(
     gone = tmp_path / "run/actor_update"
     for step, take_away in enumerate([shutil.rmtree, lambda path: path.rename(tmp_path / "x")]):
         for name in ("a", "b"):
-            writer.append_entry("actor_update", step, entry(name), ())
+            writer.append_entry("actor_update", step, entry(name))
         writer.wait()
         take_away(gone)
-        writer.append_entry("actor_update", step, entry("c"), ())
+        writer.append_entry("actor_update", step, entry("c"))
         writer.end_step(step, lost)
         assert lost == {"an entry": 3 * (step + 1)}
-    writer.append_entry("actor_update", 2, entry("d"), ())
+    writer.append_entry("actor_update", 2, entry("d"))
     writer.end_step(2, lost)
     writer.close()
     run = open_run(tmp_path / "run")

@@ -13,6 +13,7 @@ import pytest
 
 from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.capture.recording import recorder as recorder_module
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 
 PATIENCE = 60
 
@@ -132,9 +133,9 @@ def test_a_late_entry_is_counted_and_destroys_nothing(tmp_path: Path) -> None:
     recording.data("loss", 1.0)
     recording.end_step()
     writer = recording.writer
-    line = {"entry": "Cell.b.Dense.forward.0", "seq": 9, "end": 10, "input_args": [], "output": []}
+    line = JournalLine("Cell.b.Dense.forward.0", 9, 10, values={"input_args": [], "output": []})
     with pytest.raises(StepEndedError):
-        writer.append_entry("actor_update", 0, line, ())
+        writer.append_entry("actor_update", 0, line)
     with pytest.raises(StepEndedError):
         writer.save_tensor("actor_update", 0, "late", np.ones(3), None)
     with pytest.raises(StepEndedError):

@@ -10,8 +10,9 @@ import pytest
 
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json, leaves
-from mindrlhf_msprobe.storage.records import Entry, cell_name, entry_records
+from mindrlhf_msprobe.storage.records import Entry, cell_name
 
 
 def through_json(leaf, form=Leaf.to_json):
@@ -143,7 +144,7 @@ def test_records_are_named_as_msprobe_names_them():
         "output": [leaf, leaf],
         "parameters": {"weight": leaf},
     }
-    names = [name for name, *_ in entry_records("E", content)]
+    names = [name for name, *_ in JournalLine("E", 0, values=content).records()]
     assert names == [
         "E.input.0",
         "E.input.mask",
@@ -151,7 +152,8 @@ def test_records_are_named_as_msprobe_names_them():
         "E.output.1",
         "E.parameters.weight",
     ]
-    grads = list(entry_records("Cell.a.B.parameters_grad.0", {"weight": [leaf], "seq": 3}))
+    name = "Cell.a.B.parameters_grad.0"
+    grads = list(JournalLine.from_json({"entry": name, "seq": 3, "weight": [leaf]}).records())
     assert [name for name, *_ in grads] == ["Cell.a.B.parameters_grad.0.weight"]
 
 
@@ -163,6 +165,6 @@ def test_gradients_of_older_journals_keep_their_names():
     names = ["weight", "token", "parameters_grad", "input"]
     older = {n + "~" if n == "token" else n: [leaf] for n in names}
     newer = {"parameters_grad": {n: [leaf] for n in names}}
-    found = list(entry_records(name, {**around, **newer}))
+    found = list(JournalLine.from_json({**around, **newer}).records())
     assert [path for _, _, path, _ in found] == names
-    assert list(entry_records(name, {**around, **older})) == found
+    assert list(JournalLine.from_json({**around, **older}).records()) == found

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of,
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.config import Selection
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name
 
@@ -45,6 +46,7 @@ class Call:
     """One run of a cell; tensors and gradients by part and path.
 
     Attributes:
+        seq, end: places in the process's time when it began and ended.
         recorded: whether its forward entry is recorded.
         traced: whether its backward entry may be recorded.
         selected: whether it is, once that is known.
@@ -59,8 +61,10 @@ class Call:
     parent: Call | None
     recorded: bool
     traced: bool
-    values: dict[str, Any]
     inputs: Any
+    seq: int = -1
+    end: int | None = None
+    token: int | None = None
     output: Any = None
     tensors: dict[tuple[str, Path], Any] = field(default_factory=dict)
     gradients: dict[tuple[str, Path], Any] = field(default_factory=dict)
@@ -75,11 +79,18 @@ class Call:
         """Return the name of one of its entries."""
         return f"{self.slot.call_name(direction)}.{self.count}"
 
+    def around(self) -> str | None:
+        """Return the innermost recorded entry that was running around it."""
+        parent = self.parent
+        while parent is not None and not parent.recorded:
+            parent = parent.parent
+        return self.outer if parent is None else parent.entry("forward")
+
 
 def reversed_calls(calls: list[Call]) -> list[tuple[str, Call]]:
     """Return when the backward entries of calls begin and end: the reverse of forward."""
-    moments = [(call.values["seq"], "end", call) for call in calls]
-    moments += [(call.values["end"], "begin", call) for call in calls if call.values["end"]]
+    moments = [(call.seq, "end", call) for call in calls]
+    moments += [(call.end, "begin", call) for call in calls if call.end]
     moments.sort(key=lambda moment: moment[0], reverse=True)
     return [(moment, call) for _, moment, call in moments]
 
@@ -156,7 +167,7 @@ class GraphCalls:
         has_counted: Callable[[str], bool],
         python_runs: bool,
         forward: bool,
-        sink: Callable[[dict[str, Any], tuple[str, ...]], None],
+        append: Callable[[JournalLine], None],
         fault: Callable[[str, BaseException], None],
     ) -> None:
         self._slots = slots
@@ -174,7 +185,7 @@ class GraphCalls:
         self._has_counted = has_counted
         self._python_runs = python_runs
         self._forward = forward
-        self._sink = sink
+        self._append = append
         self._fault = fault
         self._numbers = itertools.count(1)
         self._calls: dict[int, Call] = {}
@@ -250,7 +261,7 @@ class GraphCalls:
                     return 0  # the network ran in PyNative, where parameters have hooks
                 self._end_group()
                 slot = CellSlot("", "", True)
-                self._calls[number] = Call(number, site.cell, slot, 0, None, True, False, {}, ())
+                self._calls[number] = Call(number, site.cell, slot, 0, None, True, False, ())
                 return number
             if site.cell not in self._slots:
                 return 0
@@ -320,11 +331,11 @@ class GraphCalls:
                 return
             output = site.outline
             found.output = output if isinstance(output, tuple) else [output]
-            found.values["end"] = next(self._sequence)
-            values = self._forward_values(found, found.output) if found.recorded else {}
+            found.end = next(self._sequence)
+            line = self._forward_line(found, found.output) if found.recorded else None
             found.tensors.clear()
-        if self._forward and found.recorded:
-            self._sink(values, ())
+        if self._forward and line is not None:
+            self._append(line)
 
     def fault(self, what: str, error: BaseException) -> None:
         """Count a fault; a strict run's exception waits until the graph has run."""
@@ -363,40 +374,34 @@ class GraphCalls:
         call_name = slot.call_name("forward")
         if outermost and self._has_counted(call_name):
             self.cells_seen += 1
-            return Call(number, site.cell, slot, 0, None, False, False, {}, ())
+            return Call(number, site.cell, slot, 0, None, False, False, ())
         token, in_range = self._tokens.of(site.cell, outermost)
         count = self._counts.get(call_name, 0)
         self._counts[call_name] = count + 1
         self.cells_seen += slot.recorded
         parent = self._running[-1] if self._running else None
         recorded = traced = slot.recorded and in_range
-        call = Call(number, site.cell, slot, count, parent, recorded, traced, {}, site.outline)
+        call = Call(number, site.cell, slot, count, parent, recorded, traced, site.outline)
         if recorded:
             call.recorded = self._selection.begin(call.entry("forward"))
             call.traced = self._selection.may_begin(call.entry("backward"))
         if not (call.recorded or call.traced):
             return call
-        while parent is not None and not parent.recorded:
-            parent = parent.parent
-        above = self._outer() if parent is None else parent.entry("forward")
-        call.outer = above if parent is None else None
-        entry = call.entry("forward")
-        call.values.update(entry=entry, seq=next(self._sequence), end=None, parent=above)
-        call.values["opening"] = self._opening
-        if token is not None:
-            call.values["token"] = token
+        if call.around() is None:
+            call.outer = self._outer()
+        call.seq, call.token = next(self._sequence), token
         self._group.append(call)
         call.group = self._group
         return call
 
-    def _forward_values(self, call: Call, output: Any = ()) -> dict[str, Any]:
-        args, kwargs = call.inputs
-        values = dict(call.values)
+    def _forward_line(self, call: Call, output: Any = ()) -> JournalLine:
+        entry, (args, kwargs) = call.entry("forward"), call.inputs
+        line = JournalLine(entry, call.seq, call.end, call.around(), self._opening, call.token)
+        values = line.values
         if self._selection.inputs:
             values["input_args"] = self._filled(call, "input_args", args)
             values["input_kwargs"] = self._filled(call, "input_kwargs", kwargs)
-            if names := call.slot.arguments[: len(args)]:
-                values["input_names"] = list(names)
+            line.input_names = call.slot.arguments[: len(args)]
         parameters = {
             path[0]: leaf for (part, path), leaf in call.tensors.items() if part == "parameters"
         }
@@ -404,13 +409,13 @@ class GraphCalls:
             values["parameters"] = parameters
         if self._selection.outputs:
             values["output"] = self._filled(call, "output", output)
-        return values
+        return line
 
     def _give_up(self, call: Call) -> None:
         """Hand on a call that did not return."""
         self._selection.end(call.entry("forward"))
         if call.recorded and self._forward:
-            self._sink(self._forward_values(call), ())
+            self._append(self._forward_line(call))
 
     def _filled(self, call: Call, part: str, tree: Any, path: Path = ()) -> Any:
         """Return the JSON structure of one part of a call."""
@@ -452,19 +457,18 @@ class GraphCalls:
             while parent is not None and not (parent.differentiated and parent.selected):
                 parent = parent.parent
             args, kwargs = call.inputs
-            values = {
-                **{key: value for key, value in call.values.items() if key != "token"},
-                "entry": call.entry("backward"),
-                "seq": call.backward_seq if call.backward_seq is not None else call.backward_end,
-                "end": call.backward_end,
-                "parent": parent.entry("backward") if parent else backward_of(call),
-            }
+            end = call.backward_end
+            begin = call.backward_seq if call.backward_seq is not None else end
+            above = parent.entry("backward") if parent else backward_of(call)
+            assert begin is not None
+            values: dict[str, Any] = {}
             if self._selection.inputs:
                 values["input"] = gradients_of(call, "input", call.output or [])
             if self._selection.outputs:
                 values["output"] = gradients_of(call, "output", args)
                 values["output_kwargs"] = gradients_of(call, "output_kwargs", kwargs)
-            self._sink(values, ())
+            entry = call.entry("backward")
+            self._append(JournalLine(entry, begin, end, above, self._opening, values=values))
         for call in calls:
             self._calls.pop(call.number, None)
             self._forgotten = max(self._forgotten, call.number)
@@ -476,7 +480,7 @@ class GraphCalls:
         """
         undecided = [call for call in calls if call.selected is None]
         # What has not ended yet will end last, so its gradients come first.
-        moments = [("begin", call) for call in undecided if not call.values["end"]]
+        moments = [("begin", call) for call in undecided if not call.end]
         for moment, call in [*moments, *reversed_calls(undecided)]:
             if moment == "begin":
                 call.selected = self._selection.begin(call.entry("backward"))
@@ -514,15 +518,10 @@ class GraphCalls:
         for call_name, gradients in entries.items():
             count = self._counts.get(call_name, 0)
             self._counts[call_name] = count + 1
-            values = {
-                "entry": f"{call_name}.{count}",
-                "seq": next(self._sequence),
-                "end": next(self._sequence),
-                "parent": None,
-                "opening": self._opening,
-                PARAMETERS_GRAD: gradients,
-            }
-            self._sink(values, ())
+            begin, end = next(self._sequence), next(self._sequence)
+            line = JournalLine(f"{call_name}.{count}", begin, end, None, self._opening)
+            line.values[PARAMETERS_GRAD] = gradients
+            self._append(line)
 
 
 def _state_of(parameter: np.ndarray | Leaf, tensor: TensorOutline) -> str:

@@ -33,6 +33,7 @@ from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.config import Selection
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
@@ -138,7 +139,8 @@ class CallGradients:
 
     Args:
         entry: the backward entry's name.
-        around: parent and opening.
+        parent: the entry around it, or None.
+        opening: how often its phase had been opened before.
         entries: describes gradients, and takes the entry when its last one was seen.
         sequence: the process's clock.
         guard: a context that keeps faults from the training.
@@ -150,7 +152,8 @@ class CallGradients:
     def __init__(
         self,
         entry: str,
-        around: dict[str, Any],
+        parent: str | None,
+        opening: int,
         *,
         entries: Entries,
         sequence: Iterator[int],
@@ -161,7 +164,9 @@ class CallGradients:
     ) -> None:
         self._entry = entry
         self._capture = capture
-        self._values = {"entry": entry, "seq": None, "end": None, **around}
+        self._values: dict[str, Any] = {}
+        self._around = parent, opening
+        self._line: JournalLine | None = None  # begun by its first gradient
         self._entries = entries
         self._sequence = sequence
         self._guard = guard
@@ -230,12 +235,12 @@ class CallGradients:
         done, self._done = self._done, True
         if self._coming:
             self._selection.end(self._entry)
-        if not done and self._recorded and self._values["seq"] is not None:
+        if not done and self._recorded and self._line is not None:
             if self._selection.inputs:
                 self._values.setdefault("input", [])
             else:
                 self._values.pop("input", None)
-            self._entries.sink(self._values, ())
+            self._entries.append(self._line)
 
     def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
         """Return a structure of leaves without gradients, and note those that may get one."""
@@ -265,10 +270,12 @@ class CallGradients:
                 return
             if take != self._passes_by:  # what passes by the cell is no part of its time
                 self._coming -= 1
-                if self._values["seq"] is None:
+                if self._line is None:
                     self._recorded = self._selection.begin(self._entry)
-                    self._values["seq"] = next(self._sequence)
-                self._values["end"] = next(self._sequence)
+                    self._line = JournalLine(
+                        self._entry, next(self._sequence), None, *self._around, values=self._values
+                    )
+                self._line.end = next(self._sequence)
                 if not self._coming:
                     self._selection.end(self._entry)
             if self._recorded:
@@ -352,7 +359,7 @@ class ParameterGradients:
         self._sequence = sequence
         self._guard = guard
         self._hooks = hooks
-        self._open: dict[str, dict[str, Any]] = {}
+        self._open: dict[str, JournalLine] = {}
         self._due: dict[str, set[str]] = {}
         self._seen: set[int] = set()
 
@@ -397,20 +404,20 @@ class ParameterGradients:
     def _write(
         self, entry: str, moment: tuple[int, int], name: str, own: frozenset[str], gradient: Tensor
     ) -> None:
-        values = self._open.get(entry)
-        if values is None:
-            around = {"end": None, "parent": None, "opening": self._opening}
-            values = self._open[entry] = {"entry": entry, "seq": moment[0], **around}
-            values[PARAMETERS_GRAD] = {}
+        line = self._open.get(entry)
+        if line is None:
+            line = JournalLine(entry, moment[0], None, None, self._opening)
+            line.values[PARAMETERS_GRAD] = {}
+            self._open[entry] = line
             self._due[entry] = set(own)
         taken = self._entries.taken(gradient)
         described = self._entries.describer.describe(taken, child_path(entry, name))
-        values[PARAMETERS_GRAD][name] = [described]
-        values["end"] = moment[1]
+        line.values[PARAMETERS_GRAD][name] = [described]
+        line.end = moment[1]
         self._due[entry].discard(name)
         if not self._due[entry]:
             self._finish(entry)
 
     def _finish(self, entry: str) -> None:
         del self._due[entry]
-        self._entries.sink(self._open.pop(entry), ())
+        self._entries.append(self._open.pop(entry))

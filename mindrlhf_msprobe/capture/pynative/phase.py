@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -42,6 +42,7 @@ from mindrlhf_msprobe.capture.pynative.gradients import (
     gradients_flow,
     inside_the_graph,
 )
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.records import entry_name
 
 
@@ -75,7 +76,7 @@ class _Frame:
         recorded: whether its forward entry is recorded.
         traced: whether its backward entry may be recorded.
         parent, traced_parent: the innermost entry around it that is, or may be.
-        values, stack: what is recorded of it so far.
+        line: what is recorded of it so far.
         gradients: its backward entry, where gradients flow.
     """
 
@@ -86,8 +87,7 @@ class _Frame:
     traced: bool = False
     parent: str | None = None
     traced_parent: str | None = None
-    values: dict[str, Any] = field(default_factory=dict)
-    stack: tuple[str, ...] = ()
+    line: JournalLine | None = None
     gradients: CallGradients | None = None
 
     def inside(self, frames: list[_Frame]) -> None:
@@ -370,8 +370,11 @@ class EagerCapture:
             self._repetitions.first(repeating, id(cell), Call(entry, frame.traced_parent))
             frame.gradients = self._call_gradients(entry, frame.traced_parent)
         if frame.recorded and self._forward:
-            frame.stack = stack
-            self._describe_call(frame, token, cell, slot, args, kwargs)
+            number, parent = self._opening, frame.parent
+            frame.line = JournalLine(
+                entry, next(self._sequence), None, parent, number, token, frames=stack
+            )
+            self._describe_call(frame.line, cell, slot, args, kwargs)
         return frame
 
     def _takes(self, token: int | None) -> bool:
@@ -380,36 +383,24 @@ class EagerCapture:
 
     def _describe_call(
         self,
-        frame: _Frame,
-        token: int | None,
+        line: JournalLine,
         cell: nn.Cell,
         slot: _Slot,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         """Note what a cell is called with, and the parameters it computes with."""
-        entry = frame.entry
-        frame.values = {
-            "entry": entry,
-            "seq": next(self._sequence),
-            "end": None,
-            "parent": frame.parent,
-            "opening": self._opening,
-        }
-        if token is not None:
-            frame.values["token"] = token
-        describe = self._describer.describe
-        inputs = f"{entry}.input"
+        describe, values = self._describer.describe, line.values
+        inputs = f"{line.entry}.input"
         if self._selection.inputs:
             shown, kwargs = self._without(slot, args, kwargs) if self._left_out else (args, kwargs)
-            frame.values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(shown)]
-            frame.values["input_kwargs"] = describe(kwargs, inputs)
-            if names := slot.arguments[: len(args)]:
-                frame.values["input_names"] = list(names)
+            values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(shown)]
+            values["input_kwargs"] = describe(kwargs, inputs)
+            line.input_names = slot.arguments[: len(args)]
         if self._with_parameters and self._selection.outputs:
-            parameters = self._parameters(cell, slot.call_name, f"{entry}.parameters")
+            parameters = self._parameters(cell, slot.call_name, f"{line.entry}.parameters")
             if parameters:
-                frame.values["parameters"] = parameters
+                values["parameters"] = parameters
 
     def _without(self, slot: _Slot, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a call, with a mark in the place of those that are left out."""
@@ -439,7 +430,8 @@ class EagerCapture:
         self._watch_parameters()
         gradients = CallGradients(
             backward_name(entry),
-            {"parent": parent and backward_name(parent), "opening": self._opening},
+            parent and backward_name(parent),
+            self._opening,
             entries=self._entries,
             sequence=self._sequence,
             guard=self._guard,
@@ -534,13 +526,12 @@ class EagerCapture:
             self._emit_unfinished(frame)
         several = isinstance(output, tuple) and not hasattr(output, "_fields")
         results = list(output) if several else [output]
-        if frame.recorded and self._forward:
+        if (line := frame.line) is not None:
             if self._selection.outputs:
-                described = self._describer.describe(results, f"{frame.entry}.output")
-                frame.values["output"] = described
-            frame.values["end"] = next(self._sequence)
+                line.values["output"] = self._describer.describe(results, f"{line.entry}.output")
+            line.end = next(self._sequence)
             if not self._closed:
-                self._entries.sink(frame.values, frame.stack)
+                self._entries.append(line)
         self._selection.end(frame.entry)
         if frame.gradients is not None:
             frame.gradients.leave(results)
@@ -549,7 +540,7 @@ class EagerCapture:
         if frame.gradients is not None:
             frame.gradients.abandon()
         self._selection.end(frame.entry)
-        if frame.recorded and self._forward:
+        if frame.line is not None:
             if self._selection.outputs:
-                frame.values["output"] = []
-            self._entries.sink(frame.values, frame.stack)
+                frame.line.values["output"] = []
+            self._entries.append(frame.line)

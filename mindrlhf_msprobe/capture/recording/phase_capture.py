@@ -109,7 +109,7 @@ class PhaseCapture:
             has_counted=self._eager.has_counted if self._eager is not None else _never,
             python_runs=self._eager is not None,
             forward="forward" in opening.directions,
-            sink=opening.entries.sink,
+            append=opening.entries.append,
             fault=opening.fault,
         )
 

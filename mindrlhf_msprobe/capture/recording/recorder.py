@@ -31,7 +31,7 @@ from mindrlhf_msprobe.capture.settings.environment import (
     settings_now,
 )
 from mindrlhf_msprobe.capture.settings.random_states import RandomStates
-from mindrlhf_msprobe.capture.tensors.summary import HostTensor, Summaries
+from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.capture.words import in_english
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, as_messages, message
@@ -42,7 +42,6 @@ from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.directory.hold import HoldLostError
 from mindrlhf_msprobe.storage.directory.own_places import PlaceLostError
 from mindrlhf_msprobe.storage.layout import manifest_name
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA, MINDSPORE, PHASES
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
@@ -95,7 +94,6 @@ class Recorder:
         self._configurations: dict[str, Any] = {}
         # Phases that are switched on: the first and the last step in which they ran.
         self._phases_run: dict[str, tuple[int, int]] = {}
-        self._phases_recorded: set[str] = set()
         self._entered: Counter[str] = Counter()  # how often each phase was opened, recorded or not
         self._configurations_wanted = config.configurations_dump
         self._roles_entered: set[str] = set()
@@ -547,7 +545,7 @@ class Recorder:
 
     def _tell_room(self, step: int) -> None:
         """Say once, after the first step with layer data, what a step takes on the disk."""
-        if self._room_told or not self._phases_recorded:
+        if self._room_told or not self._writer.phases:
             return
         self._room_told = True
         try:
@@ -662,7 +660,7 @@ class Recorder:
             self._tell_forgotten()
         for name, (first, last) in self._phases_run.items():
             silent = self._messages.has_told("silent", name)
-            if name not in self._phases_recorded and not silent and not self._lost:
+            if not (name in self._writer.phases or silent or self._lost):
                 self._messages.nothing_recorded(name, first, last)
 
     def _tell_forgotten(self) -> None:
@@ -709,34 +707,26 @@ class Recorder:
 
     def _entries(self, phase: str, counters: StepCounters) -> Entries:
         """Return what describes the tensors of a phase that opens, and takes its entries."""
-        step = self.step
-
-        def write(values: dict[str, Any], frames: tuple[str, ...]) -> None:
-            self._writer.append_entry(phase, step, values, frames)
-            self._phases_recorded.add(phase)
-
-        def store(record: str, host: HostTensor, leaf: Leaf) -> str:
-            return self._writer.save_tensor(phase, step, record, host.values(), leaf.fingerprint)
-
+        sink, elements = self._writer.sink(phase, self.step), self._config.task == "tensor"
         charge, fingerprint = self.ledger.charge(phase), self._config.fingerprint
-        if self._config.task == "tensor" or not reduces_on_device(fingerprint, self._config.md5):
+        if elements or not reduces_on_device(fingerprint, self._config.md5):
             return HostEntries(
+                sink,
                 self._summaries,
-                store if self._config.task == "tensor" else None,
                 fingerprint=fingerprint,
                 charge=charge,
-                write=write,
                 fault=self.fault,
+                elements=elements,
             )
         from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries
 
         return DeviceEntries(
             DeviceSummaries(fingerprint=fingerprint),
             counters.parameters,
+            sink,
             self._summaries,
             fingerprint=fingerprint,
             charge=charge,
-            write=write,
             fault=self.fault,
         )
 

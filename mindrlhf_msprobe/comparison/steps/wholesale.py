@@ -31,13 +31,10 @@ from mindrlhf_msprobe.comparison.pairing.timeline import (
 )
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted
-from mindrlhf_msprobe.storage.reading.journal import read_line
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import (
-    JOURNAL_FIELDS,
     Entry,
-    entry_parts,
-    entry_records,
     has_plain_call,
 )
 
@@ -90,7 +87,8 @@ def _own_place(view: View, step: int, rank: int) -> tuple[int, int]:
 
 
 #: Of each side: number of a stack → its frames.
-_Stacks = tuple[dict[int, Any], dict[int, Any]]
+_OfJournal = dict[int | None, tuple[str, ...]]
+_Stacks = tuple[_OfJournal, _OfJournal]
 
 
 @dataclass
@@ -102,7 +100,7 @@ class _Lines:
         counted: for the n-th entry, how many of its records are known when it begins and when it
             ends; None for an entry that is judged by its records.
         special: (phase, name) → the entries of both sides that are judged by their records.
-        content: the JSON of the n-th entry that was counted.
+        content: the line of the n-th entry that was counted.
     """
 
     step: int
@@ -110,7 +108,7 @@ class _Lines:
     shells: tuple[list[Entry], list[Entry]] = field(default_factory=lambda: ([], []))
     counted: list[tuple[int, int] | None] = field(default_factory=list)
     special: dict[tuple[str, str], tuple[Entry, Entry]] = field(default_factory=dict)
-    content: list[dict[str, Any]] = field(default_factory=list)
+    content: list[JournalLine] = field(default_factory=list)
 
     def add(self, phase: str, runs: tuple[Run, Run], places: list[tuple[int, int]]) -> bool:
         """Take in one phase; False where it has to be paired."""
@@ -123,9 +121,9 @@ class _Lines:
         special = []
         try:
             for raw_a, raw_b in zip(a, b):
-                line = read_line(raw_a)
+                line = JournalLine.read(raw_a)
                 other, same = (line, True) if raw_a == raw_b else _other_line(line, raw_a, raw_b)
-                name = line["entry"]
+                name = line.entry
                 if name in names or not has_plain_call(name) or not _stands_alike(line, other):
                     return False
                 names.add(name)
@@ -133,34 +131,34 @@ class _Lines:
                 self.counted.append(_ordinary(line) if same else None)
                 self.content.append(line)
                 if self.counted[-1] is None:
-                    special.append((line, read_line(raw_b) if same else other))
+                    special.append((line, JournalLine.read(raw_b) if same else other))
         except (ValueError, RecursionError):
             return False
         return self._add_special(phase, special, stacks, runs, places)
 
     def _add_shells(
-        self, phase: str, lines: tuple[dict[str, Any], dict[str, Any]], stacks: _Stacks
+        self, phase: str, lines: tuple[JournalLine, JournalLine], stacks: _Stacks
     ) -> None:
         for shells, known, side in zip(self.shells, stacks, lines):
-            if "frames" in side:
-                known[side["stack"]] = side["frames"]
+            if side.frames:
+                known[side.stack] = side.frames
             shells.append(
                 Entry(
-                    name=side["entry"],
+                    name=side.entry,
                     phase=phase,
                     step=self.step,
                     rank=self.rank,
-                    seq=side["seq"],
-                    end=side.get("end"),
-                    opening=side.get("opening") or 0,
-                    token=side.get("token"),
+                    seq=side.seq,
+                    end=side.end,
+                    opening=side.opening,
+                    token=side.token,
                 )
             )
 
     def _add_special(
         self,
         phase: str,
-        lines: list[tuple[dict[str, Any], dict[str, Any]]],
+        lines: list[tuple[JournalLine, JournalLine]],
         stacks: _Stacks,
         runs: tuple[Run, Run],
         places: list[tuple[int, int]],
@@ -196,26 +194,21 @@ class _Lines:
         return orders[0] == orders[1]
 
 
-def _with_frames(line: dict[str, Any], stacks: Mapping[int, Any]) -> dict[str, Any]:
-    if "frames" in line or "stack" not in line:
-        return line
-    return {**line, "frames": stacks.get(line["stack"], [])}
+def _with_frames(line: JournalLine, stacks: _OfJournal) -> JournalLine:
+    return replace(line, frames=line.frames or stacks.get(line.stack, ()))
 
 
 def _parameters(entry: Entry) -> set[str]:
     return {record.path for record in entry.records if record.io == "parameters"}
 
 
-def _stands_alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+def _stands_alike(a: JournalLine, b: JournalLine) -> bool:
     """Tell whether two lines are of one entry, at the same place among the others."""
-    if a is b:
-        return True
-    same = all(a.get(name) == b.get(name) for name in ("entry", "parent", "token"))
-    same = same and (a.get("opening") or 0) == (b.get("opening") or 0)
-    return same and (a.get("end") is None) == (b.get("end") is None)
+    of_a, of_b = ((s.entry, s.parent, s.opening, s.token, s.end is None) for s in (a, b))
+    return of_a == of_b
 
 
-def _other_line(line: Mapping[str, Any], raw: bytes, other: bytes) -> tuple[dict[str, Any], bool]:
+def _other_line(line: JournalLine, raw: bytes, other: bytes) -> tuple[JournalLine, bool]:
     """Read the line of the other run, and tell whether its values are the same bytes.
 
     They follow what tells where the entry stands; where they are the same, that alone is read.
@@ -226,24 +219,24 @@ def _other_line(line: Mapping[str, Any], raw: bytes, other: bytes) -> tuple[dict
     Raises:
         ValueError, RecursionError: it is damaged.
     """
-    first = next((name for name in line if name not in JOURNAL_FIELDS), None)
+    first = next(iter(line.values), None)
     if first is not None:
         # Inside a text a quotation mark has a backslash before it, so this is the member's name.
         name = b', "%s": ' % first.encode("utf-8", errors="surrogatepass")
         starts = raw.find(name), other.find(name)
         if min(starts) > 0 and raw[starts[0] :] == other[starts[1] :]:
-            return read_line(other[: starts[1]] + b"}"), True
-    return read_line(other), False
+            return JournalLine.read(other[: starts[1]] + b"}"), True
+    return JournalLine.read(other), False
 
 
-def _ordinary(line: Mapping[str, Any]) -> tuple[int, int] | None:
+def _ordinary(line: JournalLine) -> tuple[int, int] | None:
     """Return how many records of an entry are known at its begin and at its end.
 
     None unless each of them is identical to one of the same JSON, and deserves no look: a tensor
     has a fingerprint and finite statistics, any other value is at hand and finite.
     """
     begin = end = 0
-    for io, _, content in entry_parts(line["entry"], line):
+    for io, _, content in line.parts():
         number = _count(content)
         if number < 0:
             return None
@@ -251,7 +244,7 @@ def _ordinary(line: Mapping[str, Any]) -> tuple[int, int] | None:
             begin += number
         else:
             end += number
-    return (begin + end, 0) if line.get("end") is None else (begin, end)
+    return (begin + end, 0) if line.end is None else (begin, end)
 
 
 def _count(content: Any) -> int:
@@ -387,9 +380,9 @@ def _rules(lines: _Lines, tolerances: Tolerances, total: int) -> dict[Messages, 
         by = tolerances.of("")[1]
         return {by: total} if by and total else {}
     used: Counter[Messages] = Counter()
-    for entry, counted, line in zip(lines.shells[0], lines.counted, lines.content):
+    for counted, line in zip(lines.counted, lines.content):
         if counted is not None:
-            used.update(_said(tolerances, n) for n, *_ in entry_records(entry.name, line))
+            used.update(_said(tolerances, n) for n, *_ in line.records())
     del used[()]
     return dict(used)
 

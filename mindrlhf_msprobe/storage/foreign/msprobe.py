@@ -10,6 +10,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
@@ -26,7 +27,7 @@ class Dump:
         unreadable: the files beside dump.json that are there and cannot be read, each with why.
     """
 
-    lines: list[dict[str, Any]]
+    lines: list[JournalLine]
     unreadable: list[tuple[Path, str]]
 
 
@@ -63,14 +64,14 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
     start, end = _places(list(data), parents)
     base = position * _PHASE_SPAN
     lines = [
-        {
-            **({PARAMETERS_GRAD: values} if f"{_UNNUMBERED}." in f"{name}." else values),
-            "entry": name,
-            "seq": base + start[name],
-            "end": base + end[name],
-            "parent": parents.get(name),
-            "frames": stacks.get(name, []),
-        }
+        JournalLine(
+            name,
+            base + start[name],
+            base + end[name],
+            parents.get(name),
+            values={PARAMETERS_GRAD: values} if holds_gradients(name) else values,
+            frames=tuple(stacks.get(name, ())),
+        )
         for name, values in data.items()
     ]
     return Dump(lines, unreadable)
@@ -83,12 +84,12 @@ def in_usual_order(entry: Entry) -> Entry:
     return replace(entry, seq=base + entry.seq, end=end)
 
 
-def with_changed_texts(line: dict[str, Any]) -> dict[str, Any]:
+def with_changed_texts(line: JournalLine) -> JournalLine:
     """Return an entry of a dump.json of ours whose texts may be other ones marked as unreadable.
 
     Before some texts stands a space there, which msprobe's tools need.
     """
-    return {name: _marked(value) for name, value in line.items()}
+    return replace(line, values=_marked(line.values))
 
 
 def _marked(content: Any) -> Any:

@@ -25,6 +25,7 @@ from mindrlhf_msprobe.storage.directory.claim import load_manifest
 from mindrlhf_msprobe.storage.directory.job import RankLock, expected_ranks
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.manifest import coverage, recorded
 from mindrlhf_msprobe.storage.manifest.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
 from mindrlhf_msprobe.storage.reading.journal import read_journal
@@ -43,9 +44,7 @@ from mindrlhf_msprobe.storage.records import (
     Entry,
     Locator,
     Record,
-    argument_of,
     bounded,
-    entry_records,
 )
 
 #: What every manifest holds.
@@ -494,7 +493,7 @@ class Run:
         return recorded.count_at(listed, recorded.PHASES, phase, step) or 0
 
     def entries_of(
-        self, lines: list[dict[str, Any]], phase: str, step: int, rank: int
+        self, lines: list[JournalLine], phase: str, step: int, rank: int
     ) -> list[Entry] | None:
         """Return the entries of some lines of a journal; None if one cannot be read."""
         if not lines:
@@ -602,7 +601,7 @@ class Run:
             except Exception as error:  # one entry that is none costs no other
                 damaged += 1
                 if damaged <= _MOST_NAMED:
-                    message = f"{line['entry'][:_MOST_SHOWN]}: {layout.why_unread(error)}"
+                    message = f"{line.entry[:_MOST_SHOWN]}: {layout.why_unread(error)}"
                     self._problem(Problem(directory, message, phase, step, rank))
         if damaged > _MOST_NAMED:
             message = f"{damaged - _MOST_NAMED} more entries that cannot be read"
@@ -634,25 +633,24 @@ class Run:
             self.problems.append(problem)
 
 
-def _entry(line: dict[str, Any], files: Locator, phase: str, step: int, rank: int) -> Entry:
-    name = line["entry"]
-    if len(name) > bounds.NAME:
-        raise ValueError(f"its name has {len(name)} characters")
+def _entry(line: JournalLine, files: Locator, phase: str, step: int, rank: int) -> Entry:
+    if len(line.entry) > bounds.NAME:
+        raise ValueError(f"its name has {len(line.entry)} characters")
     records = tuple(
-        Record(record, io, path, *files.locate(leaf, leaf.data_name), argument_of(line, io, path))
-        for record, io, path, leaf in bounded(entry_records(name, line), bounds.VALUES)
+        Record(record, io, path, *files.locate(leaf, leaf.data_name), line.argument_of(io, path))
+        for record, io, path, leaf in bounded(line.records(), bounds.VALUES)
     )
     return Entry(
-        name=name,
+        name=line.entry,
         phase=phase,
         step=step,
         rank=rank,
-        seq=line["seq"],
-        end=line.get("end"),
-        parent=line.get("parent"),
-        opening=line.get("opening") or 0,
-        token=line.get("token"),
-        stack=tuple((line.get("frames") or ())[: bounds.FRAMES]),
+        seq=line.seq,
+        end=line.end,
+        parent=line.parent,
+        opening=line.opening,
+        token=line.token,
+        stack=line.frames[: bounds.FRAMES],
         records=records,
     )
 

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,8 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
 )
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.directory.removal import Removal
-from mindrlhf_msprobe.storage.records import (
-    JOURNAL_FIELDS,
-    PARAMETERS_GRAD,
-    values_of,
-    with_lost_files,
-)
+from mindrlhf_msprobe.storage.journal_line import JournalLine, with_lost_files
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _FLUSH = 1 << 16  # bytes of dump.json that are written at once
 
@@ -80,38 +77,28 @@ class PhaseFiles:
         self._stacks: dict[tuple[str, ...], int] = {}
         self._entries: list[tuple[int, str, str | None, tuple[str, ...]]] = []
 
-    def append(self, entries: Sequence[tuple[dict[str, Any], tuple[str, ...]]]) -> int:
-        """Append entries, each with its call stack, all of them or none.
+    def append(self, entries: Sequence[JournalLine]) -> int:
+        """Append entries, all of them or none.
 
         A record whose file could not be written says so instead.
         """
         journal = self._opened_journal()
         stacks: dict[tuple[str, ...], int] = {}  # those that come for the first time
-        lines, noted = [], []
-        for entry, frames in entries:
+        written: list[tuple[bytes, bytes]] = []
+        for line in entries:
             if self._lost_files:
-                entry = with_lost_files(entry, self._lost_files)
-            head = {name: value for name, value in entry.items() if name in JOURNAL_FIELDS}
-            if frames:
-                number = self._stacks.get(frames, stacks.get(frames))
-                if number is None:
-                    head["stack"] = stacks[frames] = len(self._stacks) + len(stacks)
-                    head["frames"] = list(frames)
-                else:
-                    head["stack"] = number
-            values = dump_json(values_of(entry))
-            if isinstance(entry.get(PARAMETERS_GRAD), dict):
-                # Its names must not meet those of the head.
-                values_of_line = b'{"%s": %s}' % (PARAMETERS_GRAD.encode(), values)
-            else:
-                values_of_line = values
-            lines.append(_joined(dump_json(head), values_of_line))
-            noted.append((entry, frames, values))
-        size = journal.append(b"".join(lines))
+                line = replace(line, values=with_lost_files(line.values, self._lost_files))
+            frames = line.frames
+            stack = self._stacks.get(frames, stacks.get(frames)) if frames else None
+            first = bool(frames) and stack is None
+            if first:
+                stack = stacks[frames] = len(self._stacks) + len(stacks)
+            written.append(line.to_bytes(stack, first=first))
+        size = journal.append(b"".join(line for line, _ in written))
         self._stacks.update(stacks)
-        for entry, frames, values in noted:
-            self._entries.append((entry["seq"], entry["entry"], entry.get("parent"), frames))
-            self._dump.add(entry["entry"], values)
+        for line, (_, values) in zip(entries, written):
+            self._entries.append((line.seq, line.entry, line.parent, line.frames))
+            self._dump.add(line.entry, values)
         return size
 
     def save(self, name: str, array: np.ndarray) -> int:
@@ -344,11 +331,6 @@ def _for_msprobe(values: bytes) -> bytes:
     if b'Infinity"' in values:
         values = _INFINITY.sub(rb"\1\g<2>1e999", values)
     return _REFUSED.sub(rb"\1 ", values)
-
-
-def _joined(head: bytes, values: bytes) -> bytes:
-    """Return one journal line of two JSON objects."""
-    return head[:-1] + (b", " + values[1:] if len(values) > 2 else b"}") + b"\n"
 
 
 def _lines_of(content: dict[str, Any]) -> Iterator[bytes]:

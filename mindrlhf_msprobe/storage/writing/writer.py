@@ -28,6 +28,7 @@ from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.directory.hold import HoldLostError, Loss
 from mindrlhf_msprobe.storage.directory.own_places import OwnPlaces, PlaceLostError
 from mindrlhf_msprobe.storage.directory.removal import files_in, remove_save
+from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.manifest import manifest, recorded
 from mindrlhf_msprobe.storage.manifest.ending import Stop
@@ -41,8 +42,8 @@ DEFAULT_BUFFER = 512 << 20
 _LEAF_BYTES = 1024  # what one described value occupies, about, until its line is written
 
 
-#: An entry, its call stack, and how many values it describes.
-_Item = tuple[dict[str, Any], tuple[str, ...], int]
+#: An entry, and how many values it describes.
+_Item = tuple[JournalLine, int]
 
 
 def _raise(what: str, error: BaseException, count: int) -> None:
@@ -74,6 +75,19 @@ class _Phase:
     stored: dict[str, str] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     batch: Batch | None = None
+
+
+class _PhaseSink(Sink):
+    """Hands what is recorded of one phase in one step to the writer."""
+
+    def __init__(self, writer: RunWriter, phase: str, step: int) -> None:
+        self._writer, self._phase, self._step = writer, phase, step
+
+    def append(self, line: JournalLine) -> None:
+        self._writer.append_entry(self._phase, self._step, line)
+
+    def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
+        return self._writer.save_tensor(self._phase, self._step, record, array, fingerprint)
 
 
 class RunWriter:
@@ -117,6 +131,7 @@ class RunWriter:
         # Held while something is handed over, so that a link comes after what it links to, and
         # nothing for a step comes after its end.
         self._lock = threading.RLock()
+        self.phases: set[str] = set()  # of which entries were handed over
         self._phases: dict[tuple[str, int], _Phase] = {}
         self._ended = -1  # the last step of which the end was handed over
         self._steps_with_data: set[int] = set()
@@ -161,16 +176,18 @@ class RunWriter:
 
         self._finish(layout.manifest_name(self.rank), write)
 
-    def append_entry(
-        self, phase: str, step: int, entry: dict[str, Any], frames: tuple[str, ...]
-    ) -> None:
+    def sink(self, phase: str, step: int) -> Sink:
+        """Return what takes the entries and the elements of one phase in one step."""
+        return _PhaseSink(self, phase, step)
+
+    def append_entry(self, phase: str, step: int, line: JournalLine) -> None:
         """Append one entry, which belongs to the writer from now on, to its phase's journal.
 
         Raises:
             StepEndedError: the step has ended.
         """
-        records = count_leaves(entry)
-        item, size = (entry, frames, records), records * _LEAF_BYTES
+        records = count_leaves(line.values)
+        item, size = (line, records), records * _LEAF_BYTES
         with self._lock:
             known = self._phase(phase, step)
             if known.batch is None or not self._background.join(known.batch, item, size):
@@ -178,6 +195,7 @@ class RunWriter:
                 known.batch = self._background.hand_over_batch(
                     "an entry", lambda items: self._append(phase, files, items), item, size
                 )
+            self.phases.add(phase)
 
     def _append(self, phase: str, files: PhaseFiles, items: Sequence[_Item]) -> None:
         """Append entries; each that cannot be appended is reported by itself."""
@@ -186,9 +204,8 @@ class RunWriter:
         except HoldLostError as error:
             self._background.report("an entry", error, len(items))
             return
-        entries = [(entry, frames) for entry, frames, _ in items]
         try:
-            size = files.append(entries)
+            size = files.append([line for line, _ in items])
         except Exception as error:
             if len(items) == 1:
                 self._background.report("an entry", error)
@@ -196,7 +213,7 @@ class RunWriter:
             for item in items:
                 self._append(phase, files, [item])
             return
-        self._ledger.wrote(phase, size, sum(records for _, _, records in items))
+        self._ledger.wrote(phase, size, sum(records for _, records in items))
 
     def save_tensor(
         self, phase: str, step: int, record: str, array: np.ndarray, fingerprint: str | None

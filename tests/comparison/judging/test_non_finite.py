@@ -16,6 +16,7 @@ from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.steps.wholesale import _ordinary
 from mindrlhf_msprobe.comparison.verdict.history import same
 from mindrlhf_msprobe.findings import Cause, Outcome
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 
 PHASE = "actor_update"
 GAP = "gradients that cannot be known beside NaN or infinity"
@@ -87,9 +88,9 @@ def gradients(root, arrives, leaves, residual=1.0):
         output = describe(value, f"{name}.output.0")
         if leaves == "unknown":
             output["opaque"] = True
-        line = {"entry": name, "seq": next(clock), "end": next(clock), "parent": None, "opening": 0}
-        line |= {"input": inputs, "output": [output]}
-        recording.writer.append_entry(PHASE, recording.step, line, ())
+        line = JournalLine(name, next(clock), next(clock))
+        line.values |= {"input": inputs, "output": [output]}
+        recording.writer.append_entry(PHASE, recording.step, line)
     recording.end_step()
     return recording.close()
 
@@ -142,5 +143,5 @@ def test_weights_beside_nan_are_not_told_apart_by_statistics(number):
 )
 def test_what_is_not_known_is_never_counted_as_identical(leaf, ordinary):
     """A line of two journals that is the same on both sides may still say nothing."""
-    line = {"entry": "Cell.a.Net.forward.0", "seq": 0, "end": 1, "input_args": [leaf]}
+    line = JournalLine("Cell.a.Net.forward.0", 0, 1, values={"input_args": [leaf]})
     assert (_ordinary(line) is not None) is ordinary

@@ -12,6 +12,7 @@ from helpers.runs import MSPROBE_DATA, Fault, Recording, record_training
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.pairing.alignment import align
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.records import Entry, entry_name
 
 GENERATE = "actor_generate_sequences"
@@ -225,10 +226,10 @@ def test_a_journal_whose_parents_go_in_circles(tmp_path):
         cells = {"x": "Cell.y.Net.forward.0", "y": "Cell.x.Net.forward.0"}
         cells |= {"z": "Cell.z.Net.forward.0", "w": "Cell.nobody.Net.forward.0", "v": "nonsense"}
         for seq, (cell, parent) in enumerate(cells.items()):
-            line = {"entry": entry_name(cell, "Net", "forward", 0), "seq": 2 * seq}
-            line |= {"end": 2 * seq + 1, "parent": parent}
-            line["output"] = [{"type": "int", "value": seq}]
-            recording.writer.append_entry(UPDATE, 0, line, ())
+            entry = entry_name(cell, "Net", "forward", 0)
+            line = JournalLine(entry, 2 * seq, 2 * seq + 1, parent)
+            line.values["output"] = [{"type": "int", "value": seq}]
+            recording.writer.append_entry(UPDATE, 0, line)
         recording.end_step()
         recording.close()
     result = compare_runs(tmp_path / "a", tmp_path / "b")
@@ -312,10 +313,9 @@ def test_two_classes_under_one_name(tmp_path):
     for name, order in (("a", ("Dense", "LoRA")), ("b", ("LoRA", "Dense"))):
         recording = Recording(tmp_path / name)
         for seq, kind in enumerate(order):
-            line = {"entry": entry_name("x", kind, "forward", 0), "seq": seq * 2}
-            line["end"] = seq * 2 + 1
-            line["output"] = [{"type": "str", "value": kind}]
-            recording.writer.append_entry(UPDATE, 0, line, ())
+            line = JournalLine(entry_name("x", kind, "forward", 0), seq * 2, seq * 2 + 1)
+            line.values["output"] = [{"type": "str", "value": kind}]
+            recording.writer.append_entry(UPDATE, 0, line)
         recording.end_step()
         recording.close()
     assert compare_runs(tmp_path / "a", tmp_path / "b").verdict.status is Outcome.IDENTICAL
@@ -351,14 +351,13 @@ def test_backward_entries_are_paired_by_their_direction(tmp_path):
         seq = iter(range(1000))
         for direction, calls in (("forward", 2), ("backward", 2 + more), ("parameters_grad", 1)):
             for call in range(calls):
-                line = {"entry": entry_name("x", "Dense", direction, call)}
-                line |= {"seq": next(seq), "end": next(seq)}
+                line = JournalLine(entry_name("x", "Dense", direction, call), next(seq), next(seq))
                 value = [{"type": "str", "value": f"{direction} {call}"}]
                 if direction == "parameters_grad":
-                    line["weight"] = value
+                    line.values["parameters_grad"] = {"weight": value}
                 else:
-                    line |= {"input": value, "output": value}
-                recording.writer.append_entry(UPDATE, 0, line, ())
+                    line.values |= {"input": value, "output": value}
+                recording.writer.append_entry(UPDATE, 0, line)
         recording.end_step()
         recording.close()
         (tmp_path / name / "run.json").unlink()  # it says that backward is not recorded yet

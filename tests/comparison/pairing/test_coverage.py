@@ -12,6 +12,7 @@ from helpers.runs import Fault, Recording, record_training
 from mindrlhf_msprobe.common.message import as_messages, message
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.manifest.coverage import joined
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
@@ -153,10 +154,9 @@ def test_what_a_run_could_not_record_in_its_mode_is_coverage(tmp_path):
         with recording.phase("actor_update"):
             recording.call("x", "Net", np.sin, np.ones(3))
         if name == "a":
-            line = {"entry": "Cell.x.Net.backward.0", "seq": 8, "end": 9}
-            recording.writer.append_entry(
-                "actor_update", 0, {**line, "input": [{"type": "int", "value": 1}]}, ()
-            )
+            line = JournalLine("Cell.x.Net.backward.0", 8, 9)
+            line.values["input"] = [{"type": "int", "value": 1}]
+            recording.writer.append_entry("actor_update", 0, line)
         recording.end_step()
         recording.close()
     manifest = tmp_path / "b" / "run.json"
@@ -185,15 +185,19 @@ def test_what_a_graph_could_not_hand_over_is_coverage(tmp_path, gaps, reason, sw
         with recording.phase("actor_update"):
             recording.call("y", "Net", np.sin, np.ones(3))
         entry = "Cell.x.Net.parameters_grad.0" if "parameters_grad" in gaps else None
-        line = {"entry": entry or "Cell.x.Net.forward.0", "seq": 8, "end": 9}
         leaf = {"type": "int", "value": 1}
-        values = {"weight": [leaf]} if entry else {"input_args": [leaf], "output": [leaf]}
+        values = (
+            {"parameters_grad": {"weight": [leaf]}}
+            if entry
+            else {"input_args": [leaf], "output": [leaf]}
+        )
         if name == "graph":
             unread = {"type": "mindspore.Tensor", "value": None, "error": "not recorded"}
             values = None if entry else {"input_args": [unread], "output": [leaf]}
             recording.writer.note_graph_gaps("actor", gaps)
         if values is not None:
-            recording.writer.append_entry("actor_update", 0, {**line, **values}, ())
+            line = JournalLine(entry or "Cell.x.Net.forward.0", 8, 9, values=values)
+            recording.writer.append_entry("actor_update", 0, line)
         recording.end_step()
         recording.close()
     pair = ("eager", "graph") if swapped else ("graph", "eager")

@@ -11,6 +11,7 @@ from helpers.runs import Fault, Network, Recording, a_nan, record_training, slig
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 
 REFERENCE = "reference_compute_log_prob"
 
@@ -338,10 +339,9 @@ def test_a_cell_that_takes_and_gives_nothing_is_missed_too(tmp_path, quiet):
         with recording.phase("actor_update"):
             recording.call("x", "Net", np.sin, np.ones(3))
         if name == "a":
-            line = {"entry": "Cell.silent.Net.forward.0", "seq": 99, "end": None, "output": []}
-            if not quiet:
-                line["end"] = 100
-            recording.writer.append_entry("actor_update", 0, line, ())
+            line = JournalLine("Cell.silent.Net.forward.0", 99, None if quiet else 100)
+            line.values["output"] = []
+            recording.writer.append_entry("actor_update", 0, line)
         recording.end_step()
         recording.close()
     place = first(compare_runs(tmp_path / "a", tmp_path / "b"))

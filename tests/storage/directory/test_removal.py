@@ -12,6 +12,7 @@ import pytest
 from helpers.runs import Recording, record_training
 
 from mindrlhf_msprobe import Probe, RunError, open_run
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
@@ -204,8 +205,8 @@ def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path: Path) -> Non
     )
     for name in "ab":
         writer.save_tensor("actor_update", 0, name, np.ones(2), None)
-    line = {"entry": "Cell.b.Dense.forward.0", "seq": 0, "end": 1, "input_args": [], "output": []}
-    writer.append_entry("actor_update", 0, line, ())
+    line = JournalLine("Cell.b.Dense.forward.0", 0, 1, values={"input_args": [], "output": []})
+    writer.append_entry("actor_update", 0, line)
     writer.end_step(0, lost)
     writer.close()
     assert lost == {"a tensor": 1, "what msprobe's tools read": 1}

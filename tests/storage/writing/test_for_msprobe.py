@@ -15,6 +15,7 @@ import pytest
 from helpers.runs import EVERYTHING
 
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -26,8 +27,8 @@ def recorded(root, *lines):
     config = {**EVERYTHING, "task": "tensor"}
     writer = RunWriter(Path(root), rank=0, config=config, existing="refuse", task="tensor")
     for number, (name, values) in enumerate(lines):
-        line = {"entry": name, "seq": 2 * number, "end": 2 * number + 1, "parent": None, **values}
-        writer.append_entry("actor_update", 0, line, ())
+        line = JournalLine(name, 2 * number, 2 * number + 1, values=values)
+        writer.append_entry("actor_update", 0, line)
     writer.save_tensor("actor_update", 0, "Cell.a.A.forward.0.output.x y", np.ones(2), None)
     writer.end_step(0, {})
     writer.close()

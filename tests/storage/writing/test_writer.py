@@ -28,6 +28,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
     write_json,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing import phase_files
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -47,11 +48,9 @@ def writer(root, *, rank=0, existing="refuse", task="statistics"):
 
 
 def entry(number, **values):
-    return {"entry": f"Cell.a.Dense.forward.{number}", "seq": 2 * number, "end": 2 * number + 1} | {
-        "input_args": [],
-        "output": [],
-        **values,
-    }
+    name, frames = f"Cell.a.Dense.forward.{number}", values.pop("frames", ())
+    values = {"input_args": [], "output": [], **values}
+    return JournalLine(name, 2 * number, 2 * number + 1, values=values, frames=frames)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -139,7 +138,7 @@ def test_call_stacks_are_kept_once(tmp_path):
     """Entries with one call stack share it, in the journal and in stack.json."""
     run = writer(tmp_path)
     for number, frames in enumerate([("f1", "f2"), ("f1", "f2"), ("f3",)]):
-        run.append_entry("actor_update", 0, entry(number), frames)
+        run.append_entry("actor_update", 0, entry(number, frames=frames))
     run.end_step(0, {})
     run.close()
     stacks = strict_json(tmp_path / "actor_update/step0/rank0/stack.json")
@@ -246,7 +245,7 @@ def test_resume_continues_after_the_last_finished_step(tmp_path):
     first = strict_json(tmp_path / "run.json")
     resumed = writer(tmp_path, existing="resume")
     assert resumed.next_step() == 2
-    resumed.append_entry("actor_update", 2, entry(0), ())
+    resumed.append_entry("actor_update", 2, entry(0))
     resumed.end_step(2, {})
     resumed.close()
     second = strict_json(tmp_path / "run.json")
@@ -260,7 +259,7 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
     killed = writer(tmp_path, task="tensor")
     for number in range(3):
         killed.save_tensor("actor_update", 0, f"old{number}", np.zeros(2), None)
-        killed.append_entry("actor_update", 0, entry(number), ())
+        killed.append_entry("actor_update", 0, entry(number))
     leaf = {"type": "numpy.ndarray", "data_name": "loss.npy"}
     for micro_step in range(2):
         killed.save_key_data(
@@ -269,7 +268,7 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
     killed.wait()
     resumed = writer(tmp_path, existing="resume", task="tensor")
     assert resumed.next_step() == 0
-    resumed.append_entry("actor_update", 0, entry(7), ())
+    resumed.append_entry("actor_update", 0, entry(7))
     resumed.save_key_data("loss", 0, 0, lambda: {"data": None}, {})
     resumed.end_step(0, {})
     run = open_run(tmp_path)
@@ -411,8 +410,8 @@ def test_a_further_attempt_leaves_nothing_of_the_steps_it_records_again(tmp_path
     """Phases and keys that only the earlier attempt recorded in such a step are gone with it."""
     earlier = writer(tmp_path)
     for step in range(3):
-        earlier.append_entry("actor_update", step, entry(step), ())
-        earlier.append_entry("reference_compute_log_prob", step, entry(step), ())
+        earlier.append_entry("actor_update", step, entry(step))
+        earlier.append_entry("reference_compute_log_prob", step, entry(step))
         earlier.save_key_data("loss", step, 0, lambda: {"seq": 0, "data": None}, {})
         if step < 2:
             earlier.end_step(step, {})
@@ -426,7 +425,7 @@ def test_a_further_attempt_leaves_nothing_of_the_steps_it_records_again(tmp_path
     }
     assert [datum.step for datum in run.key_data()] == [0]
     assert [run.completed(step) for step in range(3)] == [True, False, False]
-    resumed.append_entry("actor_update", 1, entry(7), ())
+    resumed.append_entry("actor_update", 1, entry(7))
     resumed.end_step(1, {})
     assert [open_run(tmp_path).completed(step) for step in range(3)] == [True, True, False]
 
@@ -460,7 +459,7 @@ def test_the_kept_room_takes_the_file_that_has_become_larger(tmp_path):
 def test_ranks_that_resume_at_once_may_remove_the_same_directory(tmp_path, monkeypatch):
     """What another rank removed between being listed and being looked at is no error."""
     earlier = writer(tmp_path)
-    earlier.append_entry("actor_update", 0, entry(0), ())
+    earlier.append_entry("actor_update", 0, entry(0))
     earlier.wait()
     listed = layout.rank_directories
 
@@ -487,7 +486,8 @@ def test_entries_that_wait_together_are_written_together(tmp_path, monkeypatch):
     own = with_gate._manifest.check
     monkeypatch.setattr(with_gate._manifest, "check", lambda: looks.append(1) or own())
     for number in range(50):
-        with_gate.append_entry("actor_update", 0, entry(number), ("a frame", f"f{number % 2}"))
+        line = entry(number, frames=("a frame", f"f{number % 2}"))
+        with_gate.append_entry("actor_update", 0, line)
     go_on.set()
     with_gate.wait()
     assert [part.count(b"\n") for part in written] == [50]
@@ -516,7 +516,7 @@ def test_of_entries_that_wait_together_only_the_bad_one_is_lost(tmp_path):
     assert begun.wait(20)
     for number in range(5):
         values = {"input_args": [float("nan")]} if number == 2 else {}
-        bad.append_entry("actor_update", 0, entry(number, **values), ("a frame",))
+        bad.append_entry("actor_update", 0, entry(number, frames=("a frame",), **values))
     go_on.set()
     bad.end_step(0, {})
     bad.close()

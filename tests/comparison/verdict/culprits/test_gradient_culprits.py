@@ -11,6 +11,7 @@ from helpers.runs import Fault, Recording, slightly_more
 
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Cause, CulpritCode
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 
 PHASE = "actor_update"
 ROOT, A, B = "Cell.root.Net", "Cell.a.Dense", "Cell.b.Dense"
@@ -30,13 +31,14 @@ def training(root, *faults, clip=None, **settings):
 
     def write(name, seq, end, parent, at_optimizer=False, **values):
         describe = recording._describer().describe
-        line = {"entry": name, "seq": seq, "end": end, "parent": parent, "opening": 0}
+        line = JournalLine(name, seq, end, parent)
         for part, value in values.items():
             io = "input" if part == "input_args" else part
-            line[part] = describe(value, f"{name}.{io}")
+            described = describe(value, f"{name}.{io}")
             if at_optimizer:
-                line[part] = [{**leaf, "at_optimizer": True} for leaf in line[part]]
-        recording.writer.append_entry(PHASE, recording.step, line, ())
+                described = [{**leaf, "at_optimizer": True} for leaf in described]
+            line.values[part] = described
+        recording.writer.append_entry(PHASE, recording.step, line)
 
     late = []
 

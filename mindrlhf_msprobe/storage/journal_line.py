@@ -1,0 +1,217 @@
+"""One line of records.jsonl: one entry, as capture makes it, and as it is written and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from types import NoneType
+from typing import Any, Protocol
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+
+_PARTS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
+_LONGEST_ARGUMENT = 100  # characters of an argument's name
+
+#: What a line must and may hold beside the values themselves.
+_HEAD: dict[str, tuple[type, ...]] = {
+    "entry": (str,),
+    "seq": (int,),
+    "end": (int, NoneType),
+    "parent": (str, NoneType),
+    "opening": (int, NoneType),
+    "token": (int, NoneType),
+    "stack": (int, NoneType),
+    "frames": (list, NoneType),
+}
+
+
+@dataclass(slots=True)
+class JournalLine:
+    """One entry: where it stands, and the values it holds as JSON.
+
+    Its end and its values become known while the cell runs; once it is handed to a `Sink` it stays
+    as it is.
+
+    Attributes:
+        entry: the entry's name.
+        seq, end: places in the process's time when the cell was entered and left; end is None for
+            a cell that never returned.
+        parent: the nearest recorded entry that was running around this one, or None.
+        opening: how many times its phase had been opened in this step before.
+        token: the generated token it belongs to, in the generate phase, else None.
+        values: part (`input_args`, `output`, `parameters`, …) → nested lists and dicts of leaves,
+            in the order in which they are written.
+        input_names: what `construct` calls its positional inputs.
+        frames: its call stack, innermost first.
+        stack: the number of that call stack in its journal; the first line with a number has the
+            frames, too.
+    """
+
+    entry: str
+    seq: int
+    end: int | None = None
+    parent: str | None = None
+    opening: int = 0
+    token: int | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    input_names: tuple[Any, ...] = ()
+    frames: tuple[str, ...] = ()
+    stack: int | None = None
+
+    @classmethod
+    def from_json(cls, content: Any) -> JournalLine:
+        """Return the line that JSON holds.
+
+        Raises:
+            ValueError: it is none.
+        """
+        _check(content)
+        values = {name: value for name, value in content.items() if name not in _HEAD}
+        names = None if holds_gradients(content["entry"]) else values.pop("input_names", None)
+        return cls(
+            content["entry"],
+            content["seq"],
+            content.get("end"),
+            content.get("parent"),
+            content.get("opening") or 0,
+            content.get("token"),
+            values,
+            tuple(names) if isinstance(names, list) else (),
+            tuple(content.get("frames") or ()),
+            content.get("stack"),
+        )
+
+    @classmethod
+    def read(cls, raw: bytes) -> JournalLine:
+        """Return the line that bytes hold.
+
+        Raises:
+            ValueError, RecursionError: they are damaged.
+        """
+        return cls.from_json(json.loads(raw))
+
+    def to_bytes(self, stack: int | None, *, first: bool) -> tuple[bytes, bytes]:
+        """Return the line with its end, and its values alone as dump.json holds them.
+
+        Args:
+            stack: the number of its call stack.
+            first: whether no line before has it.
+        """
+        head: dict[str, Any] = {"entry": self.entry, "seq": self.seq, "end": self.end}
+        head |= {"parent": self.parent, "opening": self.opening}
+        if self.token is not None:
+            head["token"] = self.token
+        if self.input_names:
+            head["input_names"] = self.input_names
+        if stack is not None:
+            head["stack"] = stack
+        if first:
+            head["frames"] = self.frames
+        gradients = self.values.get(PARAMETERS_GRAD)
+        if isinstance(gradients, dict):
+            inside = dump_json(gradients)
+            values = b'{"%s": %s}' % (PARAMETERS_GRAD.encode(), inside)
+        else:
+            values = inside = dump_json(self.values)
+        beside = b", " + values[1:] if len(values) > 2 else b"}"
+        return dump_json(head)[:-1] + beside + b"\n", inside
+
+    def parts(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield (io, path, structure of leaves) of its values, ours or msprobe's."""
+        if holds_gradients(self.entry):
+            for parameter, grads in _gradients_of(self.values).items():
+                for item in grads if isinstance(grads, list) else [grads]:
+                    yield PARAMETERS_GRAD, child_path("", parameter), item
+            return
+        for part in _PARTS:
+            if self.values.get(part) is not None:
+                yield part.partition("_")[0], "", self.values[part]
+
+    def records(self) -> Iterator[tuple[str, str, str, Leaf]]:
+        """Yield (record name, io, path, leaf) of its values.
+
+        Raises:
+            ValueError: something in it does not describe a value.
+        """
+        for io, at, structure in self.parts():
+            head = self.entry if io == PARAMETERS_GRAD else f"{self.entry}.{io}"
+            for path, leaf in leaves(structure, at, together=True):
+                yield f"{head}.{path}", io, path, leaf
+
+    def argument_of(self, io: str, path: str) -> str:
+        """Return what the argument is called that a positional input is, or ""."""
+        place = path.partition(".")[0] if io == "input" else ""
+        if not (place.isascii() and place.isdigit() and len(place) < 4):
+            return ""
+        name = self.input_names[int(place)] if int(place) < len(self.input_names) else ""
+        return name if isinstance(name, str) and len(name) <= _LONGEST_ARGUMENT else ""
+
+
+class Sink(Protocol):
+    """Takes what is recorded of one phase in one step."""
+
+    def append(self, line: JournalLine) -> None:
+        """Take an entry that ended."""
+
+    def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
+        """Take a record's elements, as they are now, and return the name of their file."""
+
+
+def holds_gradients(entry: str) -> bool:
+    """Tell whether an entry holds gradients of parameters; msprobe's have no number."""
+    return f".{PARAMETERS_GRAD}." in f"{entry}."
+
+
+def _check(line: Any) -> None:
+    if not isinstance(line, dict):
+        raise ValueError("a journal line that is no JSON object")
+    for name, types in _HEAD.items():
+        if not isinstance(line.get(name), types):
+            raise ValueError(f"a journal line whose {name} is {line.get(name)!r}")
+        if int in types and line.get(name) is not None and not bounds.is_place(line[name]):
+            raise ValueError(f"a journal line whose {name} is out of range")
+    if len(line["entry"]) > bounds.NAME:
+        raise ValueError(f"a journal line whose entry has {len(line['entry'])} characters")
+    if "frames" in line and not all(isinstance(frame, str) for frame in line["frames"] or ()):
+        raise ValueError("a journal line whose frames are no texts")
+    if "frames" in line and not isinstance(line.get("stack"), int):
+        raise ValueError("a journal line with a call stack that has no number")
+
+
+def _gradients_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameter → gradients of one line; older ones have no field for them.
+
+    There the parameters stand beside the line's own fields, one called like a field with a `~`
+    behind its name; a list is the gradients of a parameter called as the field is now.
+    """
+    gradients = values.get(PARAMETERS_GRAD)
+    if isinstance(gradients, dict):
+        return gradients
+    return {
+        key[:-1] if key[-1:] == "~" and key[:-1] in _HEAD else key: value
+        for key, value in values.items()
+    }
+
+
+def with_lost_files(content: Any, lost: Mapping[str, str]) -> Any:
+    """Return an entry's JSON whose leaves name none of the `lost` files, but why they are lost.
+
+    Args:
+        lost: file name → reason.
+    """
+    if isinstance(content, list):
+        return [with_lost_files(item, lost) for item in content]
+    if not isinstance(content, dict):
+        return content
+    name = content.get("data_name")
+    if isinstance(name, str) and name in lost:
+        kept = {key: value for key, value in content.items() if key != "data_name"}
+        return {**kept, "error": f"its elements could not be stored: {lost[name]}"}
+    return {key: with_lost_files(value, lost) for key, value in content.items()}
