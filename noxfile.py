@@ -34,7 +34,7 @@ MINDFORMERS_IMPORTS = [
 ]
 
 #: As in the extra `test`, which would bring another MindSpore.
-TEST_TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "openpyxl>=3.0.9"]
+TEST_TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"]
 
 #: A file stays in one worker: its tests share what they train.
 TWO_WORKERS = ["-n", "2", "--dist", "loadfile"]
