@@ -3,13 +3,16 @@
 import copy
 import logging
 import os
+import random
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.programs import ALL_LAYERS
 
@@ -23,6 +26,42 @@ from mindrlhf_msprobe.demo.quiet import quiet_frameworks
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 quiet_frameworks(_LOGS.name)
+
+
+#: What is drawn at random in the tests follows from it; a run under xdist has one for all workers.
+SEED = int(os.environ.setdefault("MSPROBE_TEST_SEED", str(random.randrange(2**32))))
+REPEAT = f"MSPROBE_TEST_SEED={SEED}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let hypothesis draw from the seed, unless it is given one of its own."""
+    if getattr(config.option, "hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = SEED
+
+
+def pytest_report_header() -> str:
+    return f"random numbers: {REPEAT} draws the same ones"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Show the seed with every failure."""
+    report = yield
+    if report.failed:
+        report.sections.append(("random numbers", f"{REPEAT} draws the same ones"))
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _seeded(request: pytest.FixtureRequest) -> None:
+    """Seed Python's and numpy's generators, whatever ran before.
+
+    MindSpore's initialisers draw from numpy's.
+    """
+    own = zlib.crc32(f"{SEED} {request.node.name}".encode())
+    random.seed(own)
+    np.random.seed(own)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import field
-from time import perf_counter
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -191,11 +190,11 @@ class Background:
                 held / _MEGABYTE,
                 self._budget // _MEGABYTE,
             )
-        began = perf_counter()
+        began = self._ledger.clock()
         try:
             self._wait_for(true)
         finally:
-            self._ledger.waited(perf_counter() - began)
+            self._ledger.waited(self._ledger.clock() - began)
 
     def stop(self) -> None:
         """Let the thread end once nothing waits; it starts again when something is handed over."""
@@ -292,13 +291,13 @@ class Background:
             return job
 
     def _do(self, job: Job) -> None:
-        began = perf_counter()
+        began = self._ledger.clock()
         try:
             job.work()
         except BaseException as error:  # or the thread ends, and everybody waits for ever
             self.report(job.what, error)
         finally:
-            self._ledger.busy(perf_counter() - began)
+            self._ledger.busy(self._ledger.clock() - began)
             with self._lock:
                 self._busy = False
                 self._held -= job.size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import field, replace
 from time import perf_counter
 from types import TracebackType
@@ -120,7 +121,8 @@ class Ledger:
     in two threads, one may be missed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock = clock
         self._charges: dict[str, Charge] = {}
         self._step: dict[str, _Account] = {}
         self._summaries: dict[str, _Summary] = {}
@@ -214,16 +216,17 @@ class _Thread(threading.local):
 class Charge:
     """Charges the time inside a `with` block to one account of a ledger."""
 
-    __slots__ = ("_ledger", "_name", "_thread")
+    __slots__ = ("_clock", "_ledger", "_name", "_thread")
 
     def __init__(self, ledger: Ledger, name: str) -> None:
         self._ledger, self._name, self._thread = ledger, name, _RUNNING
+        self._clock = ledger.clock
 
     def __enter__(self) -> None:
         thread = self._thread
         depth = thread.depth
         if not depth:
-            thread.began = perf_counter()
+            thread.began = self._clock()
         thread.depth = depth + 1
 
     def __exit__(
@@ -235,7 +238,7 @@ class Charge:
         thread = self._thread
         depth = thread.depth = thread.depth - 1
         if not depth:
-            self._ledger.spent(self._name, perf_counter() - thread.began)
+            self._ledger.spent(self._name, self._clock() - thread.began)
 
 
 _RUNNING = _Thread()

@@ -1,5 +1,7 @@
 """Elements read without asnumpy: the same numbers as it gives, and nothing said about it."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from helpers.programs import run_python
 from mindspore import Tensor, ops
 
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.capture.framework import memory
+from mindrlhf_msprobe.capture.framework import memory, private
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 
 KINDS = ("float16", "float32", "float64", "bfloat16", "int8", "int64", "uint8", "bool_")
@@ -87,11 +89,22 @@ def test_parts_of_a_tensor_are_left_to_asnumpy_or_right() -> None:
 
 @pytest.mark.usefixtures("faster_than_asnumpy")
 def test_the_array_keeps_its_tensor_alive() -> None:
-    found = memory.elements_of(ops.ones((1000, 100), ms.float32) * 3, "Float32", computed=True)
-    others = [ops.ones((1000, 100), ms.float32) * i for i in range(20)]
-    assert others
+    """It lies where the tensor does: without the tensor that memory is given to others."""
+    tensor = ops.ones((1000, 100), ms.float32) * 3
+    found, held = memory.elements_of(tensor, "Float32", computed=True), weakref.ref(tensor)
     assert found is not None
-    assert (found == 3).all()
+    assert found.ctypes.data == private.address_of(tensor)
+    del tensor
+    gc.collect()
+    assert held() is not None
+    part = found[1:]
+    del found
+    gc.collect()
+    assert held() is not None
+    assert (part == 3).all()
+    del part
+    gc.collect()
+    assert held() is None
 
 
 def test_recording_says_nothing_of_addresses(tmp_path: Path) -> None:

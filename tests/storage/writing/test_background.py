@@ -244,19 +244,27 @@ def test_the_ledger_adds_up_by_phase_and_step():
 
 
 def test_a_charge_may_be_kept_and_used_by_several_threads():
-    """Every thread's time is charged to the account."""
-    ledger = Ledger()
+    """Every thread's time is charged to the account, also where one works while another does."""
+    now = [0.0]
+    ledger = Ledger(clock=lambda: now[0])
     charge = ledger.charge("actor_update")
+    inside, ended = threading.Event(), threading.Event()
 
     def spend():
-        for _ in range(100):
-            with charge:
-                pass
+        with charge:
+            inside.set()
+            ended.wait(PATIENCE)
 
-    threads = [in_thread(spend) for _ in range(3)]
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert ledger.to_json(0)["phases"]["actor_update"]["seconds"]["total"] > 0
+    with charge:
+        now[0] = 10.0
+        other = in_thread(spend)
+        assert inside.wait(PATIENCE)
+        now[0] = 100.0
+    now[0] = 105.0
+    ended.set()
+    other.join(PATIENCE)
+    seconds = ledger.to_json(0)["phases"]["actor_update"]["seconds"]["total"]
+    assert seconds == 100 + 95
 
 
 def test_a_start_that_is_interrupted_leaves_one_thread(monkeypatch):
