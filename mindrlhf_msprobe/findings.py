@@ -218,6 +218,12 @@ def _in_words(messages: Messages) -> str:
     return texts_of(messages)
 
 
+def _with_codes(name: str, messages: Messages) -> dict[str, Any]:
+    """Return messages as JSON, in words and as codes; nothing of none."""
+    codes = [one.as_json() for one in messages]
+    return {name: list(_each_in_words(messages)), f"{name}_codes": codes} if messages else {}
+
+
 def _each_in_words(messages: Messages) -> tuple[str, ...]:
     return tuple(_in_words((message,)) for message in messages)
 
@@ -777,8 +783,8 @@ class Verdict:
         parted: every rank that parts, the one that does so first at the head, in the order in which
             they do; see `comparison.verdict.conclude`.
         agreeing_ranks: the ranks of which everything that was compared agrees.
-        unread: where all that was compared agrees and the runs are incomparable all the same: what
-            of them could not be read.
+        not_read: where all that was compared agrees and the runs are incomparable all the same:
+            what of them could not be read.
         non_finite: what agrees although it is NaN or infinite, on both sides.
     """
 
@@ -792,8 +798,13 @@ class Verdict:
     phases: tuple[str, ...] = ()
     parted: tuple[RankDivergence, ...] = ()
     agreeing_ranks: tuple[int, ...] = ()
-    unread: tuple[str, ...] = ()
+    not_read: Messages = ()
     non_finite: NonFinite = NonFinite()
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What `not_read` says, each in the language that was chosen, else the locale's."""
+        return _each_in_words(self.not_read)
 
     @property
     def compared(self) -> int:
@@ -964,7 +975,7 @@ class Comparison:
         preflight: what differs before any tensor.
         rules: the tolerances that were used, and how often.
         remarks: how the runs were brought together, e.g. which prefix was taken off.
-        problems: what could not be read of either run, and what it lost while recording.
+        incomplete: what could not be read of either run, and what it lost while recording.
         tables: the files written, by name, relative to `output_path`.
         fingerprints: (name, fingerprint) of each, by which a later comparison knows them again.
         verdict_file: what the verdict is called beside them.
@@ -981,7 +992,7 @@ class Comparison:
     preflight: Preflight = Preflight()
     rules: tuple[RuleUse, ...] = ()
     remarks: Messages = ()
-    problems: tuple[str, ...] = ()
+    incomplete: Messages = ()
     output_path: str | None = None
     tables: tuple[str, ...] = ()
     fingerprints: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -997,6 +1008,11 @@ class Comparison:
         """What `remarks` say, each in the language that was chosen, else the locale's."""
         return _each_in_words(self.remarks)
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What `incomplete` says, likewise."""
+        return _each_in_words(self.incomplete)
+
     def __bool__(self) -> bool:
         return self.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
 
@@ -1008,7 +1024,7 @@ class Comparison:
             "tool": TOOL,
             "status": verdict.status.value,
             "counts": verdict.counts,
-            **({"unread": list(verdict.unread)} if verdict.unread else {}),
+            **_with_codes("unread", verdict.not_read),
             "non_finite_on_both_sides": verdict.non_finite.to_json(),
             "first_divergence": first.to_json() if first else None,
             "tables": list(self.tables),
@@ -1024,6 +1040,7 @@ class Comparison:
             "notes": list(self.notes),
             "note_codes": [message.as_json() for message in self.remarks],
             "problems": list(self.problems),
+            "problem_codes": [problem.as_json() for problem in self.incomplete],
             "recorded": {"all_cells": self.all_cells},
             **({} if self.chosen is None else {"chosen": self.chosen.to_json()}),
             **({} if self.earlier is None else {"after": self.earlier[0].to_json(self.earlier[1])}),

@@ -22,6 +22,7 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     to_host,
 )
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.words import why_raised
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -146,7 +147,7 @@ class HostEntries:
                 return leaf.stored(name, fingerprint=self._fingerprint)
             except Exception as error:
                 self._fault("a tensor", error)
-                return Leaf(type(value).__name__, error=f"{type(error).__name__}: {error}")
+                return Leaf(type(value).__name__, why=why_raised(error))
 
 
 class DeviceEntries(HostEntries):
@@ -234,7 +235,7 @@ class DeviceEntries(HostEntries):
                 return _Pending(self._first + self._device.add(value))
             except Exception as error:
                 self._fault("a tensor", error)
-                return Leaf(type(value).__name__, error=f"{type(error).__name__}: {error}")
+                return Leaf(type(value).__name__, why=why_raised(error))
 
     def _resolved(self, content: Any) -> Any:
         if isinstance(content, list):

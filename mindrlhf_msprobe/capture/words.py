@@ -12,9 +12,14 @@ def in_english(*reasons: Message) -> str:
     return texts_of(reasons, "en")
 
 
-def why_not_in_graph(reason: Message) -> str:
+def why_not_in_graph(reason: Message) -> Message:
     """Return what stands in the place of a value that a graph cannot hand over."""
-    return in_english(message("coverage.graph_mode", why=[reason]))
+    return message("coverage.graph_mode", why=[reason])
+
+
+def why_raised(error: BaseException) -> Message:
+    """Return what stands in the place of a value that could not be recorded."""
+    return message("unread.raised", error=type(error).__name__, why=str(error))
 
 
 class NotThere(LookupError):

@@ -114,10 +114,10 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
     ]
     unreadable = [str(problem) for problem in _problems(run, at) if problem.phase == name]
     unreadable += [
-        f"{record.name}: {record.leaf.error}"
+        f"{record.name}: {record.leaf.why}"
         for entry in entries
         for record in entry.records
-        if record.leaf.error is not None
+        if record.leaf.why is not None
     ][:_MOST_NAMED]
     return _Shown(content, listing.render_entries(entries), unreadable, bool(unreadable))
 

@@ -35,6 +35,10 @@ class Message:
         plain = ((k, v) for k, v in self.params.items() if isinstance(v, (str, int, float)))
         return hash((self.code, frozenset(plain)))
 
+    def __str__(self) -> str:
+        """Return its words, in the language that was chosen, else the locale's."""
+        return in_words(self)
+
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON: {"code": …, "params": {…}}, without params where there are none."""
         params = {name: _plain(value) for name, value in self.params.items()}
@@ -50,9 +54,36 @@ def message(code: str, /, **params: Any) -> Message:
     return Message(code, params)
 
 
+def in_words(said: Message, lang: str | None = None) -> str:
+    """Return what a message says, in a language; None: in the one that is spoken."""
+    from mindrlhf_msprobe.report.messages import text_of  # the words are made when asked for
+
+    return text_of(said, lang)
+
+
+class SpokenError(Exception):
+    """An error that says what is wrong by a message; its text is English.
+
+    Attributes:
+        said: the message, of which the command line makes words of its reader's language.
+    """
+
+    def __init__(self, said: Message | str = "") -> None:
+        super().__init__(said)
+        self.said = as_message(said)
+
+    def __str__(self) -> str:
+        return in_words(self.said, "en")
+
+
 def as_message(said: Message | str) -> Message:
     """Return a message; of a text the message that holds it."""
     return Message(TEXT, {"text": said}) if isinstance(said, str) else said
+
+
+def as_json_or_text(said: Message) -> Any:
+    """Return a message as JSON, one that is known as a text alone as that text."""
+    return str(said.params.get("text", "")) if said.code == TEXT else said.as_json()
 
 
 def as_messages(said: str | Message | Iterable[str | Message]) -> tuple[Message, ...]:

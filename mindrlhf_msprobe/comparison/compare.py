@@ -293,6 +293,34 @@ def _written(
         raise failed from error
 
 
+def _incomplete(job: Job, judged: Sequence[JudgedPlace]) -> Messages:
+    """Return what could not be read of each run, and what A and B lost while recording."""
+    repetitions = (message("pairing.repetition", path=str(v.run.path)) for v in job.noise)
+    sides = [view.run for view in (*job.sides, *job.noise)]
+    found = [
+        message("pairing.of_run", run=name, what=problem)
+        for i, (name, side) in enumerate(zip(("A", "B", *repetitions), sides))
+        for problem in (*(found.said for found in side.problems), *merged_problems(judged, i))
+    ]
+    lost = [(name, what) for name, side in zip("AB", sides) for what in side.losses]
+    found += [message("pairing.of_run", run=name, what=what) for name, what in lost]
+    return tuple(dict.fromkeys(found))
+
+
+def _unread(job: Job, judged: Sequence[JudgedPlace]) -> Messages:
+    """Return what could not be read of A and B, as far as it concerns what was compared."""
+    places = [(place.step, place.rank) for place in judged]
+    found = [
+        message("pairing.of_run", run=name, what=problem)
+        for i, (name, view) in enumerate(zip("AB", job.sides))
+        for problem in (
+            *view.unread(places, common=job.chosen.common),
+            *merged_problems(judged, i),
+        )
+    ]
+    return tuple(dict.fromkeys(found))
+
+
 def _conclude(
     a: str,
     b: str,
@@ -304,24 +332,10 @@ def _conclude(
     runs = job.sides[0].run, job.sides[1].run
     before = _preflight(job)
     findings = _findings(judged)
-    names = ("A", "B", *(f"noise run {view.run.path}" for view in job.noise))
-    sides = [view.run for view in (*job.sides, *job.noise)]
-    problems = [
-        f"{name}: {problem}"
-        for i, (name, side) in enumerate(zip(names, sides))
-        for problem in dict.fromkeys([*map(str, side.problems), *merged_problems(judged, i)])
-    ]
-    places = [(place.step, place.rank) for place in judged]
-    unread = [
-        f"{name}: {problem}"
-        for i, (name, view) in enumerate(zip(names, job.sides))
-        for problem in dict.fromkeys(
-            [*view.unread(places, common=job.chosen.common), *merged_problems(judged, i)]
-        )
-    ]
-    problems += [f"{name}: {lost}" for name, side in zip(names, sides[:2]) for lost in side.lost]
     whole = partial(judge_whole, job)
-    verdict = conclude(judged, job.sides, job.plan, whole, before, _left_out(job), earlier, unread)
+    verdict = conclude(
+        judged, job.sides, job.plan, whole, before, _left_out(job), earlier, _unread(job, judged)
+    )
     if verdict.first_divergence is not None:
         before = without_consequences(before, verdict.first_divergence.step)
     verdict = replace(verdict, first_divergence=_both_phases(verdict.first_divergence, job))
@@ -334,7 +348,7 @@ def _conclude(
         preflight=before,
         rules=_rules(judged),
         remarks=tuple(dict.fromkeys([*notes, *(note for place in judged for note in place.notes)])),
-        problems=tuple(dict.fromkeys(problems)),
+        incomplete=_incomplete(job, judged),
         all_cells=not is_filtered(runs),
         earlier=(
             None if earlier is None else (earlier, relation(earlier, verdict.first_divergence))

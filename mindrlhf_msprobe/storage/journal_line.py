@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
@@ -213,5 +214,5 @@ def with_lost_files(content: Any, lost: Mapping[str, str]) -> Any:
     name = content.get("data_name")
     if isinstance(name, str) and name in lost:
         kept = {key: value for key, value in content.items() if key != "data_name"}
-        return {**kept, "error": f"its elements could not be stored: {lost[name]}"}
+        return {**kept, "error": message("unread.not_stored", why=lost[name]).as_json()}
     return {key: with_lost_files(value, lost) for key, value in content.items()}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mindrlhf_msprobe.common.message import Message, SpokenError, as_message, message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -282,14 +283,13 @@ def open_inside(root: Path, path: Path, most: int) -> BinaryIO:
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         if not inside(root, path):
-            raise ValueError("is a symbolic link that leaves the run's directory")
+            raise UnreadError(message("unread.link_leaves"))
         status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("is not a regular file")
+        raise UnreadError(message("unread.no_file"))
     if status.st_size > most:
-        raise ValueError(
-            f"has {status.st_size} bytes, more than the {bounds.in_bytes(most)} that are read"
-        )
+        most_bytes = bounds.in_bytes(most)
+        raise UnreadError(message("unread.too_large", size=status.st_size, most=most_bytes))
     return open(path, "rb")
 
 
@@ -307,16 +307,24 @@ def read_json(root: Path, path: Path, most: int = bounds.METADATA) -> Any:
     try:
         return json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not valid JSON: {error}") from None
+        raise UnreadError(message("unread.no_json", why=str(error))) from None
 
 
-def why_unread(error: Exception) -> str:
+class UnreadError(SpokenError, ValueError):
+    """What a file holds cannot be used: the rest of a sentence that begins with the file."""
+
+
+def why_unread(error: Exception) -> Message:
     """Return what reading a file raised as the rest of a sentence on the file."""
+    if isinstance(error, SpokenError):
+        return error.said
     if isinstance(error, OSError):  # its text has the path, which stands before it already
-        return f"cannot be read: {error.strerror or error}"
+        return message("unread.failed", why=error.strerror or str(error))
     if isinstance(error, RecursionError):
-        return "is nested too deeply"
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return message("unread.nested")
+    if isinstance(error, ValueError):
+        return as_message(str(error))
+    return message("unread.raised", error=type(error).__name__, why=str(error))
 
 
 def step_directories(

@@ -18,9 +18,18 @@ from functools import lru_cache
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import (
+    TEXT,
+    Message,
+    as_json_or_text,
+    as_message,
+    message,
+    read_message,
+)
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json, number_to_json
+from mindrlhf_msprobe.storage.layout import UnreadError
 
 _MOST_NESTED = 3  # lists in a value
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
@@ -55,7 +64,7 @@ class Leaf:
         md5: what msprobe calls so: the CRC-32 of the bytes, bfloat16 as float32; or None.
         value: of a Python scalar; the text of a `str` leaf.
         data_name: the .npy file that holds all elements, or None.
-        error: why this value could not be recorded, or None.
+        why: this value could not be recorded, or cannot be read; None if it could.
         opaque: nothing but the type is known.
         whole: a gradient of a tensor that the cell was given in several places, or returned as it
             was: it is that of all places together.
@@ -73,7 +82,7 @@ class Leaf:
     fingerprint: str | None = None
     value: Any = None
     data_name: str | None = None
-    error: str | None = None
+    why: Message | None = None
     opaque: bool = False
     whole: bool = False
     md5: str | None = None
@@ -111,8 +120,8 @@ class Leaf:
             content: dict[str, Any] = {"type": self.type, "value": number_to_json(self.value)}
             if self.opaque:
                 content["opaque"] = True
-            if self.error is not None:
-                content["error"] = self.error
+            if self.why is not None:
+                content["error"] = as_json_or_text(self.why)
             return content
         assert self.shape is not None
         largest, smallest, mean, norm = statistics
@@ -139,8 +148,8 @@ class Leaf:
         for name, value in (("md5", self.md5), ("text", self.value), ("data_name", self.data_name)):
             if value is not None:
                 content[name] = value
-        if self.error is not None:
-            content["error"] = self.error
+        if self.why is not None:
+            content["error"] = as_json_or_text(self.why)
         if self.whole:
             content["whole"] = True
         if self.rounding is not None:
@@ -176,14 +185,14 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
             type=str(kind),
             value=value if kind == "str" and isinstance(value, str) else _value(value),
             opaque=bool(content.get("opaque")) or (value is None and kind != "NoneType"),
-            error=error if error is None else shortened(error),
+            why=_why(error),
         )
     if not (
         isinstance(shape, list)
         and len(shape) <= bounds.DIMENSIONS
         and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
     ):
-        raise ValueError(f"shape is {_shown(shape)}, expected a list of sizes")
+        raise UnreadError(message("unread.shape", shown=_shown(shape)))
     fingerprint, md5 = _text(content.get("fingerprint")), _text(content.get("md5") or None)
     if fingerprint is None and md5 is not None:
         fingerprint = f"crc32:{md5}"
@@ -204,12 +213,23 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         fingerprint=fingerprint,
         value=content.get("text"),
         data_name=_text(content.get("data_name")),
-        error=None if error is None else shortened(error),
+        why=_why(error),
         whole=content.get("whole") is True,
         md5=md5,
         rounding=_positive(content.get("rounding")),
         at_optimizer=content.get("at_optimizer") is True,
     )
+
+
+def _why(error: Any) -> Message | None:
+    """Return why a value is not there, as its JSON says; an older version wrote a text."""
+    if error is None:
+        return None
+    found = read_message(error)
+    if found is None or found.code == TEXT:
+        return as_message(shortened(error))
+    short = {k: shortened(v) if isinstance(v, str) else v for k, v in found.params.items()}
+    return Message(found.code, short)
 
 
 #: The statistics of a tensor as dump.json calls them, and as the JSON of key data does.
@@ -225,7 +245,7 @@ def _statistic(value: Any) -> Any:
         return str(value)
     if value is None or isinstance(value, (int, float, str)):
         return value
-    raise ValueError(f"a statistic is {_shown(value)}, expected a number")
+    raise UnreadError(message("unread.statistic", shown=_shown(value)))
 
 
 def _value(value: Any, depth: int = 0) -> Any:
@@ -233,7 +253,7 @@ def _value(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list) and depth < _MOST_NESTED and len(value) <= bounds.VALUES:
         return [_value(item, depth + 1) for item in value]
     if isinstance(value, (list, dict)):
-        raise ValueError(f"a value is {_shown(value)}, expected a number or a text")
+        raise UnreadError(message("unread.value", shown=_shown(value)))
     if isinstance(value, int) and abs(value) >= bounds.NUMBER:
         return str(value)
     return number_from_json(value)
@@ -284,7 +304,7 @@ def leaves(
         ValueError: something in it is neither a structure nor a leaf, or it is nested too deeply.
     """
     if depth > bounds.DEPTH:
-        raise ValueError(f"values are nested more than {bounds.DEPTH} deep")
+        raise UnreadError(message("unread.deep_values", most=bounds.DEPTH))
     if content is None:  # msprobe writes null for None and for what it does not know
         yield path, Leaf("NoneType")
     elif is_leaf(content):
@@ -303,7 +323,7 @@ def leaves(
             else:
                 yield from leaves(item, at, depth + 1, empty=empty, together=together)
     else:
-        raise ValueError(f"expected a description of a value, found {_shown(content)}")
+        raise UnreadError(message("unread.description", shown=_shown(content)))
 
 
 def _with_nulls_together(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
@@ -95,17 +96,17 @@ class Record:
             ArrayFileError: nothing was stored, the file cannot be used, or what it holds is not
                 what was recorded.
         """
-        if self.leaf.error is not None:
-            raise ArrayFileError(self.leaf.error)
+        if self.leaf.why is not None:
+            raise ArrayFileError(self.leaf.why)
         if self.location is None:
-            raise ArrayFileError("only its statistics were recorded (task: tensor stores elements)")
+            raise ArrayFileError(message("unread.statistics_alone"))
         array = open_npy(self.location)
         if self.leaf.shape is not None and array.shape != self.leaf.shape:
-            raise ArrayFileError(
-                f"holds shape {list(array.shape)}, but {list(self.leaf.shape)} was recorded"
-            )
+            shapes = {"held": str(list(array.shape)), "recorded": str(list(self.leaf.shape))}
+            raise ArrayFileError(message("unread.other_shape", **shapes))
         if self.leaf.dtype in _EXACT_DTYPES and dtype_name(array.dtype) != self.leaf.dtype:
-            raise ArrayFileError(f"holds {array.dtype}, but {self.leaf.dtype} was recorded")
+            dtypes = {"held": str(array.dtype), "recorded": self.leaf.dtype}
+            raise ArrayFileError(message("unread.other_dtype", **dtypes))
         return array
 
 
@@ -197,8 +198,7 @@ class Locator:
         leaves_it = "/" in name or name in ("", ".", "..")
         if leaves_it or (name in self._links and not layout.inside(self._root, Path(path))):
             shown = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
-            error = f"its file {shown!r} lies outside the run's directory, so it was not opened"
-            return replace(leaf, error=error), None
+            return replace(leaf, why=message("unread.outside", file=shown)), None
         return leaf, path
 
 
@@ -214,7 +214,8 @@ def bounded(found: Iterable[_Found], most: int) -> Iterator[_Found]:
     """
     for number, item in enumerate(found):
         if number >= most:
-            raise ValueError(f"it holds more than {most} values")
+            raise layout.UnreadError(message("unread.too_many_values", most=most))
         if len(item[0]) > _LONGEST:
-            raise ValueError(f"the name of a value in it has {len(item[0])} characters")
+            length = len(item[0])
+            raise layout.UnreadError(message("unread.long_name_of_value", length=length))
         yield item

@@ -223,7 +223,7 @@ def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
     writer.append_entry("actor_update", 0, entry("late", second))
     writer.end_step(0, lost)
     early, late = open_run(tmp_path).entries()
-    reasons = [record.leaf.error for record in early.records]
+    reasons = [record.leaf.why and str(record.leaf.why) for record in early.records]
     assert reasons == ["its elements could not be stored: No space left on device"] * 2
     assert late.records[0].array().tolist() == [1, 1, 1, 1]
     assert lost == {"a tensor": 2}

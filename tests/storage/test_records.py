@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
+from mindrlhf_msprobe.common.message import as_message
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json, leaves
@@ -58,7 +59,7 @@ def test_a_python_value_survives_json(value):
 
 def test_what_could_not_be_recorded_stays_marked():
     """An error and an opaque value keep their marks."""
-    assert through_json(Leaf("Tensor", error="no memory")).error == "no memory"
+    assert through_json(Leaf("Tensor", why=as_message("no memory"))).why == as_message("no memory")
     assert through_json(Leaf("Cache", opaque=True)).opaque
 
 

@@ -18,6 +18,7 @@ from mindrlhf_msprobe.capture.graph.tokens import TokenCount, WatchedRun, wait
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import why_not_in_graph
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
@@ -420,10 +421,10 @@ class GraphCalls:
     def _filled(self, call: Call, part: str, tree: Any, path: Path = ()) -> Any:
         """Return the JSON structure of one part of a call."""
         if isinstance(tree, TensorOutline):
-            missing = Leaf("mindspore.Tensor", error="the graph did not hand it over")
+            missing = Leaf("mindspore.Tensor", why=message("unread.not_handed_over"))
             return call.tensors.get((part, path)) or missing.to_json()
         if isinstance(tree, UnknownOutline):
-            return Leaf(tree.type, error=why_not_in_graph(tree.reason)).to_json()
+            return Leaf(tree.type, why=why_not_in_graph(tree.reason)).to_json()
         filled = functools.partial(self._filled, call, part)
         if isinstance(tree, dict):
             return {str(key): filled(item, (*path, key)) for key, item in tree.items()}

@@ -12,7 +12,8 @@ from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, is_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tensors.torch_tensors import elements_of, is_torch_tensor
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.capture.words import why_not_in_graph
+from mindrlhf_msprobe.capture.words import why_not_in_graph, why_raised
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
 
@@ -27,7 +28,7 @@ class DescribedKeyData:
     """
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    unsaved: dict[str, str] = field(default_factory=dict)
+    unsaved: dict[str, Message] = field(default_factory=dict)
     _tree: Any = None
     _to_summarise: list[tuple[dict[str, Any], Callable[[], Leaf]]] = field(default_factory=list)
 
@@ -69,12 +70,12 @@ def describe_key_data(
     def tensor(value: Any, path: str) -> Any:
         if isinstance(value, UnknownOutline):
             described.unsaved[path] = why_not_in_graph(value.reason)
-            return Leaf(value.type, error=described.unsaved[path])
+            return Leaf(value.type, why=described.unsaved[path])
         try:
             host = to_host(value) if is_tensor(value) else _of_torch_or_number(value)
         except Exception as error:
-            described.unsaved[path] = f"{type(error).__name__}: {error}"
-            return Leaf(type(value).__name__, error=described.unsaved[path])
+            described.unsaved[path] = why_raised(error)
+            return Leaf(type(value).__name__, why=described.unsaved[path])
         return save(host, path, host.values())
 
     def text(value: str, path: str) -> Any:
@@ -119,10 +120,10 @@ def _fits_array(value: Any) -> bool:
     return isinstance(value, (bool, float, complex))
 
 
-def _note_opaque(structure: Any, path: str, unsaved: dict[str, str]) -> None:
+def _note_opaque(structure: Any, path: str, unsaved: dict[str, Message]) -> None:
     if is_leaf(structure):
         if structure.get("opaque"):
-            unsaved[path] = f"a value of type {structure['type']} cannot be saved"
+            unsaved[path] = message("coverage.cannot_be_saved", type=structure["type"])
     elif isinstance(structure, dict):
         for key, item in structure.items():
             _note_opaque(item, f"{path}.{key}", unsaved)

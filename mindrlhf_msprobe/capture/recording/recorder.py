@@ -457,7 +457,7 @@ class Recorder:
                     key, value, fingerprint=self._config.fingerprint, numbered=numbered
                 )
                 for path, reason in described.unsaved.items():
-                    self.fault(f"key data {key}", TypeError(f"{path}: {reason}"))
+                    self.fault(f"key data {key}", TypeError(f"{path}: {in_english(reason)}"))
                 seq, phase = next(self._sequence), self._begun
                 self._writer.save_key_data(
                     key,

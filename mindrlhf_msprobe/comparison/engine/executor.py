@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Messages, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.spans import Cut, Gathering, Part, answer_span
 from mindrlhf_msprobe.comparison.steps.folding import Folding
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
@@ -420,7 +420,7 @@ def _given_up(task: PlaceTask, notes: Messages) -> JudgedPlace:
     return place
 
 
-def merged_problems(places: Iterable[JudgedPlace], side: int) -> list[str]:
+def merged_problems(places: Iterable[JudgedPlace], side: int) -> list[Message]:
     """Return what could not be read of one run, once each, in the order of the places."""
     found = (problem for place in places if place.problems for problem in place.problems[side])
     return list(dict.fromkeys(found))

@@ -72,7 +72,7 @@ def within_noise(
         ArrayFileError, OSError, TypeError, ValueError: a file cannot be read.
         Unanswered: the tensors are large, and what `elements` does not know yet.
     """
-    known = [record for record in repetitions if record is not None and not record.leaf.error]
+    known = [record for record in repetitions if record is not None and not record.leaf.why]
     if not known:
         return None
     runs = len(known)

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Messages, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.judging.by_statistics import (
     Judgement,
@@ -75,7 +75,7 @@ def judge(
     alike = _kind(a.leaf) == _kind(b.leaf)
     for record, side in ((a, "A"), (b, "B")):
         # Arrays that are about to be compared are opened then.
-        reason = record.leaf.error if both and alike else why_unreadable(record)
+        reason = record.leaf.why if both and alike else why_unreadable(record)
         if reason is not None:
             return Status.UNREADABLE, None, _unreadable(side, reason)
     if a.leaf.type == b.leaf.type == "str" and a.leaf.is_tensor and b.leaf.is_tensor:
@@ -107,19 +107,20 @@ def _kind(leaf: Leaf) -> tuple[object, ...]:
     return leaf.type == "str", leaf.dtype, leaf.shape
 
 
-def why_unreadable(record: Record) -> str | None:
+def why_unreadable(record: Record) -> Message | None:
     """Return why a record's elements cannot be had, or None; of its file, header and size tell."""
-    if record.leaf.error is not None or record.location is None:
-        return record.leaf.error
+    if record.leaf.why is not None or record.location is None:
+        return record.leaf.why
     try:
         record.array()
     except ArrayFileError as error:
-        return f"{_file_name(record)} {error}"
+        return _of_file(record, error)
     return None
 
 
-def _file_name(record: Record) -> str:
-    return shortened(record.file.name if record.file else record.name)
+def _of_file(record: Record, error: ArrayFileError) -> Message:
+    file = shortened(record.file.name if record.file else record.name)
+    return message("unread.of_file", file=file, why=error.said)
 
 
 def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement:
@@ -156,7 +157,7 @@ def _with_tokens(
     return notes if where is None else (*notes, where)
 
 
-def _unreadable(side: str, reason: str) -> Messages:
+def _unreadable(side: str, reason: Message) -> Messages:
     return (message("note.unreadable_side", side=side, why=reason),)
 
 
@@ -216,7 +217,7 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements
         try:
             arrays.append(record.array())
         except ArrayFileError as error:
-            return Status.UNREADABLE, None, _unreadable(side, f"{_file_name(record)} {error}")
+            return Status.UNREADABLE, None, _unreadable(side, _of_file(record, error))
     same_prints = same_fingerprint(a.leaf, b.leaf)
     try:
         opened = arrays[0], arrays[1]

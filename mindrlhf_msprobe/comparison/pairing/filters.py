@@ -313,7 +313,7 @@ class PlaceFilter:
         if pair.event.kind == DATA and pair.event.name in self._texts_beside_tokens:
             return _TEXTS
         one_sided = (pair.a is None) != (pair.b is None)
-        if not one_sided or pair.unreadable is not None or pair.record.leaf.error is not None:
+        if not one_sided or pair.unreadable is not None or pair.record.leaf.why is not None:
             return None
         missing = 0 if pair.a is None else 1
         if pair.entry is None and self._batches is not None:

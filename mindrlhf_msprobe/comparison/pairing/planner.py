@@ -94,11 +94,11 @@ class StepData:
     entries: Sequence[Entry]
     key_data: Sequence[KeyDatum]
     config: ProbeConfig | None = None
-    unreadable: Mapping[str, str] = field(default_factory=dict)
+    unreadable: Mapping[str, Message] = field(default_factory=dict)
     coverage: Mapping[str, Any] = field(default_factory=dict)
     own: OwnPlace = OwnPlace()
     foreign: bool = False
-    unreadable_keys: Mapping[str | None, str] = field(default_factory=dict)
+    unreadable_keys: Mapping[str | None, Message] = field(default_factory=dict)
     stop: Stop | None = None
     timeless: bool = False
     keys_of_run: frozenset[str] | None = None
@@ -119,7 +119,7 @@ class Pair:
     b: Record | None
     entry: Entry | None = None
     gap: Message | None = None
-    unreadable: str | None = None
+    unreadable: Message | None = None
     stopped: bool = False
 
     @property
@@ -247,7 +247,7 @@ class Planner:
         """Yield one pair for each phase of which something could not be read, on either side."""
         for phase in dict.fromkeys([*self._unreadable[0], *self._unreadable[1]]):
             sides = [
-                Record(phase, "input", "", Leaf("unreadable", error=problems.get(phase)))
+                Record(phase, "input", "", Leaf("unreadable", why=problems.get(phase)))
                 for problems in self._unreadable
             ]
             yield Pair(EventKey(BEGIN, phase, phase), sides[0], sides[1])
@@ -257,7 +257,7 @@ class Planner:
             if key not in listed and (key is not None or not listed):
                 name = key or KEY_DATA_DIR
                 sides = [
-                    Record(name, "data", "", Leaf("unreadable", error=problems.get(key)))
+                    Record(name, "data", "", Leaf("unreadable", why=problems.get(key)))
                     for problems in self._unreadable_keys
                 ]
                 yield Pair(EventKey(DATA, None, name), sides[0], sides[1])
@@ -428,7 +428,7 @@ def _comparable(entry: Entry | None, event: EventKey, gap: Message | None) -> _R
     records = _records_of(entry, event)
     if gap is None:
         return records
-    return {place: record for place, record in records.items() if record.leaf.error is None}
+    return {place: record for place, record in records.items() if record.leaf.why is None}
 
 
 def _gap_of_both(

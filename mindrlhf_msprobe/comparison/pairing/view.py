@@ -104,29 +104,29 @@ class View:
             for entry in self.run.entries(phase, step=step, rank=rank)
         ]
 
-    def _unreadable_phases(self, problems: Iterable[Problem]) -> dict[str, str]:
+    def _unreadable_phases(self, problems: Iterable[Problem]) -> dict[str, Message]:
         """Return the comparison's phases of which something could not be read, and what."""
         shown = {name: phase for phase, name in self.phases.items()}
         known = {*shown} if self.phases else {*self.run.phases, *(phase.name for phase in PHASES)}
         return {
-            shown.get(problem.phase, problem.phase): str(problem)
+            shown.get(problem.phase, problem.phase): problem.said
             for problem in problems
             if problem.phase in known or (problem.step is not None and not self.phases)
             if problem.phase is not None
         }
 
-    def _unreadable_keys(self, problems: Iterable[Problem]) -> dict[str | None, str]:
+    def _unreadable_keys(self, problems: Iterable[Problem]) -> dict[str | None, Message]:
         """Return the comparison's keys that could not be read, and why; None stands for all."""
         if self.phases:
             return {}
         return {
-            key: str(problem)
+            key: problem.said
             for problem in problems
             if problem.key_data
             for key in self._shown_keys(problem.key)
         }
 
-    def unread(self, places: Iterable[tuple[int, int]], *, common: bool = False) -> list[str]:
+    def unread(self, places: Iterable[tuple[int, int]], *, common: bool = False) -> list[Message]:
         """Return what could not be read so far, as far as it concerns what is compared.
 
         Args:
@@ -135,7 +135,7 @@ class View:
         """
         own = [self.own(step, rank) for step, rank in places]
         return [
-            str(problem)
+            problem.said
             for problem in self.run.problems
             if self._matters(problem, own) and not (common and problem.absent)
         ]

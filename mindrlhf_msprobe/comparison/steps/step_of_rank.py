@@ -251,7 +251,7 @@ class JudgedPlace:
     positions: list[tuple[int, int]]
     gaps: tuple[CoverageGap, ...] = ()
     notes: Messages = ()
-    problems: tuple[tuple[str, ...], ...] = ()
+    problems: tuple[Messages, ...] = ()
     waiting: tuple[PairWork, ...] = ()
     counted: Counted = field(default_factory=Counted)
     whole: bool = True
@@ -354,7 +354,9 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
     if counted is not None and job.chosen.first_only and (place.waiting or place.diverged):
         return judge_place(job, step, rank)  # it ends in the middle
     views = (*job.sides, *job.noise)
-    place.problems = tuple(tuple(map(str, v.run.problems[n:])) for v, n in zip(views, before))
+    place.problems = tuple(
+        tuple(problem.said for problem in view.run.problems[n:]) for view, n in zip(views, before)
+    )
     return place
 
 
@@ -558,7 +560,7 @@ def _gap(
         why = left_out.why(pair) or why or gap_of((pair.a, pair.b)) or _why_no_values(pair)
     if why is not None:
         return why, side
-    alone = side != "both" and pair.unreadable is None and pair.record.leaf.error is None
+    alone = side != "both" and pair.unreadable is None and pair.record.leaf.why is None
     if alone and repetitions is not None and repetitions.explain(pair):
         return _GAP_OF_NOISE, side
     return None

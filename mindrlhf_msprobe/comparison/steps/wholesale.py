@@ -176,7 +176,7 @@ class _Lines:
                 return False
             sides.append(made)
         for a, b in zip(*sides):
-            if any(r.leaf.error is not None or r.leaf.data_name for e in (a, b) for r in e.records):
+            if any(r.leaf.why is not None or r.leaf.data_name for e in (a, b) for r in e.records):
                 return False
             if _parameters(a) != _parameters(b):
                 return False

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mindrlhf_msprobe.common.message import Messages
 from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.step_of_rank import JudgedPlace
@@ -38,7 +39,7 @@ def conclude(
     preflight: Preflight,
     left_out: Callable[[StepPlan, int], LeftOut] | None = None,
     earlier: Earlier | None = None,
-    unread: Sequence[str] = (),
+    unread: Messages = (),
 ) -> Verdict:
     """Return the verdict over all steps and ranks.
 
@@ -72,7 +73,7 @@ def conclude(
     undecided = bool(unread) and status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
     return Verdict(
         status=Outcome.INCOMPARABLE if undecided else status,
-        unread=tuple(unread) if undecided else (),
+        not_read=unread if undecided else (),
         counts={str(status): counts.get(str(status), 0) for status in Status},
         first_divergence=first,
         coverage=_coverage(places),

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from mindrlhf_msprobe.common.message import SpokenError, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
@@ -27,7 +28,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 BFLOAT16 = "BFloat16"
 
 
-class ArrayFileError(Exception):
+class ArrayFileError(SpokenError):
     """An .npy file that cannot be used; the message says why."""
 
 
@@ -86,23 +87,26 @@ def open_npy(path: str | Path) -> np.ndarray:
         # Without O_NONBLOCK, opening a pipe would wait for ever.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise ArrayFileError("the file is missing") from None
-    except OSError as error:
-        raise ArrayFileError(f"cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # a name that no file can have
-        raise ArrayFileError(f"cannot be read: {error}") from None
+        raise ArrayFileError(message("unread.file_missing")) from None
+    except (OSError, ValueError) as error:  # or a name that no file can have
+        raise _failed(error) from None
     try:
         return _open_array(file)
     except OSError as error:
-        raise ArrayFileError(f"cannot be read: {error.strerror or error}") from None
+        raise _failed(error) from None
     finally:
         os.close(file)
+
+
+def _failed(error: Exception) -> ArrayFileError:
+    why = getattr(error, "strerror", None) or str(error)
+    return ArrayFileError(message("unread.failed", why=why))
 
 
 def _open_array(file: int) -> np.ndarray:
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode):
-        raise ArrayFileError("is not a regular file")
+        raise ArrayFileError(message("unread.no_file"))
     head = os.read(file, _HEAD)
     offset = _header_end(head)
     if offset > len(head):  # a long header, or the claim of one
@@ -112,14 +116,10 @@ def _open_array(file: int) -> np.ndarray:
     count = math.prod(shape)
     expected, present = count * dtype.itemsize, status.st_size - offset
     if expected > bounds.TENSOR:
-        raise ArrayFileError(
-            f"holds {expected} bytes of data, more than the {bounds.in_bytes(bounds.TENSOR)} that "
-            f"are read"
-        )
+        most = bounds.in_bytes(bounds.TENSOR)
+        raise ArrayFileError(message("unread.too_much_data", size=expected, most=most))
     if present < expected:
-        raise ArrayFileError(
-            f"is cut short: its header promises {expected} bytes of data, {present} are there"
-        )
+        raise ArrayFileError(message("unread.cut_short", size=expected, present=present))
     try:
         if expected == 0:
             return np.empty(shape, dtype)
@@ -128,7 +128,8 @@ def _open_array(file: int) -> np.ndarray:
         array = np.frombuffer(data, dtype, count, offset)
         return array.reshape(shape, order="F" if fortran else "C")
     except (OSError, ValueError, OverflowError, MemoryError) as error:
-        raise ArrayFileError(f"cannot be mapped as shape {list(shape)}: {error}") from None
+        why = message("unread.not_mapped", shape=str(list(shape)), why=str(error))
+        raise ArrayFileError(why) from None
 
 
 class _Mapped(mmap.mmap):
@@ -167,16 +168,14 @@ _DONTNEED = getattr(mmap, "MADV_DONTNEED", None) if hasattr(mmap.mmap, "madvise"
 def _header_end(head: bytes) -> int:
     """Return how long the header says it is, its magic included."""
     if head[:6] != _MAGIC:
-        raise ArrayFileError("has no valid .npy header: it does not begin as one")
+        raise ArrayFileError(message("unread.no_npy"))
     version = tuple(head[6:8])
     if version not in _LENGTHS:
-        raise ArrayFileError(
-            f"has .npy format version {'.'.join(map(str, version))}, expected 1.0 or 2.0"
-        )
+        raise ArrayFileError(message("unread.npy_version", version=".".join(map(str, version))))
     length = _LENGTHS[version]
     end = 8 + length.size
     if len(head) < end:
-        raise ArrayFileError("has no valid .npy header: it is cut short")
+        raise ArrayFileError(message("unread.npy_cut_short"))
     return end + int(length.unpack(head[8:end])[0])
 
 
@@ -196,18 +195,16 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         else:
             header = npy.read_array_header_2_0(stream)
     except Exception as error:  # numpy parses the header as Python, which fails in many ways
-        raise ArrayFileError(f"has no valid .npy header: {shortened(error)}") from None
+        raise ArrayFileError(message("unread.npy_header", why=shortened(error))) from None
     shape, fortran, dtype = header
     if not (
         isinstance(shape, tuple)
         and len(shape) <= bounds.DIMENSIONS
         and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
     ):
-        raise ArrayFileError(f"claims the shape {shortened(shape)}")
+        raise ArrayFileError(message("unread.claimed_shape", shape=shortened(shape)))
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
-        objects = dtype.hasobject
-        held = "pickled Python objects" if objects else f"the dtype {shortened(dtype)}"
-        raise ArrayFileError(
-            f"holds {held}, which are never loaded" if objects else f"holds {held}"
-        )
+        if dtype.hasobject:
+            raise ArrayFileError(message("unread.pickled"))
+        raise ArrayFileError(message("unread.held_dtype", dtype=shortened(dtype)))
     return shape, bool(fortran), dtype

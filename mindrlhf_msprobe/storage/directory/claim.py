@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
@@ -49,7 +50,7 @@ def load_manifest(path: Path) -> dict[str, Any]:
     """
     content = layout.read_json(path.parent, path)
     if not isinstance(content, dict):
-        raise ValueError("is not a manifest: expected a JSON object")
+        raise layout.UnreadError(message("unread.no_manifest"))
     return content
 
 

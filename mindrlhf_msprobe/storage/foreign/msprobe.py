@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -28,7 +29,7 @@ class Dump:
     """
 
     lines: list[JournalLine]
-    unreadable: list[tuple[Path, str]]
+    unreadable: list[tuple[Path, Message]]
 
 
 def read_dump(root: Path, directory: Path, position: int) -> Dump:
@@ -50,9 +51,9 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
     try:
         data = _read_object(root, directory / layout.DUMP_FILE).get("data")
     except FileNotFoundError:
-        raise ValueError(f"{layout.DUMP_FILE} is missing") from None
+        raise _of_file(layout.DUMP_FILE, message("unread.missing")) from None
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
-        raise ValueError(f"{layout.DUMP_FILE} has no entries under 'data'")
+        raise layout.UnreadError(message("unread.no_entries", file=layout.DUMP_FILE))
     construct, stacks, unreadable = _beside(root, directory)
     parents = {
         name: parent if isinstance(parent, str) and parent in data else None
@@ -99,10 +100,8 @@ def _marked(content: Any) -> Any:
         return content
     value = content.get("value")
     if isinstance(value, str) and value[:1] == " " and value[1:2] in _AFTER_SPACE:
-        return {
-            **content,
-            "error": f"{layout.DUMP_FILE} does not say whether it begins with a space",
-        }
+        why = message("unread.first_space", file=layout.DUMP_FILE)
+        return {**content, "error": why.as_json()}
     return {name: _marked(item) for name, item in content.items()}
 
 
@@ -133,22 +132,26 @@ def _read_object(root: Path, path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path.name} {layout.why_unread(error)}") from None
+        raise _of_file(path.name, layout.why_unread(error)) from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
+        raise _of_file(path.name, message("unread.no_object"))
     return content
+
+
+def _of_file(file: str, why: Message) -> layout.UnreadError:
+    return layout.UnreadError(message("unread.of_file", file=file, why=why))
 
 
 def _beside(
     root: Path, directory: Path
-) -> tuple[dict[str, Any], dict[str, list[str]], list[tuple[Path, str]]]:
+) -> tuple[dict[str, Any], dict[str, list[str]], list[tuple[Path, Message]]]:
     """Return construct.json and the call stacks as far as they are there, and what is unreadable.
 
     msprobe does not write them for every dump.
     """
     construct: dict[str, Any] = {}
     stacks: dict[str, list[str]] = {}
-    unreadable: list[tuple[Path, str]] = []
+    unreadable: list[tuple[Path, Message]] = []
     for name in (layout.CONSTRUCT_FILE, layout.STACK_FILE):
         try:
             content = _read_object(root, directory / name)
@@ -159,7 +162,8 @@ def _beside(
         except FileNotFoundError:
             pass
         except ValueError as error:
-            unreadable.append((directory / name, str(error).removeprefix(f"{name} ")))
+            why = layout.why_unread(error)
+            unreadable.append((directory / name, why.params.get("why", why)))
     return construct, stacks, unreadable
 
 
@@ -173,7 +177,7 @@ def _stacks(content: dict[str, Any]) -> dict[str, list[str]]:
     for value in content.values():
         names, frames = value if isinstance(value, list) and len(value) == 2 else (None, None)
         if not (isinstance(names, list) and isinstance(frames, list)):
-            raise ValueError(f"{layout.STACK_FILE} has no pairs of entries and call stacks")
+            raise _of_file(layout.STACK_FILE, message("unread.no_stacks"))
         shown = [str(frame) for frame in frames[: bounds.FRAMES]]
         found.update(dict.fromkeys((str(name) for name in names), shown))
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mindrlhf_msprobe.common.message import TEXT, Message, read_messages
+from mindrlhf_msprobe.common.message import TEXT, Message, as_json_or_text, read_messages
 
 GRAPH_MODE = "graph_mode"
 PHASES = "phases"
@@ -63,14 +63,9 @@ def note_reasons(
         before = read_messages(known.get(cell, []))
         more = tuple(reason for reason in dict.fromkeys(reasons) if reason not in before)
         if more:
-            both[cell] = [reason_as_json(reason) for reason in (*before, *more)]
+            both[cell] = [as_json_or_text(reason) for reason in (*before, *more)]
             added[cell] = more
     return both, added
-
-
-def reason_as_json(reason: Message) -> Any:
-    """Return a reason as JSON: an object with its code, or the text that a trainer gave."""
-    return _text_of(reason) if reason.code == TEXT else reason.as_json()
 
 
 def joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:

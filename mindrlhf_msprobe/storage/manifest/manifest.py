@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, as_messages
+from mindrlhf_msprobe.common.message import Message, as_json_or_text, as_messages
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
@@ -361,7 +361,7 @@ class Manifest:
         whole = self.content["coverage"]
         known = whole.get(kind, {})
         (reason,) = as_messages(why)
-        said = coverage.reason_as_json(reason)
+        said = as_json_or_text(reason)
         if known.get(name) == said:
             return False
         self.content["coverage"] = {**whole, kind: {**known, name: said}}

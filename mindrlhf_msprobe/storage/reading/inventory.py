@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
@@ -59,7 +60,7 @@ class FoundRecord:
 
     Attributes:
         values: the first elements in row-major order; None where only statistics were recorded.
-        unreadable: why the elements could not be read, or None.
+        why: the elements could not be read, or None.
     """
 
     step: int
@@ -68,7 +69,12 @@ class FoundRecord:
     micro_step: int | None
     record: Record
     values: list[Any] | None
-    unreadable: str | None
+    why: Message | None
+
+    @property
+    def unreadable(self) -> str | None:
+        """What `why` says, in the language that was chosen, else the locale's."""
+        return None if self.why is None else str(self.why)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON values."""
@@ -171,15 +177,16 @@ def _all_records(
             yield datum.step, datum.rank, None, datum.micro_step, datum.key, record
 
 
-def _first_values(record: Record) -> tuple[list[Any] | None, str | None]:
-    if record.leaf.error is not None:
-        return None, record.leaf.error
+def _first_values(record: Record) -> tuple[list[Any] | None, Message | None]:
+    if record.leaf.why is not None:
+        return None, record.leaf.why
     if record.location is None:
         return None, None
     try:
         return record.array().reshape(-1)[:_FIRST_VALUES].tolist(), None
     except ArrayFileError as error:
-        return None, f"{shortened(os.path.basename(record.location))} {error}"
+        file = shortened(os.path.basename(record.location))
+        return None, message("unread.of_file", file=file, why=error.said)
 
 
 def _plain(value: Any) -> Any:
@@ -216,7 +223,7 @@ class _Files:
         """Yield which records cannot be read, by their files' sizes; only odd ones are opened."""
         usual: dict[tuple[str | None, tuple[int, ...] | None], int | None] = {}
         for record in records:
-            leaf, why = record.leaf, record.leaf.error
+            leaf, why = record.leaf, record.leaf.why
             if why is None and record.location is not None:
                 kind = leaf.dtype, leaf.shape
                 if kind not in usual:
@@ -224,7 +231,7 @@ class _Files:
                 if self._sizes.get(record.location, -1) != usual[kind]:
                     why = _first_values(record)[1]
             if why is not None:
-                yield f"{record.name}: {why}"
+                yield str(message("unread.of_file_colon", file=record.name, why=why))
 
 
 def _file_size(leaf: Leaf) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -54,9 +55,7 @@ class KeyDatum:
         bfloat16 comes as float32. Raises ArrayFileError if a file cannot be used.
         """
         by_path = {record.path: record for record in self.records}
-        if self.structure is None and (
-            errors := [r.leaf.error for r in self.records if r.leaf.error]
-        ):
+        if self.structure is None and (errors := [r.leaf.why for r in self.records if r.leaf.why]):
             raise ArrayFileError(errors[0])
         if self.structure is None:
             return [_value(record) for record in self.records]
@@ -100,11 +99,10 @@ def read_key_datum(
     structure: Any = None
     seq: int | None = None
     phase: str | None = None
-    problem: str | None = None
+    problem: Message | None = None
     described = directory / layout.file_name(key, ".json")
     if not layout.inside(root, directory):
-        problem = "a symbolic link leaves the run's directory"
-        leaf = Leaf("unreadable", error=problem)
+        leaf = Leaf("unreadable", why=message("unread.a_link_leaves"))
         return KeyDatum(key, step, rank, micro_step, None, (Record(key, "data", "", leaf),))
     try:
         content = _description(root, described)
@@ -115,30 +113,35 @@ def read_key_datum(
         if ours and not completed:
             return None
         if ours:
-            problem = f"{described.name} is missing"
+            problem = _of_file(described, "", message("unread.missing"))
         found = {}
     except OSError as error:
-        problem = f"{described.name} {layout.why_unread(error)}"
+        problem = _of_file(described, "", layout.why_unread(error))
         structure, found = None, {}
     except Exception as error:  # whatever stands there, it costs nothing else
-        problem, structure, found = f"{described.name}: {layout.why_unread(error)}", None, {}
+        problem = _of_file(described, "_colon", layout.why_unread(error))
+        structure, found = None, {}
     try:
         files = {} if ours else _array_files(directory, key, micro_step)
     except OSError as error:
-        problem, files = f"cannot be listed: {error.strerror or error}", {}
+        problem, files = message("unread.unlisted", why=error.strerror or str(error)), {}
     records = _records(Locator(root, directory), key, found, files)
     if problem is not None:
-        records.append(Record(key, "data", "", Leaf("unreadable", error=problem)))
+        records.append(Record(key, "data", "", Leaf("unreadable", why=problem)))
     elif not records and structure is None:
         return None
     return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure, phase)
+
+
+def _of_file(path: Path, between: str, why: Message) -> Message:
+    return Message(f"unread.of_file{between}", {"file": path.name, "why": why})
 
 
 def _description(root: Path, path: Path) -> dict[str, Any]:
     """Read the JSON of a save, which has at least its `data`."""
     content = layout.read_json(root, path, bounds.DATA)
     if not isinstance(content, dict) or "data" not in content:
-        raise ValueError("does not describe a save: it has no `data`")
+        raise layout.UnreadError(message("unread.no_data"))
     return content
 
 
@@ -180,7 +183,7 @@ def _with_dtype(leaf: Leaf, file: str, *, may_be_text: bool) -> Leaf:
     try:
         array = open_npy(file)
     except ArrayFileError as error:
-        return replace(leaf, error=f"{os.path.basename(file)} {error}")
+        return replace(leaf, why=_of_file(Path(file), "", error.said))
     leaf = replace(leaf, dtype=dtype_name(array.dtype), shape=leaf.shape or array.shape)
     if may_be_text and array.dtype == np.uint8 and array.ndim == 1 and array.size <= _MOST_TEXT:
         with contextlib.suppress(UnicodeDecodeError):

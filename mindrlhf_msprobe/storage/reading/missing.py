@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -86,7 +87,7 @@ def _manifests(
         ranks |= _rank_with_key_data(root, keys)
     for rank in sorted(ranks):
         path = root / layout.manifest_name(rank)
-        yield Problem(path, "is missing: it says what was recorded, and what was lost")
+        yield Problem(path, message("unread.manifest_missing"))
 
 
 def _rank_with_key_data(root: Path, keys: _KeyDirs) -> set[int]:
@@ -103,7 +104,7 @@ def _listed(
     if listed.get(recorded.CONFIGURATIONS):
         path = root / layout.CONFIGURATIONS_FILE
         if not os.path.lexists(path):
-            yield Problem(path, f"is missing: {manifest} lists it")
+            yield Problem(path, message("unread.listed", manifest=manifest))
     steps: dict[str, set[int]] = {}
     for phase, step, at_rank in layers:
         if at_rank == rank:
@@ -111,8 +112,8 @@ def _listed(
     for phase, spans in listed.get(recorded.PHASES, {}).items():
         for first, last in _gaps(spans, steps.get(phase, ())):
             at = layout.entry_dir(root, phase, first, rank)
-            message = _message(manifest, first, last, "entries")
-            yield Problem(at, message, phase, first, rank, last=last, partial=True, absent=True)
+            why = _why(manifest, first, last, "entries")
+            yield Problem(at, why, phase, first, rank, last=last, partial=True, absent=True)
     saves: dict[str, dict[int, int]] = {}
     for key, step, at_rank, _ in keys:
         if at_rank == rank:
@@ -122,25 +123,25 @@ def _listed(
         counts = saves.get(key, {})
         for first, last in _gaps(spans, counts):
             at = layout.key_data_step_dir(root, key, first, rank)
-            message = _message(manifest, first, last, "saves")
-            yield _absent_saves(at, message, key, first, rank, last)
+            why = _why(manifest, first, last, "saves")
+            yield _absent_saves(at, why, key, first, rank, last)
         for step, count in sorted(counts.items()):
             n = recorded.count_at(listed, recorded.KEY_DATA, key, step)
             if n is not None and count < n:
                 at = layout.key_data_step_dir(root, key, step, rank)
-                message = f"holds {count} of the {n} saves that {manifest} lists"
-                yield _absent_saves(at, message, key, step, rank, step)
+                why = message("unread.fewer_saves", count=count, listed=n, manifest=manifest)
+                yield _absent_saves(at, why, key, step, rank, step)
 
 
-def _absent_saves(path: Path, message: str, key: str, step: int, rank: int, last: int) -> Problem:
-    return Problem(path, message, None, step, rank, True, key, last, partial=True, absent=True)
+def _absent_saves(path: Path, why: Message, key: str, step: int, rank: int, last: int) -> Problem:
+    return Problem(path, why, None, step, rank, True, key, last, partial=True, absent=True)
 
 
 def _gaps(spans: Sequence[recorded.Span], there: Iterable[int]) -> Iterator[tuple[int, int]]:
     return itertools.islice(recorded.gaps(spans, sorted(there)), _MOST_GAPS)
 
 
-def _message(manifest: str, first: int, last: int, what: str) -> str:
+def _why(manifest: str, first: int, last: int, what: str) -> Message:
     if first == last:
-        return f"is missing: {manifest} lists {what} there"
-    return f"and those up to step {last} are missing: {manifest} lists {what} there"
+        return Message(f"unread.{what}_missing", {"manifest": manifest})
+    return Message(f"unread.steps_of_{what}_missing", {"manifest": manifest, "last": last})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Problem:
     """Something of a run that could not be read.
 
     Attributes:
-        path, message: the file or directory, and what is wrong with it.
+        path, why: the file or directory, and what is wrong with it.
         phase: the phase whose layer data it concerns, or None.
         key_data: whether it concerns key data: those under `key`, or all of them if that is None.
         step, rank: where; None where it concerns every step or every rank. What is neither of a
@@ -23,7 +24,7 @@ class Problem:
     """
 
     path: Path
-    message: str
+    why: Message
     phase: str | None = None
     step: int | None = None
     rank: int | None = None
@@ -53,5 +54,15 @@ class Problem:
             same = self.phase == other.phase
         return same and self.step in (None, other.step) and self.rank in (None, other.rank)
 
+    @property
+    def message(self) -> str:
+        """What is wrong, in words of the language that was chosen, else the locale's."""
+        return str(self.why)
+
+    @property
+    def said(self) -> Message:
+        """What is wrong with which file."""
+        return message("unread.at", path=str(self.path), why=self.why)
+
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
+        return str(self.said)

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
@@ -56,10 +57,6 @@ _OF_A_MANIFEST = {
     "coverage": dict,
     "lost": dict,
 }
-_NO_JOURNAL = (
-    f"is missing: read from the {layout.DUMP_FILE} beside it, which does not say when, or for "
-    f"which token, entries ran"
-)
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
 _LONGEST_STATE = 40  # characters of what a manifest says instead of a state
@@ -146,8 +143,7 @@ class Run:
                 self.left_out.append(directory)
                 continue
             if place in found:
-                message = "another directory is the same step and rank"
-                self._problem(Problem(directory, message, *place))
+                self._problem(Problem(directory, message("unread.same_place"), *place))
             found.setdefault(place, directory)
         return found
 
@@ -160,9 +156,9 @@ class Run:
                 self.left_out.append(directory)
                 continue
             if datum in found:
-                message = "another directory is the same step, rank and micro-step"
                 key, step, rank, _ = datum
-                self._problem(Problem(directory, message, None, step, rank, True, key))
+                why = message("unread.same_save")
+                self._problem(Problem(directory, why, None, step, rank, True, key))
             found.setdefault(datum, directory)
         return found
 
@@ -340,13 +336,19 @@ class Run:
 
     @property
     def lost(self) -> list[str]:
+        """What `losses` say, each in the language that was chosen, else the locale's."""
+        return [*map(str, self.losses)]
+
+    @property
+    def losses(self) -> list[Message]:
         """What the run says it could not record, by rank and kind."""
         said = []
         for manifest in self.manifests:
             lost, rank = manifest.get("lost"), rank_of(manifest)
             if isinstance(lost, dict):
-                counts = ((shortened(what), n) for what, n in lost.items())
-                said += [f"rank {rank} lost {n} record(s): {what}" for what, n in counts]
+                for what, count in lost.items():
+                    of = {"rank": rank, "count": shortened(count)}
+                    said.append(message("lost.records", **of, what=shortened(what)))
         return said
 
     @property
@@ -554,8 +556,8 @@ class Run:
             if "world" not in unlike and "rank" in manifest["world"] and rank_of(manifest) is None:
                 unlike.append("rank")
             if unlike:
-                what = "is not a whole manifest: it does not say, or not as this tool does, its "
-                self._problem(Problem(path, what + ", ".join(unlike)))
+                why = message("unread.not_whole", fields=", ".join(unlike))
+                self._problem(Problem(path, why))
             yield manifest
 
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
@@ -565,7 +567,7 @@ class Run:
         try:
             for linked in (directory, directory / layout.TENSOR_DIR):
                 if not layout.inside(self.path, linked):
-                    raise ValueError("a symbolic link leaves the run's directory")
+                    raise layout.UnreadError(message("unread.a_link_leaves"))
             if journal.is_file():
                 at = journal
                 content = read_journal(self.path, journal)
@@ -573,22 +575,22 @@ class Run:
                 # Only a step that was not ended may end in a line cut short.
                 lost = content.damaged + (content.torn and self.completed(step, rank))
                 if lost:
-                    message = f"{lost} damaged line(s) in the journal"
-                    self._problem(Problem(journal, message, phase, step, rank))
+                    why = message("unread.damaged_lines", count=lost)
+                    self._problem(Problem(journal, why, phase, step, rank))
                 listed = self._entries_listed(phase, step, rank)
                 if not lost and len(lines) < listed:
-                    message = f"holds {len(lines)} of the {listed} entries that the run's " + (
-                        f"{layout.manifest_name(rank)} lists"
-                    )
-                    self._problem(Problem(journal, message, phase, step, rank, partial=True))
+                    of = {"listed": listed, "manifest": layout.manifest_name(rank)}
+                    why = message("unread.fewer_entries", count=len(lines), **of)
+                    self._problem(Problem(journal, why, phase, step, rank, partial=True))
             else:
                 dump = foreign.read_dump(self.path, directory, phase_order(phase))
                 lines = dump.lines
-                for beside, message in dump.unreadable:
-                    self._problem(Problem(beside, message, phase, step, rank, partial=True))
+                for beside, why in dump.unreadable:
+                    self._problem(Problem(beside, why, phase, step, rank, partial=True))
                 if phase in self._without_times(step, rank):
                     lines = [*map(foreign.with_changed_texts, lines)]
-                    self._problem(Problem(journal, _NO_JOURNAL, phase, step, rank, partial=True))
+                    why = message("unread.no_journal", file=layout.DUMP_FILE)
+                    self._problem(Problem(journal, why, phase, step, rank, partial=True))
         except Exception as error:  # a file that is of no known form costs no other
             self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
             return []
@@ -601,21 +603,22 @@ class Run:
             except Exception as error:  # one entry that is none costs no other
                 damaged += 1
                 if damaged <= _MOST_NAMED:
-                    message = f"{line.entry[:_MOST_SHOWN]}: {layout.why_unread(error)}"
-                    self._problem(Problem(directory, message, phase, step, rank))
+                    why = layout.why_unread(error)
+                    why = message("unread.of_file_colon", file=line.entry[:_MOST_SHOWN], why=why)
+                    self._problem(Problem(directory, why, phase, step, rank))
         if damaged > _MOST_NAMED:
-            message = f"{damaged - _MOST_NAMED} more entries that cannot be read"
-            self._problem(Problem(directory, message, phase, step, rank))
+            why = message("unread.more_entries", count=damaged - _MOST_NAMED)
+            self._problem(Problem(directory, why, phase, step, rank))
         return entries
 
     def _unlisted(self, path: Path, error: OSError) -> None:
         """Note a directory that cannot be listed, and everything that may lie in it."""
-        message = f"cannot be listed: {error.strerror or error}"
+        why = message("unread.unlisted", why=error.strerror or str(error))
         parts = path.relative_to(self.path).parts
         if parts[:1] == (layout.KEY_DATA_DIR,):
             key = parts[1] if len(parts) > 1 else None
             step, rank = step_and_rank(parts[2:])
-            self._problem(Problem(path, message, None, step, rank, True, key))
+            self._problem(Problem(path, why, None, step, rank, True, key))
             return
         step, rank = step_and_rank(parts)
         if step is None and rank is not None:  # a step's directory was opened
@@ -625,7 +628,7 @@ class Run:
             step, rank = step_and_rank(parts[1:])
         else:
             phase = phase_name(self.path)
-        self._problem(Problem(path, message, phase, step, rank))
+        self._problem(Problem(path, why, phase, step, rank))
 
     def _problem(self, problem: Problem) -> None:
         if problem not in self._known_problems:
@@ -635,7 +638,7 @@ class Run:
 
 def _entry(line: JournalLine, files: Locator, phase: str, step: int, rank: int) -> Entry:
     if len(line.entry) > bounds.NAME:
-        raise ValueError(f"its name has {len(line.entry)} characters")
+        raise layout.UnreadError(message("unread.long_name", length=len(line.entry)))
     records = tuple(
         Record(record, io, path, *files.locate(leaf, leaf.data_name), line.argument_of(io, path))
         for record, io, path, leaf in bounded(line.records(), bounds.VALUES)

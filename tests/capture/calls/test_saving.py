@@ -328,7 +328,7 @@ def test_what_a_graph_cannot_hand_over_is_never_taken_for_the_same(tmp_path, cap
     assert left_out["number"] == (message("coverage.value_of_graph", type="Int64"),)
     first, second = run.key_data("mixed")[0].records
     assert first.array().tolist() == [1.5, 3.0]
-    assert "dynamic" in str(second.leaf.error)
+    assert "dynamic" in str(second.leaf.why)
     assert any("mixed" in lost for lost in run.lost)
     assert caplog.text.count("chosen are not recorded") == 2
     result = mindrlhf_msprobe.compare_runs(tmp_path / "a", tmp_path / "b", keys="mixed,whole")

@@ -685,7 +685,7 @@ def test_a_real_llama_is_recorded(
     for entry in run.entries():
         assert entry.end is not None
         for record in entry.records:
-            assert record.leaf.error is None
+            assert record.leaf.why is None
             assert not record.leaf.is_tensor or record.leaf.fingerprint
     stack = next(e for e in run.entries() if e.cell == "model.layers.1").stack
     assert any("mindformers" in frame for frame in stack)

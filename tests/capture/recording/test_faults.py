@@ -86,7 +86,9 @@ def test_a_tensor_that_cannot_be_fetched_is_a_lost_record(
     assert manifest(probe)["lost"] == {"a tensor: MemoryError": 6}
     entries = open_run(probe.config.dump_path).entries()
     assert len(entries) == 3
-    assert {r.leaf.error for e in entries for r in e.records} == {"MemoryError: the device is gone"}
+    assert {str(r.leaf.why) for e in entries for r in e.records} == {
+        "MemoryError: the device is gone"
+    }
 
 
 def test_strict_raises_the_fault_itself(layer_probe: Callable[..., Probe]) -> None:

@@ -136,7 +136,7 @@ def parted(**values) -> Comparison:
     defaults = {
         "verdict": Verdict(Outcome.DIVERGED, counts, first, coverage=gaps, spread=spread),
         "findings": (),
-        "problems": tuple(f"B: rank {n} lost 3 records" for n in range(9)),
+        "incomplete": said(*(f"B: rank {n} lost 3 records" for n in range(9))),
         "remarks": said("the prefix model. was taken off A"),
         "output_path": "out",
         "tables": ("summary.xlsx", "loss.xlsx", "compare_result_actor_update.xlsx"),

@@ -12,7 +12,7 @@ from helpers.divergences import first_divergence
 from openpyxl import load_workbook
 
 from mindrlhf_msprobe.common.language import language
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.findings import (
     Agreement,
     Cause,
@@ -83,7 +83,7 @@ def comparison(*findings: Finding) -> Comparison:
         ),
         rules=(RuleUse((Message("text", {"text": "rtol 0.001"}),), 100, 20),),
         remarks=(Message("text", {"text": "a prefix was taken off"}),),
-        problems=("B: rank 0 lost 3",),
+        incomplete=as_messages("B: rank 0 lost 3"),
     )
 
 

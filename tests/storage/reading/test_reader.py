@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers.runs import MSPROBE_DATA, Recording, record_training
 
+from mindrlhf_msprobe.common.message import as_message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.reader import Problem, open_run
@@ -301,7 +302,7 @@ def test_a_key_whose_description_is_lost_is_unreadable_in_a_finished_step(damage
     directory = damaged / "data/loss/step0/rank0/micro_step0"
     (directory / "loss.json").unlink()
     (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
-    assert any("missing" in (record.leaf.error or "") for record in datum.records)
+    assert any("missing" in str(record.leaf.why) for record in datum.records)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +312,7 @@ def test_a_broken_description_of_key_data_is_unreadable(damaged, content):
     """Key data whose JSON is damaged are there, marked unreadable."""
     (damaged / "data/loss/step0/rank0/micro_step0/loss.json").write_text(content)
     (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
-    assert any(record.leaf.error for record in datum.records)
+    assert any(record.leaf.why for record in datum.records)
 
 
 # Hostile runs: dumps from elsewhere are data.
@@ -395,7 +396,7 @@ def test_key_data_behind_a_link_are_unreadable(damaged, linked):
     shutil.move(damaged / linked, outside)
     (damaged / linked).symlink_to(outside)
     (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
-    assert any(record.leaf.error for record in datum.records)
+    assert any(record.leaf.why for record in datum.records)
 
 
 NAMED = ["run.json", "run.rank1.json", "configurations.json"]
@@ -470,7 +471,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(damaged):
     run = open_run(damaged)
     assert len(run.entries("actor_update", step=0, rank=0)) == 9
     (datum,) = run.key_data("loss", step=0, rank=0)
-    assert any(record.leaf.error for record in datum.records)
+    assert any(record.leaf.why for record in datum.records)
 
 
 def test_two_directories_of_one_step_are_a_problem(damaged):
@@ -554,7 +555,7 @@ def test_a_run_of_which_nothing_can_be_listed_has_a_place(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     run = open_run(tmp_path)
     assert run.places == set()
-    run.problems.append(Problem(tmp_path, "lost", "actor_update"))
+    run.problems.append(Problem(tmp_path, as_message("lost"), "actor_update"))
     assert run.places == {(0, 0)}
 
 
@@ -564,7 +565,7 @@ def test_a_run_of_which_nothing_can_be_listed_has_a_place(tmp_path):
 def test_key_data_that_may_not_be_read_are_unreadable(unprivileged, name):
     """Key data without permission are there, marked unreadable."""
     (datum,) = open_run(unprivileged(name)).key_data("loss", step=0, rank=0)
-    assert any(record.leaf.error for record in datum.records)
+    assert any(record.leaf.why for record in datum.records)
 
 
 def test_a_run_that_may_not_be_read_at_all_is_an_error(unprivileged):

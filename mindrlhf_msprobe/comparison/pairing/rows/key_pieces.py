@@ -81,7 +81,7 @@ def _tensor(datum: KeyDatum) -> Record | None:
     record = datum.records[0] if len(datum.records) == 1 else None
     if record is None or record.location is None or not record.leaf.shape:
         return None
-    return None if record.leaf.type == "str" or record.leaf.error is not None else record
+    return None if record.leaf.type == "str" or record.leaf.why is not None else record
 
 
 def _cut(

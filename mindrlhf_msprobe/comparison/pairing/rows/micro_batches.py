@@ -169,7 +169,7 @@ def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Resul
     def marked(entry: Entry, record: Record) -> Record:
         if entry.direction != FORWARD:
             return _piece(record, gap=_GRADIENTS)
-        if record.io == "parameters" or record.leaf.error is not None:
+        if record.io == "parameters" or record.leaf.why is not None:
             return record
         if entry.name in uneven:
             return _piece(record, gap=_UNEVEN)
@@ -318,9 +318,9 @@ class _Cutter:
                 continue
             place = cell, call, record.io, record.path
             axis = self._axes.get(place)
-            if not record.leaf.is_tensor and record.leaf.error is None:
+            if not record.leaf.is_tensor and record.leaf.why is None:
                 yield _without_rows(named)
-            elif record.leaf.error is not None or place not in self._axes:
+            elif record.leaf.why is not None or place not in self._axes:
                 yield named
             elif axis is None:
                 yield _without_rows(named)
@@ -344,7 +344,7 @@ class _Cutter:
         ]
         found = [(other, rows) for other, rows in each_source if other is not None]
         for other, _ in found:
-            if other.leaf.error is not None:  # a part that was lost is more than one not recorded
+            if other.leaf.why is not None:  # a part that was lost is more than one not recorded
                 return replace(other, name=named.name)
         if len(found) < len(sources) or any(other.location is None for other, _ in found):
             return _piece(named, gap=_STATISTICS)

@@ -85,6 +85,8 @@ def _batch_sizes(
 
 
 TEXTS = {
+    "of_run": "{run}: {what}",
+    "repetition": "noise run {path}",
     "rows": _rows,
     "batch_sizes": _batch_sizes,
     "batch_statistics": (

@@ -19,6 +19,7 @@ def _backward(why: object) -> str:
 
 
 TEXTS: dict[str, Text] = {
+    "cannot_be_saved": "a value of type {type} cannot be saved",
     # What a graph does not hand over, of a cell or of a value.
     "graph_mode": _graph_mode,
     "vectorised": "calls under vmap, jacrev or jacfwd",

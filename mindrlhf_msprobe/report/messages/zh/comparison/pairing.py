@@ -69,6 +69,8 @@ def _batch_sizes(
 
 
 TEXTS = {
+    "of_run": "{run}：{what}",
+    "repetition": "重复采集 {path}",
     "rows": _rows,
     "batch_sizes": _batch_sizes,
     "batch_statistics": (

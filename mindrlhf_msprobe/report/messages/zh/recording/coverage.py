@@ -19,6 +19,7 @@ def _backward(why: object) -> str:
 
 
 TEXTS: dict[str, Text] = {
+    "cannot_be_saved": "类型为 {type} 的值无法保存",
     "graph_mode": _graph_mode,
     "vectorised": "在 vmap、jacrev 或 jacfwd 中执行",
     "dtype": "dtype 为 {dtype} 的张量",

@@ -1,0 +1,77 @@
+"""What of a run cannot be read, as the rest of a sentence on a file, in English."""
+
+from __future__ import annotations
+
+TEXTS = {
+    "at": "{path}: {why}",
+    "of_file": "{file} {why}",
+    "of_file_colon": "{file}: {why}",
+    # any file
+    "failed": "cannot be read: {why}",
+    "raised": "{error}: {why}",
+    "unlisted": "cannot be listed: {why}",
+    "nested": "is nested too deeply",
+    "link_leaves": "is a symbolic link that leaves the run's directory",
+    "a_link_leaves": "a symbolic link leaves the run's directory",
+    "no_file": "is not a regular file",
+    "too_large": "has {size} bytes, more than the {most} that are read",
+    "no_json": "is not valid JSON: {why}",
+    "no_object": "is not a JSON object",
+    "missing": "is missing",
+    # elements
+    "file_missing": "the file is missing",
+    "too_much_data": "holds {size} bytes of data, more than the {most} that are read",
+    "cut_short": "is cut short: its header promises {size} bytes of data, {present} are there",
+    "not_mapped": "cannot be mapped as shape {shape}: {why}",
+    "no_npy": "has no valid .npy header: it does not begin as one",
+    "npy_version": "has .npy format version {version}, expected 1.0 or 2.0",
+    "npy_cut_short": "has no valid .npy header: it is cut short",
+    "npy_header": "has no valid .npy header: {why}",
+    "claimed_shape": "claims the shape {shape}",
+    "pickled": "holds pickled Python objects, which are never loaded",
+    "held_dtype": "holds the dtype {dtype}",
+    "statistics_alone": "only its statistics were recorded (task: tensor stores elements)",
+    "other_shape": "holds shape {held}, but {recorded} was recorded",
+    "other_dtype": "holds {held}, but {recorded} was recorded",
+    "outside": "its file {file!r} lies outside the run's directory, so it was not opened",
+    "not_stored": "its elements could not be stored: {why}",
+    "not_handed_over": "the graph did not hand it over",
+    "first_space": "{file} does not say whether it begins with a space",
+    # descriptions
+    "too_many_values": "it holds more than {most} values",
+    "long_name_of_value": "the name of a value in it has {length} characters",
+    "long_name": "its name has {length} characters",
+    "shape": "shape is {shown}, expected a list of sizes",
+    "statistic": "a statistic is {shown}, expected a number",
+    "value": "a value is {shown}, expected a number or a text",
+    "deep_values": "values are nested more than {most} deep",
+    "description": "expected a description of a value, found {shown}",
+    "no_data": "does not describe a save: it has no `data`",
+    "no_entries": "{file} has no entries under 'data'",
+    "no_stacks": "has no pairs of entries and call stacks",
+    # runs
+    "no_manifest": "is not a manifest: expected a JSON object",
+    "not_whole": (
+        "is not a whole manifest: it does not say, or not as this tool does, its {fields}"
+    ),
+    "same_place": "another directory is the same step and rank",
+    "same_save": "another directory is the same step, rank and micro-step",
+    "damaged_lines": "{count} damaged line(s) in the journal",
+    "fewer_entries": "holds {count} of the {listed} entries that the run's {manifest} lists",
+    "more_entries": "{count} more entries that cannot be read",
+    "no_journal": (
+        "is missing: read from the {file} beside it, which does not say when, or for which token, "
+        "entries ran"
+    ),
+    "manifest_missing": "is missing: it says what was recorded, and what was lost",
+    "listed": "is missing: {manifest} lists it",
+    "entries_missing": "is missing: {manifest} lists entries there",
+    "saves_missing": "is missing: {manifest} lists saves there",
+    "steps_of_entries_missing": (
+        "and those up to step {last} are missing: {manifest} lists entries there"
+    ),
+    "steps_of_saves_missing": (
+        "and those up to step {last} are missing: {manifest} lists saves there"
+    ),
+    "fewer_saves": "holds {count} of the {listed} saves that {manifest} lists",
+}
