@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -162,3 +164,31 @@ def test_lines_are_broken_on_a_terminal_alone(runs, monkeypatch, capsys, termina
     breakable = [line for line in lines if " " in line.strip()]
     assert max(map(len, breakable)) <= longest
     assert terminal or max(map(len, breakable)) > 120
+
+
+#: Four English words in a row are a sentence; names, keys and paths are none.
+ENGLISH = re.compile(r"(?<![\w./_-])[A-Za-z]+(?:,? [a-z]+){3,}(?![\w/_])")
+
+
+def test_what_is_damaged_is_said_in_chinese(runs, tmp_path, capsys):
+    """Files that are gone or cut short, in the console, in show and in verdict.json."""
+    damaged = tmp_path / "damaged"
+    shutil.copytree(runs / "b", damaged)
+    (damaged / "configurations.json").write_text("[1")
+    journals = sorted(damaged.rglob("records.jsonl"))
+    journals[0].write_text(journals[0].read_text()[:-40] + "\n")
+    journals[1].unlink()
+    shutil.rmtree(next(damaged.glob("data/*")))
+    said = {}
+    for lang in ("en", "zh"):
+        output = tmp_path / lang
+        given = ("compare", str(runs / "a"), str(damaged), "-o", str(output), "--lang", lang)
+        assert main([*given]) == 1
+        assert main(["show", str(damaged), "--lang", lang]) in (0, 2)
+        written = json.loads(next(output.rglob("verdict.json")).read_text(encoding="utf-8"))
+        assert written["problem_codes"]
+        captured = capsys.readouterr()
+        said[lang] = [*captured.out.splitlines(), *captured.err.splitlines(), *written["problems"]]
+        said[lang].append(written["first_divergence"]["explanation"])
+    assert any(map(ENGLISH.search, said["en"]))
+    assert [line for line in said["zh"] if ENGLISH.search(line)] == []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
+from mindrlhf_msprobe.common.message import as_message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.status import judge
 from mindrlhf_msprobe.comparison.judging.texts import text_difference
@@ -186,7 +187,7 @@ def test_infinity_against_nan_is_different(stored):
 
 def test_unreadable_comes_before_all_others(stored):
     """A record with an error is unreadable, whatever else is wrong with the pair."""
-    broken = stored([1, 2, NAN], np.float16, error="the disk was full")
+    broken = stored([1, 2, NAN], np.float16, why=as_message("the disk was full"))
     assert status(broken, stored([1.0])) is Status.UNREADABLE
     assert status(stored([1.0]), broken) is Status.UNREADABLE
     assert "B: the disk was full" in note(stored([1.0]), broken)
