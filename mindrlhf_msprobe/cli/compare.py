@@ -28,8 +28,8 @@ def add_parser(commands: Commands) -> None:
         description=say("help.compare_describes"),
     )
     compare.add_argument("runs", nargs="*", metavar="A B", help=say("help.compare_runs"))
-    compare.add_argument("-tp", "--target_path", metavar="A", help=say("help.compare_target_path"))
-    compare.add_argument("-gp", "--golden_path", metavar="B", help=say("help.compare_golden_path"))
+    compare.add_argument("-tp", "--target_path", metavar="B", help=say("help.compare_target_path"))
+    compare.add_argument("-gp", "--golden_path", metavar="A", help=say("help.compare_golden_path"))
     compare.add_argument(
         "-o",
         "--output_path",
@@ -159,7 +159,7 @@ def _runs(arguments: argparse.Namespace) -> list[str]:
     """
     from mindrlhf_msprobe.errors import UsageError
 
-    runs = [*arguments.runs, arguments.target_path, arguments.golden_path]
+    runs = [arguments.golden_path, *arguments.runs, arguments.target_path]
     runs = [run for run in runs if run is not None]
     if "" in runs:
         raise UsageError(say("cli.empty_path_of_a_run"))

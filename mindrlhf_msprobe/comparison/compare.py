@@ -119,9 +119,9 @@ def compare_runs(
         noise: further runs of A's configuration. What they differ by among themselves and from A
             does not count as a difference.
         mapping: the path of a YAML file that says how cells of A are called in B.
-        cell_mapping, api_mapping, data_mapping, layer_mapping: which record of A is which of B, by
-            a file as msprobe has it. True stands for what needs no file; data_mapping may be a
-            dict. With one of them names alone decide what stands against what.
+        cell_mapping, api_mapping, data_mapping, layer_mapping: which record of B (msprobe's NPU)
+            is which of A (Bench), by a file as msprobe has it. True stands for what needs no file;
+            data_mapping may be a dict. With one of them names alone decide what is paired.
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
         phases: which phase of A stands against which of B.
         ranks: which rank of A stands against which of B.
@@ -744,7 +744,7 @@ def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[Messag
 
 
 def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:
-    """Say which names of one of msprobe's mappings are of nothing in A."""
+    """Say which names of one of msprobe's mappings are of nothing in B."""
     mapping = job.msprobe_mapping
     if mapping is None:
         return []
@@ -754,7 +754,7 @@ def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:
     for place in places:
         if not left.names:
             break
-        left.note(job.load(*place)[0].entries)
+        left.note(job.load(*place)[1].entries)
     if not left.names:
         return []
     first, *others = left.names

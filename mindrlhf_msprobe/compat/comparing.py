@@ -39,7 +39,8 @@ def compare_distributed(
 
     Args:
         dir1, dir2: directories `…/step<N>` with the ranks in them, or a phase's, or a whole run's;
-            also by msprobe's names, npu_dump_dir and bench_dump_dir.
+            also by msprobe's names, npu_dump_dir and bench_dump_dir. The second is the baseline: A
+            of the answer, Bench of the tables.
         output_path: where the tables are written.
         options: cell_mapping, api_mapping, data_mapping, layer_mapping: see `compare_runs`. Those
             of msprobe that concern its console and tables change nothing.
@@ -57,7 +58,7 @@ def compare_distributed(
             f"compare_distributed(dir1={dir1!r}, dir2={dir2!r}, output_path={output_path!r}); "
             f"expected two directories to compare and one to write into."
         )
-    _compare("compare_distributed", dir1, dir2, output_path, options)
+    _compare("compare_distributed", dir2, dir1, output_path, options)
 
 
 def compare(
@@ -69,8 +70,8 @@ def compare(
 
     Args:
         input_param: `npu_json_path` (or `npu_path`) and `bench_json_path` (or `bench_path`), each a
-            dump.json, or a directory as for `compare_distributed`; what else msprobe takes there
-            changes nothing.
+            dump.json, or a directory as for `compare_distributed`, the second being the baseline;
+            what else msprobe takes there changes nothing.
         output_path: where the tables are written.
         options: as for `compare_distributed`.
 
@@ -91,7 +92,7 @@ def compare(
             raise UsageError(
                 f"compare(): input_param has {names[0]} {dump!r}; expected the path of a dump.json."
             )
-    _compare("compare", dumps[0], dumps[1], output_path, options)
+    _compare("compare", dumps[1], dumps[0], output_path, options)
 
 
 def _compare(call: str, a: Any, b: Any, output: _PathLike, options: Mapping[str, Any]) -> None:

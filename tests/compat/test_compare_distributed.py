@@ -12,7 +12,8 @@ import pytest
 from helpers.programs import read_json
 from helpers.runs import MSPROBE_DATA
 
-from mindrlhf_msprobe import compare_distributed, compare_runs
+from mindrlhf_msprobe import compare, compare_distributed, compare_runs
+from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.report.staging import stamped
 
 STAMP = r"[0-9]{14}"
@@ -79,6 +80,56 @@ def test_each_rank_has_a_table(steps, tmp_path):
     assert rows[0] == rows[1]
     counts = read_json(out / "verdict.json")["counts"]
     assert sum(counts.values()) == len(rows[0]) + len(rows[1])
+
+
+def test_the_run_under_test_stands_under_npu(steps, tmp_path):
+    """As in msprobe, whose tables call the baseline Bench: however the two are given.
+
+    What msprobe computes is NPU less Bench, and relative to Bench.
+    """
+    test, golden = (step / "rank0/dump.json" for step in steps)
+    stacks = test.with_name("stack.json")
+    stacks.write_text(stacks.read_text().replace("File ", "File new/"))
+    compare({"npu_path": str(test), "bench_path": str(golden)}, tmp_path / "function")
+    compare_distributed(test.parent, golden.parent, tmp_path / "distributed")
+    sides = (["-tp", test, "-gp", golden], [golden, "-tp", test], [test, "-gp", golden])
+    for number, given in enumerate((*sides, [golden, test])):
+        assert main(["compare", *map(str, given), "-o", str(tmp_path / f"command{number}")]) == 1
+    maxima = [
+        {record["Max"] for entry in read_json(dump)["data"].values() for record in maxima_of(entry)}
+        for dump in (test, golden)
+    ]
+    paths = sorted(tmp_path.glob("*/compare_result_*.xlsx"))
+    assert len(paths) == 6
+    for path in paths:
+        header, *found = openpyxl.load_workbook(path).active.iter_rows(values_only=True)
+        rows = [dict(zip(header, row)) for row in found]
+        stacks = {row["NPU_Stack_Info"] for row in rows} - {None}
+        assert stacks
+        assert all(stack.startswith("File new/") for stack in stacks)
+        apart = [row for row in rows if row["Max diff"]]
+        assert apart
+        for row in apart:
+            npu, bench = row["NPU max"], row["Bench max"]
+            assert (npu in maxima[0], bench in maxima[1]) == (True, True)
+            assert row["Max diff"] == pytest.approx(npu - bench)
+            assert row["MaxRelativeErr"] == pytest.approx(abs((npu - bench) / bench))
+        summary = openpyxl.load_workbook(path.with_name("summary.xlsx")).active
+        said = {row[1]: row[2] for row in summary.iter_rows(values_only=True)}
+        assert said["run A"].startswith(str(golden.parent))
+        assert said["run B"].startswith(str(test.parent))
+
+
+def maxima_of(entry: dict) -> list[dict]:
+    """Return the tensors of an entry of a dump.json."""
+    found, waiting = [], [entry]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict) and "Max" in item:
+            found.append(item)
+        elif isinstance(item, (dict, list)):
+            waiting += item.values() if isinstance(item, dict) else item
+    return found
 
 
 def test_the_command_and_the_function_share_a_directory(steps, tmp_path):

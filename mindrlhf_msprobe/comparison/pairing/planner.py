@@ -311,8 +311,7 @@ class Planner:
             return
         key = (event.phase or "", event.name)
         entries = [side.get(key) for side in self._entries]
-        entry = entries[0] or entries[1]
-        assert entry is not None
+        entry = _shown(*entries)
         gaps = self._gaps(entries, entry, key)
         wanted = [_comparable(side, event, gap) for side, gap in zip(entries, gaps)]
         if event.kind == BEGIN:
@@ -421,6 +420,15 @@ def _note_silent(entries: Sequence[Entry | None], entry: Entry, wanted: Sequence
         silent = Record(entry.name, "input", "", Leaf("NoneType"))
         side = 1 if entries[0] is None else 0
         wanted[side]["input", ""] = silent
+
+
+def _shown(a: Entry | None, b: Entry | None) -> Entry:
+    """Return A's entry if there is one, with the call stack of the run under test, B."""
+    entry = a or b
+    assert entry is not None
+    if b is None or b.stack in ((), entry.stack):
+        return entry
+    return replace(entry, stack=b.stack)
 
 
 def _comparable(entry: Entry | None, event: EventKey, gap: Message | None) -> _Records:

@@ -102,12 +102,7 @@ class Job:
         """Read what both runs recorded in one place; the last one is kept."""
         if (step, rank) not in self._loaded:
             a, b = (side.load(step, rank) for side in self.sides)
-            if self.msprobe_mapping is not None:
-                from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import (
-                    under_names_of_a,
-                )
-
-                b = under_names_of_a(a, b, self.msprobe_mapping)
+            a = self.under_names_of_b(a, b)
             found: MicroBatches | KeyPieces | None = None
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
@@ -124,6 +119,14 @@ class Job:
             self._loaded[step, rank] = (a, b) if found is None else found.data
             self._cut[step, rank] = found
         return self._loaded[step, rank]
+
+    def under_names_of_b(self, a: StepData, b: StepData) -> StepData:
+        """Return A's data, or a repetition's, under B's names, from which msprobe's files lead."""
+        if self.msprobe_mapping is None:
+            return a
+        from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import partners
+
+        return partners.under_names_of_npu(b, a, self.msprobe_mapping)
 
     def filter(self, step: int, rank: int) -> PlaceFilter:
         """Return what of one place is not compared."""
@@ -505,7 +508,7 @@ class _Repetitions:
     def __init__(self, job: Job, step: int, rank: int) -> None:
         self._cut = job.cut_of(step, rank)
         a, b = job.load(step, rank)
-        loaded = [view.load(step, rank) for view in job.noise]
+        loaded = [job.under_names_of_b(view.load(step, rank), b) for view in job.noise]
         self._of_a = [_index(plan_step(step, rank, a, data)) for data in loaded]
         by_name = job.msprobe_mapping is not None
         plans = [plan_step(step, rank, d, b, job.mapping, by_name=by_name) for d in loaded]
@@ -596,8 +599,10 @@ def _one_sided(pair: Pair) -> tuple[Status, Messages]:
 
 def _finding(plan: StepPlan, pair: Pair, status: Status, notes: Messages) -> Finding:
     is_data = pair.record.io == "data"
+    entry = pair.entry.name if pair.entry else ""  # of A's, or of B's where a mapping leads from it
+    names = [record.name for record in (pair.a, pair.b) if record is not None]
     return Finding(
-        record=pair.record.name,
+        record=next((name for name in names if name.startswith(entry)), names[0]),
         status=status,
         step=plan.step,
         rank=plan.rank,

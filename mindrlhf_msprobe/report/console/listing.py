@@ -170,9 +170,14 @@ def _output(tensors: Sequence[Leaf]) -> tuple[str, str, str, str]:
     what = _kind(first)
     if more:
         what = say("listing.and_more", what=what, more=more)
-    counts = [[leaf.nan_count, leaf.inf_count] for leaf in tensors]
-    nan, inf = ([c for c in column if c is not None] for column in zip(*counts))
-    return what, _number(first.norm), str(sum(nan)) if nan else "", str(sum(inf)) if inf else ""
+    return what, _number(first.norm), *_not_finite(tensors)
+
+
+def _not_finite(tensors: Sequence[Leaf]) -> tuple[str, str]:
+    """Return the numbers of NaN and of Inf; "" where nobody counted them."""
+    nan = [leaf.nan_count for leaf in tensors if leaf.nan_count is not None]
+    inf = [leaf.inf_count for leaf in tensors if leaf.inf_count is not None]
+    return str(sum(nan)) if nan else "", str(sum(inf)) if inf else ""
 
 
 def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> str:
@@ -202,20 +207,17 @@ def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
     if not leaves:
         return (say("listing.nothing"), *[""] * 7)
     first, several = leaves[0], len(leaves) > 1
-    what = f"{len(leaves)} × {_kind(first)}" if several else _kind(first)
-    if len({_kind(leaf) for leaf in leaves}) > 1:
-        what += ", …"
+    more = ", …" if len({_kind(leaf) for leaf in leaves}) > 1 else ""
+    what = (f"{len(leaves)} × {_kind(first)}" if several else _kind(first)) + more
     if first.type == "str" or not first.is_tensor:
         text = str(first.value)
         shown = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
         return (what, *[""] * 6, shown)
     tensors = [leaf for leaf in leaves if leaf.is_tensor]
-    edges = [_number(_edge([leaf.max for leaf in tensors], max))]
-    edges += [_number(_edge([leaf.min for leaf in tensors], min))]
-    middle = ["", ""] if several else [_number(first.mean), _number(first.norm)]
-    known = [(leaf.nan_count, leaf.inf_count) for leaf in tensors if leaf.nan_count is not None]
-    counts = [str(sum(n or 0 for n in column)) for column in zip(*known)] or ["", ""]
-    return (what, *edges, *middle, *counts, "")
+    largest = _number(_edge([leaf.max for leaf in tensors], max))
+    least = _number(_edge([leaf.min for leaf in tensors], min))
+    middle = ("", "") if several else (_number(first.mean), _number(first.norm))
+    return (what, largest, least, *middle, *_not_finite(tensors), "")
 
 
 def _edge(values: Iterable[Any], choose: Any) -> Any:

@@ -1,4 +1,7 @@
-"""What the tables show of a finding: the columns msprobe's users know, then our own."""
+"""What the tables show of a finding: the columns msprobe's users know, then our own.
+
+msprobe's NPU is the run under test, B; its Bench, or golden, is the baseline, A.
+"""
 
 from __future__ import annotations
 
@@ -70,15 +73,17 @@ def _statistic(side: str, name: str) -> Callable[[Finding], Any]:
 
 
 def _difference(name: str) -> Callable[[Finding], Any]:
+    """Return b−a, which is NPU less Bench."""
+
     def show(finding: Finding) -> Any:
         a, b = getattr(finding.a, name), getattr(finding.b, name)
-        return a - b if _is_number(a) and _is_number(b) else None
+        return b - a if _is_number(a) and _is_number(b) else None
 
     return show
 
 
 def _relative_difference(name: str) -> Callable[[Finding], Any]:
-    """Return |a−b| / |b|, shown in percent, as msprobe writes it: 50.0%."""
+    """Return |b−a| / |a|, relative to Bench and shown in percent, as msprobe does: 50.0%."""
 
     def show(finding: Finding) -> Any:
         a, b = getattr(finding.a, name), getattr(finding.b, name)
@@ -86,7 +91,7 @@ def _relative_difference(name: str) -> Callable[[Finding], Any]:
             return None
         if a == b:
             return Percent(0.0)
-        return Percent(abs((a - b) / b)) if b else None
+        return Percent(abs((b - a) / a)) if a else None
 
     return show
 
@@ -180,13 +185,13 @@ KEY_DATA_COLUMNS: tuple[Column, ...] = (
 )
 
 _PLACE: tuple[Column, ...] = (
-    ("NPU Name", _side("a", "name")),
+    ("NPU Name", _side("b", "name")),
     *_OUTCOME,
-    ("Bench Name", _side("b", "name")),
-    ("NPU Dtype", _side("a", "dtype")),
-    ("Bench Dtype", _side("b", "dtype")),
-    ("NPU Tensor Shape", _side("a", "shape")),
-    ("Bench Tensor Shape", _side("b", "shape")),
+    ("Bench Name", _side("a", "name")),
+    ("NPU Dtype", _side("b", "dtype")),
+    ("Bench Dtype", _side("a", "dtype")),
+    ("NPU Tensor Shape", _side("b", "shape")),
+    ("Bench Tensor Shape", _side("a", "shape")),
 )
 _ELEMENTS: tuple[Column, ...] = (
     ("Cosine", _metric("cosine")),
@@ -207,14 +212,14 @@ _DIFFERENCES: tuple[Column, ...] = (
     ("NormRelativeErr", _relative_difference("norm")),
 )
 _STATISTICS: tuple[Column, ...] = (
-    ("NPU max", _statistic("a", "max")),
-    ("NPU min", _side("a", "min")),
-    ("NPU mean", _side("a", "mean")),
-    ("NPU l2norm", _side("a", "norm")),
-    ("Bench max", _statistic("b", "max")),
-    ("Bench min", _side("b", "min")),
-    ("Bench mean", _side("b", "mean")),
-    ("Bench l2norm", _side("b", "norm")),
+    ("NPU max", _statistic("b", "max")),
+    ("NPU min", _side("b", "min")),
+    ("NPU mean", _side("b", "mean")),
+    ("NPU l2norm", _side("b", "norm")),
+    ("Bench max", _statistic("a", "max")),
+    ("Bench min", _side("a", "min")),
+    ("Bench mean", _side("a", "mean")),
+    ("Bench l2norm", _side("a", "norm")),
 )
 _RESULT: tuple[Column, ...] = (
     ("Result", lambda f: "pass" if f.status.agrees else "error"),
@@ -222,8 +227,8 @@ _RESULT: tuple[Column, ...] = (
     ("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
     ("step", lambda f: f.step),
     ("rank", lambda f: f.rank),
-    ("NPU fingerprint", _side("a", "fingerprint")),
-    ("Bench fingerprint", _side("b", "fingerprint")),
+    ("NPU fingerprint", _side("b", "fingerprint")),
+    ("Bench fingerprint", _side("a", "fingerprint")),
     ("argument", lambda f: f.argument),
     *_COMPARED_BY,
 )

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
 from mindrlhf_msprobe.report.messages import say, text_of
 
 #: The Chinese meaning stands beside the term: the tables' readers read Chinese first.
-_COLUMNS = (("kind", 12), ("name", 30), ("含义", 60), ("meaning", 80))
+_COLUMNS = (("kind", 12), ("name", 48), ("含义", 60), ("meaning", 80))
 
 _COLOURS = (DIFFERS, MISSING, SUSPICIOUS, CLOSE, PLAIN)
 
@@ -24,8 +24,8 @@ _COLOURS = (DIFFERS, MISSING, SUSPICIOUS, CLOSE, PLAIN)
 _SUSPICIONS = ("non_finite", "grows", "arises")
 #: What stands in the tables, and which text explains it.
 _MAIN_COLUMNS = {
-    "NPU …, …1": "column_side_a",
-    "Bench …, …2": "column_side_b",
+    "Bench …, …1": "column_side_a",
+    "NPU …, …2": "column_side_b",
     "id": "column_id",
     "相同元素百分比(%)": "column_equal",
     "首个不匹配元素索引": "column_first_mismatch",

@@ -36,7 +36,7 @@ from mindrlhf_msprobe.report.tables.columns import (
 MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
 _NAME_WIDTH = 60
 _TEXT_WIDTH = 60
-_SUSPICION_WIDTH = 26  # as long as what it usually says
+_WIDTHS = {"status": 17, "suspicion": 26}  # as long as what they usually say
 _SENTENCES = ("note", "Err_message", "NPU_Stack_Info")
 _KEY_SHEET = "Sheet1"  # as SingleComparator's, which scripts ask for by this name
 _LONGEST_SHEET_NAME = 31
@@ -223,6 +223,6 @@ def _width(header: str) -> int:
         return _NAME_WIDTH
     if header.startswith("text") or header in _SENTENCES:
         return _TEXT_WIDTH
-    if header == "suspicion":
-        return _SUSPICION_WIDTH
+    if header in _WIDTHS:
+        return _WIDTHS[header]
     return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))

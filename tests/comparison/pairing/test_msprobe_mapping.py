@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe import ConfigError, UsageError, compare_distributed, compare_runs
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Kind, MsprobeMapping
-from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import CellNames, under_names_of_a
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import (
+    CellNames,
+    under_names_of_npu,
+)
 from mindrlhf_msprobe.comparison.pairing.planner import StepData, plan_step
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -31,14 +34,14 @@ def entry(name: str, seq: int, *paths: str) -> Entry:
     return Entry(name, "dump", 0, 0, seq, seq, records=records)
 
 
-def paired(a: list[Entry], b: list[Entry], mapping: MsprobeMapping) -> set[tuple[str, str]]:
-    """Return the names of the records that stand against each other; each is in one pair."""
-    left, right = StepData(a, []), StepData(b, [])
-    plan = plan_step(0, 0, left, under_names_of_a(left, right, mapping), by_name=True)
-    for side, entries in ((0, a), (1, b)):
+def paired(npu: list[Entry], bench: list[Entry], mapping: MsprobeMapping) -> set[tuple[str, str]]:
+    """Return the names of the records that are compared, NPU's first; each is in one pair."""
+    left, right = StepData(npu, []), StepData(bench, [])
+    plan = plan_step(0, 0, under_names_of_npu(left, right, mapping), left, by_name=True)
+    for side, entries in ((0, bench), (1, npu)):
         names = [(p.a, p.b)[side].name for p in plan.pairs if (p.a, p.b)[side] is not None]
         assert {*names} == {record.name for e in entries for record in e.records}
-    return {(p.a.name, p.b.name) for p in plan.pairs if p.a is not None and p.b is not None}
+    return {(p.b.name, p.a.name) for p in plan.pairs if p.a is not None and p.b is not None}
 
 
 PARTS = st.lists(st.text("abx0", min_size=1, max_size=3), min_size=1, max_size=3).map(".".join)
@@ -118,7 +121,9 @@ def test_parts_are_replaced_as_msprobe_does(names: dict[str, str], cell: str) ->
 
 @pytest.fixture
 def dumps(tmp_path):
-    return write_cells(tmp_path)
+    """Return the baseline, of PyTorch, and the run under test, of MindSpore."""
+    npu, bench = write_cells(tmp_path)
+    return bench, npu
 
 
 def written(tmp_path: Path, content: object) -> str:
@@ -142,8 +147,9 @@ def test_a_network_of_the_other_framework_agrees(tmp_path, dumps):
 
 def test_a_layer_mapping_goes_by_where_something_lies(tmp_path):
     """Layers that one framework numbers otherwise; APIs by the layer that called them, and how."""
-    result = compare_runs(*write_mixed(tmp_path), layer_mapping=True)
-    pairs = {(f.a.name, f.b.name) for f in result.findings}
+    npu, bench = write_mixed(tmp_path)
+    result = compare_runs(bench, npu, layer_mapping=True)
+    pairs = {(f.b.name, f.a.name) for f in result.findings}
     for a, b in (
         ("Cell.net.layers.4.fc.Dense.forward.0", "Module.net.layers.0.fc.Dense.forward.0"),
         ("Cell.net.layers.5.Block.backward.0", "Module.net.layers.1.Block.backward.0"),
@@ -157,16 +163,17 @@ def test_a_layer_mapping_goes_by_where_something_lies(tmp_path):
 
 
 def test_a_difference_is_named_by_both_names(tmp_path, dumps):
-    """What differs behind a mapped name is a difference, in A's place, with B's name beside."""
-    content = json.loads(dumps[1].read_text())
+    """What differs behind a mapped name has the name of the run under test, the other beside it."""
+    content = json.loads(dumps[0].read_text())
     name = "Module.layers.1.mlp.dense_h_to_4h.Linear.forward.0"
     content["data"][name]["output"][0]["Max"] = 7.0
-    dumps[1].write_text(json.dumps(content))
+    dumps[0].write_text(json.dumps(content))
     result = compare_runs(*dumps, layer_mapping=written(tmp_path, MAPPINGS["layer"]))
     first = result.verdict.first_divergence
     assert first.record == "Cell.layers.1.mlp.fc1.Dense.forward.0.output.0"
     (found,) = [f for f in result.findings if not f.status.agrees]
-    assert (found.b.name, found.status) == (f"{name}.output.0", Status.DIFFERENT)
+    assert (found.record, found.b.name) == (first.record, first.record)
+    assert (found.a.name, found.status) == (f"{name}.output.0", Status.DIFFERENT)
 
 
 def test_between_two_networks_of_mindspore(tmp_path):
@@ -176,22 +183,22 @@ def test_between_two_networks_of_mindspore(tmp_path):
     for path in (b, b.with_name("construct.json")):
         path.write_text(path.read_text().replace(".attn.", ".attention.").replace("Attn", "Att"))
     mapping = {"attn.Attn": "attention.Att", "attn.": "attention."}
-    result = compare_runs(a, b, cell_mapping=written(tmp_path, mapping))
+    result = compare_runs(b, a, cell_mapping=written(tmp_path, mapping))
     assert result.verdict.status is Outcome.WITHIN_TOLERANCE
-    assert not compare_runs(a, b, cell_mapping=True)
+    assert not compare_runs(b, a, cell_mapping=True)
 
 
 def test_as_msprobe_takes_them(tmp_path, dumps, capsys):
     """On the command line, with and without a file, and in compare_distributed."""
     file = written(tmp_path, MAPPINGS["layer"])
-    command = ["compare", "-tp", *map(str, (dumps[0], "-gp", dumps[1])), "-o", str(tmp_path / "o")]
+    command = ["compare", "-tp", *map(str, (dumps[1], "-gp", dumps[0])), "-o", str(tmp_path / "o")]
     assert main([*command, "-lm", file]) == 0
     assert main([*command, "--layer_mapping"]) == 1
     assert main([*command, "-cm", written(tmp_path, MAPPINGS["cell_parts"])]) == 0
     assert main([*command, "-dm", written(tmp_path, MAPPINGS["data"])]) == 1
     assert main([*command, "-cm", str(tmp_path / "none.yaml")]) == 2
     capsys.readouterr()
-    steps = [path.parents[1] for path in dumps]
+    steps = [path.parents[1] for path in reversed(dumps)]  # NPU, then Bench
     out = tmp_path / "out"
     compare_distributed(*steps, out, layer_mapping=written(tmp_path, MAPPINGS["layer"]))
     assert json.loads((out / "verdict.json").read_text())["status"] == "within_tolerance"
@@ -199,8 +206,8 @@ def test_as_msprobe_takes_them(tmp_path, dumps, capsys):
     found = {}
     file = written(tmp_path, MAPPINGS["api"])
     for mapping in (True, file):
-        result = compare_runs(*apis, api_mapping=mapping)
-        found[mapping] = {(f.a.name, f.b.name) for f in result.findings}
+        result = compare_runs(*reversed(apis), api_mapping=mapping)
+        found[mapping] = {(f.b.name, f.a.name) for f in result.findings}
     flipped = ("Functional.flip.0.forward.input.0", "Torch.flip.0.forward.input.")
     assert (flipped[0], f"{flipped[1]}0") in found[True]
     assert (flipped[0], f"{flipped[1]}1") in found[file]
@@ -219,10 +226,10 @@ def test_of_several_the_first_counts(tmp_path, dumps):
 
 
 def test_names_of_nothing_are_noted(tmp_path, dumps):
-    """The answer names the first line that is of nothing in A, and how many more there are."""
+    """The answer names the first line that is of nothing in B, and how many more there are."""
     names = {"attn": "self_attention", "nothing.Dense": "x.Linear", "other": "y"}
     result = compare_runs(*dumps, cell_mapping=written(tmp_path, names))
-    assert "cell_mapping: nothing in A is called nothing.Dense and 1 more" in result.notes
+    assert "cell_mapping: nothing in B is called nothing.Dense and 1 more" in result.notes
 
 
 @pytest.mark.parametrize(
@@ -294,10 +301,10 @@ def test_a_missing_file_and_one_too_large_are_refused(tmp_path, dumps):
 
 def test_files_of_pytorch_are_not_opened(tmp_path, dumps):
     """A dump with .pt files is compared by its statistics."""
-    content = json.loads(dumps[1].read_text())
+    content = json.loads(dumps[0].read_text())
     for name, own in content["data"].items():
         for record in own.get("output", [])[:1]:
             record["data_name"] = f"{name}.output.0.pt"
-    dumps[1].write_text(json.dumps(content))
+    dumps[0].write_text(json.dumps(content))
     result = compare_runs(*dumps, layer_mapping=written(tmp_path, MAPPINGS["layer"]))
     assert result.verdict.status is Outcome.WITHIN_TOLERANCE

@@ -27,9 +27,9 @@ def test_the_pairs_are_msprobes(tmp_path, name):
     options = [f"--{kind}", *([given] if isinstance(given, str) else [])]
     rows = compare(python, *dumps, tmp_path / "theirs", *options)
     theirs = {(r["NPU Name"], r["Bench Name"]) for r in rows if r["Bench Name"] != "N/A"}
-    findings = compare_runs(*dumps, **{kind: given}).findings
-    ours = {(f.a.name, f.b.name) for f in findings if f.a.name and f.b.name}
-    assert {f.a.name for f in findings} - {"", None} == {r["NPU Name"] for r in rows}
+    findings = compare_runs(*reversed(dumps), **{kind: given}).findings
+    ours = {(f.b.name, f.a.name) for f in findings if f.a.name and f.b.name}
+    assert {f.b.name for f in findings} - {"", None} == {r["NPU Name"] for r in rows}
     assert theirs <= ours
     more = ours - theirs
     assert all(".parameters_grad." in a for a, _ in more)
@@ -42,8 +42,8 @@ def test_what_lies_in_a_layer_is_found_there(tmp_path):
     dumps = write_mixed(tmp_path)
     rows = compare(python, *dumps, tmp_path / "theirs", "--layer_mapping")
     theirs = {(r["NPU Name"], r["Bench Name"]) for r in rows if r["Bench Name"] != "N/A"}
-    findings = compare_runs(*dumps, layer_mapping=True).findings
-    assert {(f.a.name, f.b.name) for f in findings} == theirs
+    findings = compare_runs(*reversed(dumps), layer_mapping=True).findings
+    assert {(f.b.name, f.a.name) for f in findings} == theirs
 
 
 @pytest.mark.parametrize("name", [name for name in MAPPINGS if name.startswith(("c", "d", "l"))])
@@ -69,7 +69,7 @@ def test_the_pairs_are_those_of_8(tmp_path, name):
     options = [f"--{kind}_mapping", *([given] if isinstance(given, str) else [])]
     rows = compare_8(python, *dumps, tmp_path / "theirs", *options)
     theirs = {(r["NPU Name"], r["Bench Name"]) for r in rows if r["Bench Name"] != "N/A"}
-    findings = compare_runs(*dumps, **{f"{kind}_mapping": given}).findings
-    pairs = [(f.a.name, f.b.name) for f in findings if f.a.name and f.b.name]
+    findings = compare_runs(*reversed(dumps), **{f"{kind}_mapping": given}).findings
+    pairs = [(f.b.name, f.a.name) for f in findings if f.a.name and f.b.name]
     numbered, plain = ".parameters_grad.0", ".parameters_grad"
     assert {(x.replace(numbered, plain), y.replace(numbered, plain)) for x, y in pairs} == theirs

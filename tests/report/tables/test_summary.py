@@ -315,9 +315,9 @@ def test_numbers_in_csv_are_whole_and_bare(tmp_path):
     write_report(comparison(finding()), tmp_path, csv=True)
     header, row = read_csv(tmp_path / "compare_result_actor_update.csv")
     said = dict(zip(header, row))
-    assert said["NPU max"] == repr(0.1 + 0.2)
-    assert said["NPU min"] == "-inf"
-    assert said["NPU l2norm"] == str(2**63)
+    assert said["Bench max"] == repr(0.1 + 0.2)
+    assert said["Bench min"] == "-inf"
+    assert said["Bench l2norm"] == str(2**63)
     assert '"' not in (tmp_path / "compare_result_actor_update.csv").read_text("utf-8-sig")
 
 

@@ -174,12 +174,13 @@ def test_rows_are_in_causal_order(tmp_path):
 
 
 def test_statistics_differ_as_msprobe_writes_them(tmp_path):
-    """Differences are numbers; relative ones too, shown in percent."""
-    a = Side(name="x", dtype="Float32", shape=(2,), max=3.0, min=-1.0, mean=1.0, norm=0.0)
-    b = Side(name="x", dtype="Float32", shape=(2,), max=2.0, min=-1.0, mean=math.nan, norm=0.0)
+    """Differences are numbers, NPU less Bench; relative ones of Bench, shown in percent."""
+    b = Side(name="x", dtype="Float32", shape=(2,), max=3.0, min=-1.0, mean=1.0, norm=0.0)
+    a = Side(name="x", dtype="Float32", shape=(2,), max=2.0, min=-1.0, mean=math.nan, norm=0.0)
     write_tables([finding(a=a, b=b)], tmp_path)
     _, (row,) = rows(tmp_path / "compare_result_actor_update.xlsx")
     assert (row["Max diff"], row["MaxRelativeErr"]) == (1, 0.5)
+    assert (row["NPU max"], row["Bench max"]) == (3, 2)
     assert (row["Min diff"], row["MinRelativeErr"]) == (0, 0)
     sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
     shown = {cell.number_format for cell in sheet[2] if cell.value in (0.5, 0.0)}
@@ -337,7 +338,7 @@ def test_notes_have_room(tmp_path):
 def test_numbers_keep_their_last_digit(tmp_path):
     """What is read from a table is the number that was found, to the last bit."""
     values = (0.1 + 0.2, 5e-324, 1.7976931348623157e308, -0.0, 1e16)
-    found = [finding(a=Side(name="x", shape=(), norm=value)) for value in values]
+    found = [finding(b=Side(name="x", shape=(), norm=value)) for value in values]
     write_tables(found, tmp_path)
     read = [row["NPU l2norm"] for row in rows(tmp_path / "compare_result_actor_update.xlsx")[1]]
     assert read == list(values)

@@ -1,4 +1,6 @@
-"""msprobe's mappings: which record of A is which of B, by files in msprobe's four formats.
+"""msprobe's mappings: which record of NPU is which of Bench, by files in msprobe's four formats.
+
+As msprobe calls them: NPU is the run under test, B of a comparison; Bench is the baseline, A.
 
 files.py reads them, apis.py and layers.py say what they leave open, partners.py applies them.
 """

@@ -46,11 +46,11 @@ _API = re.compile(r"[^.]+\.[^.]+")
 
 @dataclass(frozen=True)
 class ApiRule:
-    """One item of an api_mapping: an API of A under the name it has in B.
+    """One item of an api_mapping: an API of NPU under the name it has in Bench.
 
     Attributes:
-        places: part of an entry → place of A's value in it → that of B's. A part that does not
-            stand there is the same in both; of one that does, what is not listed has no partner.
+        places: part of an entry → place of NPU's value in it → that of Bench's. A part that is not
+            listed is the same in both; of one that is, what is not listed has no partner.
     """
 
     source: str
@@ -65,9 +65,9 @@ class MsprobeMapping:
     Attributes:
         kind: which of the four.
         file: where it stands, for messages; "" where there is none.
-        names: of a cell_mapping or data_mapping, names of A → names in B, in the file's order.
+        names: of a cell_mapping or data_mapping, names of NPU → of Bench, in the file's order.
         apis: of an api_mapping.
-        layers: of a layer_mapping, class of a layer of A → path inside it → path in B.
+        layers: of a layer_mapping, class of a layer of NPU → path inside it → path in Bench.
     """
 
     kind: Kind

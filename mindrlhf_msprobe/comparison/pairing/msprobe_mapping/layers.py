@@ -1,8 +1,8 @@
-"""A layer_mapping: entries of A and of B by where they stand in the networks' layers.
+"""A layer_mapping: entries of NPU and of Bench by where they stand in the networks' layers.
 
 An entry's scope is the path of layers that it lies in, with its own name at the end. A file says
-how children of a class of layers are called in B; all else has one name in both. The n-th entry of
-a scope in a direction stands against the n-th of the other run's.
+how children of a class of layers are called in Bench; all else has one name in both. The n-th entry
+of a scope in a direction is compared with the n-th of the other run's.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class _Layer:
 
 
 def entries_by_layer(
-    a: Sequence[Entry], b: Sequence[Entry], layers: Mapping[str, Mapping[str, str]]
+    npu: Sequence[Entry], bench: Sequence[Entry], layers: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str | None]:
-    """Return A's entry → B's, None for those without a partner.
+    """Return NPU's entry → Bench's, None for those without a partner.
 
     Args:
         a, b: the entries of one phase, in the order in which they ran.
-        layers: class of a layer of A → path inside it → path in B.
+        layers: class of a layer of NPU → path inside it → path in Bench.
     """
     rules = _rules(layers)
-    items, others = _items(a), _items(b)
+    items, others = _items(npu), _items(bench)
     own, other = _tree(items), _tree(others)
     places = {
         name: number
@@ -77,7 +77,7 @@ _Rules = dict[str, dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]]]
 
 
 def _rules(layers: Mapping[str, Mapping[str, str]]) -> _Rules:
-    """Return class → first part of a path → (path, path in B), the longest paths first."""
+    """Return class → first part of a path → (path, path in Bench), the longest paths first."""
     rules: _Rules = {}
     for kind, inside in layers.items():
         by_first: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = defaultdict(list)

@@ -1,6 +1,6 @@
-"""A mapping applied: B's entries under the names of those of A that they stand against.
+"""A mapping applied: Bench's entries under the names of those of NPU that they are compared with.
 
-As in msprobe, names alone decide: what is not mapped stands against what has the same name.
+As in msprobe, names alone decide: what is not mapped is compared with what has the same name.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 _CELL, _MODULE = "Cell.", "Module."
 
 
-def under_names_of_a(a: StepData, b: StepData, mapping: MsprobeMapping) -> StepData:
-    """Return B's data with its entries under the names of A's.
+def under_names_of_npu(npu: StepData, bench: StepData, mapping: MsprobeMapping) -> StepData:
+    """Return Bench's data with its entries under the names of NPU's.
 
-    Records keep the names and files of B. What no entry of A stands against keeps its name, or has
-    another one where A uses that name for something else.
+    Records keep the names and files of Bench. What no entry of NPU is compared with keeps its name,
+    or has another one where NPU uses that name for something else.
     """
     own: dict[tuple[str, str], str] = {}
     entries: list[Entry] = []
-    for phase in dict.fromkeys(entry.phase for entry in (*a.entries, *b.entries)):
+    for phase in dict.fromkeys(entry.phase for entry in (*npu.entries, *bench.entries)):
         sides = [
             sorted((e for e in side.entries if e.phase == phase), key=lambda e: e.seq)
-            for side in (a, b)
+            for side in (npu, bench)
         ]
         names = _Names(mapping, *sides)
         entries += _Renaming(names, *sides).entries()
         own |= {(phase, e.name): t for e in sides[0] if (t := names.of_entry(e)) is not None}
-    return replace(b, entries=entries, own=replace(b.own, entries=own))
+    return replace(bench, entries=entries, own=replace(bench.own, entries=own))
 
 
 class Unused:
-    """What of a mapping no entry of A was found for so far.
+    """What of a mapping no entry of NPU was found for so far.
 
     Attributes:
         names: in the file's order: cells, records, APIs, or classes of layers.
@@ -51,7 +51,7 @@ class Unused:
         self.names = dict.fromkeys(name for name in known if name not in TOP_LAYERS)
 
     def note(self, entries: Iterable[Entry]) -> None:
-        """Strike what these entries of A are."""
+        """Strike what these entries of NPU are."""
         seen: set[str] = set()
         for entry in entries if self.names else ():
             if self._kind is Kind.DATA:
@@ -67,7 +67,7 @@ class Unused:
 
 
 class CellNames:
-    """How cells are called in B, by a cell_mapping, in time that does not grow with its lines."""
+    """What a cell_mapping calls cells in Bench, in time that does not grow with its lines."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -85,7 +85,7 @@ class CellNames:
         return sorted(found, key=self._order.__getitem__)
 
     def renamed(self, cell: str) -> str:
-        """Return a cell's name and class in B: of a whole name, else of each part that is known.
+        """Return a cell's name and class in Bench: of its whole name, else of each known part.
 
         As in msprobe, parts are replaced one after another, in the file's order, each once.
         """
@@ -103,23 +103,25 @@ class CellNames:
 
 
 class _Names:
-    """How entries and records of one phase of A are called in B."""
+    """How entries and records of one phase of NPU are called in Bench."""
 
-    def __init__(self, mapping: MsprobeMapping, a: Sequence[Entry], b: Sequence[Entry]) -> None:
+    def __init__(
+        self, mapping: MsprobeMapping, npu: Sequence[Entry], bench: Sequence[Entry]
+    ) -> None:
         self._mapping = mapping
-        self._module = any(entry.name.startswith(_MODULE) for entry in b)
+        self._module = any(entry.name.startswith(_MODULE) for entry in bench)
         self._cells: dict[str, str] = {}
         self._of_cells = CellNames(mapping.names)
-        apis = {_api_of(entry) for entry in b}
+        apis = {_api_of(entry) for entry in bench}
         self._apis: dict[str, ApiRule] = {
             rule.source: rule for rule in mapping.apis if rule.target in apis
         }
         self._by_layer: Mapping[str, str | None] = {}
         if mapping.kind is Kind.LAYER:
-            self._by_layer = entries_by_layer(a, b, mapping.layers)
+            self._by_layer = entries_by_layer(npu, bench, mapping.layers)
 
     def of_entry(self, entry: Entry) -> str | None:
-        """Return what an entry is called in B; None if it has no partner there."""
+        """Return what an entry is called in Bench; None if it has no partner there."""
         kind = self._mapping.kind
         if kind is Kind.LAYER:
             return self._by_layer[entry.name]
@@ -132,7 +134,7 @@ class _Names:
         return entry.name
 
     def of_record(self, entry: Entry, record: Record, target: str | None) -> str | None:
-        """Return what a record is called in B, given what its entry is called there."""
+        """Return what a record is called in Bench, given what its entry is called there."""
         if self._mapping.kind is Kind.DATA:
             for name in _names_of(entry, record):
                 if name in self._mapping.names:
@@ -157,22 +159,22 @@ class _Names:
 
 
 class _Renaming:
-    """The entries of one phase of B, brought under the names of A's."""
+    """The entries of one phase of Bench, brought under the names of NPU's."""
 
-    def __init__(self, names: _Names, a: Sequence[Entry], b: Sequence[Entry]) -> None:
-        self._names, self._a, self._b = names, a, b
-        self._by_name = {entry.name: entry for entry in b}
+    def __init__(self, names: _Names, npu: Sequence[Entry], bench: Sequence[Entry]) -> None:
+        self._names, self._npu, self._bench = names, npu, bench
+        self._by_name = {entry.name: entry for entry in bench}
         self._records = {
             name: (entry, record)
-            for entry in reversed(b)
+            for entry in reversed(bench)
             for record in reversed(entry.records)
             for name in reversed(_names_of(entry, record))
         }
         self._used: set[tuple[str, str]] = set()
 
     def entries(self) -> list[Entry]:
-        """Return the entries of B; what has no partner comes behind what has one."""
-        made = [found for found in map(self._against, self._a) if found is not None]
+        """Return the entries of Bench; what has no partner comes behind what has one."""
+        made = [found for found in map(self._against, self._npu) if found is not None]
         new_names: dict[str, str] = {}
         for own, source, _ in made:
             new_names.setdefault(source.name, own.name)
@@ -187,15 +189,15 @@ class _Renaming:
     def _unused(
         self, new_names: Mapping[str, str], partners: Mapping[str, Entry]
     ) -> tuple[dict[str, list[Record]], list[Entry]]:
-        """Return what no record of A has taken: by the new name of its entry, and in entries.
+        """Return what no record of NPU has taken: by the new name of its entry, and in entries.
 
         Args:
-            new_names: what entries that have a partner are called in A.
+            new_names: what entries that have a partner are called in NPU.
             partners: these, by name.
         """
         rests: dict[str, list[Record]] = {}
         left = []
-        for entry in self._b:
+        for entry in self._bench:
             apart = [r for r in entry.records if (entry.name, r.name) not in self._used]
             own_name = new_names.get(entry.name)
             if own_name is not None:  # what would be compared with a record without partner is not
@@ -207,20 +209,20 @@ class _Renaming:
         return rests, left
 
     def _renamed(self, entries: Sequence[Entry], new_names: dict[str, str]) -> list[Entry]:
-        """Give entries without partner names that no entry of A has."""
-        taken = {entry.name for entry in self._a}
+        """Give entries without partner names that no entry of NPU has."""
+        taken = {entry.name for entry in self._npu}
         found = []
         for entry in entries:
             name = entry.name
             while name in taken:
-                name += " in B"
+                name += " in A"
             taken.add(name)
             new_names.setdefault(entry.name, name)
             found.append(replace(entry, name=name))
         return found
 
     def _against(self, own: Entry) -> tuple[Entry, Entry, list[Record]] | None:
-        """Return an entry of A, the one of B that it stands against, and the records of that."""
+        """Return an entry of NPU, the one of Bench it is compared with, and the records of that."""
         target = self._names.of_entry(own)
         source = None if target is None else self._by_name.get(target)
         records = []

@@ -49,7 +49,7 @@ def _noise_run(path: str, roles: Sequence[str], settings: Sequence[str], more: b
 
 
 def _unused_names(mapping: str, first: str, more: int) -> str:
-    return f"{mapping}: nothing in A is called {first}{f' and {more} more' if more else ''}"
+    return f"{mapping}: nothing in B is called {first}{f' and {more} more' if more else ''}"
 
 
 _ALIKE = {

@@ -9,8 +9,8 @@ TEXTS: dict[str, str] = {
         "its cause. Exit codes: 0 the same, 1 diverged, 2 could not decide."
     ),
     "compare_runs": "the dump_path of two runs: A is the baseline, B the run under test",
-    "compare_target_path": "run A, as msprobe calls it",
-    "compare_golden_path": "run B, as msprobe calls it",
+    "compare_target_path": "run B, under test, as msprobe calls it",
+    "compare_golden_path": "run A, the baseline, as msprobe calls it",
     "compare_output_path": ("directory for tables and verdict.json (default: %(default)s)"),
     "compare_rtol": "relative tolerance (default: 0)",
     "compare_atol": "absolute tolerance (default: 0)",
@@ -22,7 +22,7 @@ TEXTS: dict[str, str] = {
         "a further run of A's configuration, to learn the natural spread from (repeatable)"
     ),
     "compare_mapping": "YAML: name pattern of A's cells → their name in B",
-    "compare_data_mapping": "msprobe's mapping, YAML: record of A → record of B",
+    "compare_data_mapping": "msprobe's mapping, YAML: record of B (NPU) → of A (Bench)",
     "compare_tokenizer": "tokenizer.json, to show token ids as text",
     "compare_phases": "compare phase X of A with phase Y of B, or of A itself",
     "compare_ranks": "compare rank M of A with rank N of B, or of A itself",
@@ -111,9 +111,9 @@ TEXTS: dict[str, str] = {
     "compare_of_msprobe": (
         "msprobe's mapping, YAML: {what}; without FILE the names that need none"
     ),
-    "compare_cell_mapping": "name and class of A's cells → of B's",
-    "compare_api_mapping": "APIs of A → of B",
-    "compare_layer_mapping": "class of a layer of A → what is inside it, in A → in B",
+    "compare_cell_mapping": "name and class of B's cells (NPU) → of A's (Bench)",
+    "compare_api_mapping": "APIs of B (NPU) → of A (Bench)",
+    "compare_layer_mapping": "class of a layer of B (NPU) → what is inside it, in B → in A (Bench)",
     "compare_include": (
         "compare only records in whose name this regular expression is found (repeatable)"
     ),

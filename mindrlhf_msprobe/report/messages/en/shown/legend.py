@@ -58,19 +58,19 @@ TEXTS: dict[str, str] = {
     "cause_non_finite": "NaN or infinite on one side only",
     "cause_stopped": "one run had stopped; everything that both recorded agrees",
     "cause_unreadable": "a file cannot be read",
-    "column_side_a": "run A, the baseline: the first that was given",
-    "column_side_b": "run B, under test: the second that was given",
+    "column_side_a": "run A, the baseline: the first of `compare`, -gp of msprobe",
+    "column_side_b": "run B, under test: the second of `compare`, -tp of msprobe",
     "column_id": "the place inside a list or dict of key data",
     "column_equal": "share of equal elements",
     "column_first_mismatch": "flat index of the first different element",
     "column_max_abs": "largest |A−B| over finite elements",
     "column_max_rel": (
-        "largest |A−B| / max(|A|, |B|); beside Max diff: that of the maximum, |A−B| / |B|"
+        "largest |A−B| / max(|A|, |B|); beside Max diff: that of the maximum, |B−A| / |A|"
     ),
     "column_err_ratio": ("share of elements whose relative error is below 1/1000, 5/1000, 1/100"),
     "column_cosine": "cosine of the angle between the two tensors",
     "column_euclidean": "L2 norm of A−B",
-    "column_diff": "the statistic of A less that of B",
+    "column_diff": "the statistic of B (NPU) less that of A (Bench)",
     "column_result": "pass for identical and within_tolerance, else error",
     "column_status": (
         "how the two records compare, one of those explained above; the first that fits"
@@ -81,10 +81,13 @@ TEXTS: dict[str, str] = {
     ),
     "column_err_message": "the status, and the note behind it; empty for identical",
     "column_relative_of_statistics": (
-        "|A−B| / |B| of the statistic, as is MaxRelativeErr beside Max diff: numbers shown "
-        "in percent; in CSV texts with a % sign, as in msprobe's own tables"
+        "|B−A| / |A| of the statistic, relative to Bench, as is MaxRelativeErr beside Max diff: "
+        "numbers shown in percent; in CSV texts with a % sign, as in msprobe's own tables"
     ),
-    "column_stack": ("where the cell was called; beside an output only if it does not agree"),
+    "column_stack": (
+        "where the run under test called the cell: all frames beside what goes in and beside "
+        "what does not agree, the innermost alone beside an output that agrees"
+    ),
     "column_texts": "the texts that were saved, of A and of B",
     "column_tolerance": (
         "what the record was compared by: a tolerance and the rule that gave it, or bitwise"

@@ -38,7 +38,7 @@ def _noise_run(path: str, roles: Sequence[str], settings: Sequence[str], more: b
 
 
 def _unused_names(mapping: str, first: str, more: int) -> str:
-    return f"{mapping}：A 侧没有 {first}{f' 等 {more + 1} 个名称' if more else ''}"
+    return f"{mapping}：B 侧没有 {first}{f' 等 {more + 1} 个名称' if more else ''}"
 
 
 _ALIKE = {

@@ -45,17 +45,17 @@ TEXTS: dict[str, str] = {
     "cause_non_finite": "仅一侧为 NaN 或 Inf",
     "cause_stopped": "一侧已中断；两侧都有的内容全部一致",
     "cause_unreadable": "文件无法读取",
-    "column_side_a": "A（标杆）：先给出的采集结果",
-    "column_side_b": "B（待比对）：后给出的采集结果",
+    "column_side_a": "A（标杆）：compare 的第一个采集结果，即 msprobe 的 -gp",
+    "column_side_b": "B（待比对）：compare 的第二个采集结果，即 msprobe 的 -tp",
     "column_id": "关键数据在列表或字典中的位置",
     "column_equal": "相同元素占比，百分数",
     "column_first_mismatch": "展平后首个不同元素的下标",
     "column_max_abs": "有限元素上最大的 |A−B|",
-    "column_max_rel": ("最大的 |A−B| / max(|A|, |B|)；与 Max diff 并列时为最大值的 |A−B| / |B|"),
+    "column_max_rel": ("最大的 |A−B| / max(|A|, |B|)；与 Max diff 并列时为最大值的 |B−A| / |A|"),
     "column_err_ratio": "相对误差低于千分之一、千分之五、百分之一的元素占比",
     "column_cosine": "两个张量的余弦相似度",
     "column_euclidean": "A−B 的 L2 范数",
-    "column_diff": "A 与 B 的统计量之差",
+    "column_diff": "B（NPU）的统计量减去 A（Bench）的统计量",
     "column_result": "identical 与 within_tolerance 为 pass，其余为 error",
     "column_status": "两条记录的比对结果，取值见上文；取最先符合的一项",
     "column_note": (
@@ -63,10 +63,13 @@ TEXTS: dict[str, str] = {
     ),
     "column_err_message": "status 及其补充说明（note）；identical 时为空",
     "column_relative_of_statistics": (
-        "统计量的 |A−B| / |B|，与 Max diff 并列的 MaxRelativeErr 也是如此：以百分数显示的数值"
-        "；在 CSV 中与 msprobe 自己的表格一样，是带 % 的文本"
+        "统计量的 |B−A| / |A|（相对于 Bench），与 Max diff 并列的 MaxRelativeErr 也是如此："
+        "以百分数显示的数值；在 CSV 中与 msprobe 自己的表格一样，是带 % 的文本"
     ),
-    "column_stack": "调用该 Cell 的代码位置；输出行仅在不一致时给出",
+    "column_stack": (
+        "待比对一侧调用该 Cell 的代码位置：输入行和不一致的行给出完整调用栈，"
+        "一致的输出行只给最内层一行"
+    ),
     "column_texts": "保存的文本，分别为 A 与 B",
     "column_tolerance": "判定依据：容差及其来源规则，或 bitwise（逐位）",
     "column_suspicion": "记录虽一致但仍值得一看的原因；为空表示没有",
