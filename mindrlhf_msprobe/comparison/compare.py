@@ -119,9 +119,9 @@ def compare_runs(
         noise: further runs of A's configuration. What they differ by among themselves and from A
             does not count as a difference.
         mapping: the path of a YAML file that says how cells of A are called in B.
-        cell_mapping, api_mapping, data_mapping, layer_mapping: which record of B (msprobe's NPU)
-            is which of A (Bench), by a file as msprobe has it. True stands for what needs no file;
-            data_mapping may be a dict. With one of them names alone decide what is paired.
+        cell_mapping, api_mapping, data_mapping, layer_mapping: which record of B (NPU) is which of
+            A (Bench), by a file as `-cm`, `-am`, `-dm`, `-lm` take it. True stands for what needs
+            no file; data_mapping may be a dict. With one of them names alone decide.
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
         phases: which phase of A stands against which of B.
         ranks: which rank of A stands against which of B.
@@ -147,8 +147,8 @@ def compare_runs(
         all_rows: list every record. By default, of a comparison of more than 50 000 records those
             of cells that agree are one row a phase, step and rank in the tables, and one of
             `Comparison.agreements` instead of a finding each.
-        keep_earlier: name the files with the time in them, as msprobe does, beside those of earlier
-            comparisons; else they take the place of these.
+        keep_earlier: name the files with the time in them, beside those of earlier comparisons;
+            else they take the place of these.
         progress: told how many records are done, and of how many as far as is known.
 
     Returns:
@@ -174,17 +174,17 @@ def compare_runs(
     chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
     _check_keys_or_phases(chosen, phases)
     earlier = None if after is None else load_earlier(after)
-    of_msprobe, remarks = _msprobe_mapping(
+    by_file, remarks = _msprobe_mapping(
         cell_mapping=cell_mapping,
         api_mapping=api_mapping,
         data_mapping=data_mapping,
         layer_mapping=layer_mapping,
     )
-    _check_one_mapping(mapping, of_msprobe)
+    _check_one_mapping(mapping, by_file)
     within_one = b is None or _same(a, b)
     job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one, chosen)
-    if of_msprobe is not None:
-        job, notes = replace(job, msprobe_mapping=of_msprobe), [*notes, *remarks]
+    if by_file is not None:
+        job, notes = replace(job, msprobe_mapping=by_file), [*notes, *remarks]
     if key_data_only:
         _leave_out_layers(job)
         notes.append(message("pairing.key_data_only"))
@@ -617,11 +617,9 @@ def _check_keys_or_phases(chosen: Filters, phases: tuple[str, str] | None) -> No
         raise UsageError("keys and phases are both given; expected one: phases hold no key data.")
 
 
-def _check_one_mapping(mapping: _PathLike | None, of_msprobe: MsprobeMapping | None) -> None:
-    if mapping is not None and of_msprobe is not None:
-        raise UsageError(
-            f"mapping and {of_msprobe.kind.value} are both given; expected one of them."
-        )
+def _check_one_mapping(mapping: _PathLike | None, by_file: MsprobeMapping | None) -> None:
+    if mapping is not None and by_file is not None:
+        raise UsageError(f"mapping and {by_file.kind.value} are both given; expected one of them.")
 
 
 def _check_choice(engine: str, workers: int | None, lang: str | None) -> None:
@@ -735,7 +733,7 @@ def _check_ranks(ranks: tuple[int, int] | None, a: Run, b: Run) -> None:
 
 
 def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[Message]]:
-    """Read the mapping of msprobe's that counts, if one is given; most comparisons have none."""
+    """Read the mapping that counts, if one is given; most comparisons have none."""
     if all(value is None or value is False for value in given.values()):
         return None, []
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Kind, load_msprobe_mapping
@@ -744,7 +742,7 @@ def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[Messag
 
 
 def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:
-    """Say which names of one of msprobe's mappings are of nothing in B."""
+    """Say which names of a mapping are of nothing in B."""
     mapping = job.msprobe_mapping
     if mapping is None:
         return []

@@ -94,6 +94,16 @@ class Leaf:
         """Whether the value has elements, a dtype and a shape."""
         return self.shape is not None
 
+    @property
+    def is_integer(self) -> bool:
+        """Whether the elements are integers; bool is none."""
+        return (self.dtype or "").lower().startswith(("int", "uint"))
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the elements are integers or bool."""
+        return self.is_integer or (self.dtype or "").lower().startswith("bool")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Leaf, tuple(
             getattr(self, name) for name in self.__slots__

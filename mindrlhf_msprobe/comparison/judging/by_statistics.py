@@ -12,8 +12,13 @@ from fractions import Fraction
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.against_msprobe import may_be_equal, of_two_tools
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite, is_number
+from mindrlhf_msprobe.comparison.judging.across_dialects import may_be_equal, of_two_tools
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
+    Tolerance,
+    is_finite,
+    is_nan,
+    is_number,
+)
 from mindrlhf_msprobe.comparison.judging.non_finite import Counts, one_sided
 from mindrlhf_msprobe.findings import Metrics, Status
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -142,13 +147,13 @@ def _judge_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance
 
 
 def same_fingerprint(a: Leaf, b: Leaf) -> bool:
-    """Tell whether both hold the same bytes of the same dtype; msprobe's hash knows no dtype."""
+    """Tell whether both hold the same bytes of the same dtype; not every hash knows the dtype."""
     prints = comparable_fingerprints(a, b)
     return prints is not None and prints[0] == prints[1] and a.dtype == b.dtype
 
 
 def comparable_fingerprints(a: Leaf, b: Leaf) -> tuple[str, str] | None:
-    """Return the fingerprints of one algorithm that both have: ours first, then msprobe's."""
+    """Return the fingerprints of one algorithm that both have, else both md5."""
     if a.fingerprint is not None and b.fingerprint is not None:
         prints = a.fingerprint, b.fingerprint
         if prints[0].partition(":")[0] == prints[1].partition(":")[0]:
@@ -193,7 +198,7 @@ def _may_be_close(a: Leaf, b: Leaf, tolerance: Tolerance) -> bool:
     Whole numbers that are not equal are at least 1 apart, so a smaller tolerance excludes it, e.g.
     for a mask or for tokens in another order, whose statistics are all the same.
     """
-    if a.dtype is None or not a.dtype.lower().startswith(("bool", "int", "uint")):
+    if not a.is_discrete:
         return True
     bounds = [abs(v) for leaf in (a, b) for v in (leaf.max, leaf.min) if is_finite(v)]
     allowed = Fraction(tolerance.atol) + Fraction(tolerance.rtol) * Fraction(max(bounds, default=0))
@@ -221,9 +226,9 @@ def _has_nan(leaf: Leaf) -> bool:
     """Tell whether an element is NaN; the mean of infinities of both signs is NaN as well."""
     if leaf.nan_count is not None:
         return leaf.nan_count > 0
-    if any(map(_is_nan, (leaf.max, leaf.min, leaf.norm))):
+    if any(map(is_nan, (leaf.max, leaf.min, leaf.norm))):
         return True
-    return _is_nan(leaf.mean) and not (leaf.max == math.inf and leaf.min == -math.inf)
+    return is_nan(leaf.mean) and not (leaf.max == math.inf and leaf.min == -math.inf)
 
 
 def _all_infinite(leaf: Leaf) -> bool:
@@ -237,9 +242,5 @@ def _unlike_counts(a: Leaf, b: Leaf) -> bool:
     return any(x is not None and y is not None and x != y for x, y in pairs)
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
 def _equal(a: Any, b: Any) -> bool:
-    return bool(a == b) or (_is_nan(a) and _is_nan(b))
+    return bool(a == b) or (is_nan(a) and is_nan(b))

@@ -21,7 +21,6 @@ from mindrlhf_msprobe.comparison.judging.metrics.arrays import ArrayComparison
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.judging.metrics.spans import AT_ONCE, Elements
 from mindrlhf_msprobe.findings import Status
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
 LEAST_MARGIN = 4.0
@@ -75,31 +74,46 @@ def within_noise(
     known = [record for record in repetitions if record is not None and not record.leaf.why]
     if not known:
         return None
-    runs = len(known)
     members = [a, *known]
     measure, values = _measure(a, b, members, elements)
     if measure is None:
-        return _by_kind(b, members, runs)
+        return _by_kind(b, members, len(known))
+    return _by_distance(b, members, measure, values)
+
+
+def _by_distance(
+    b: Record,
+    members: Sequence[Record],
+    measure: Callable[[Record, Record], _Distance],
+    values: Sequence[int],
+) -> Noise:
+    """Hold the distance of B from A and its repetitions against theirs from each other.
+
+    Args:
+        values: of how many values each measure is.
+    """
+    runs = len(members) - 1
     prints = {record.leaf.fingerprint for record in members}
     if len(prints) == 1 and None not in prints:
         return Noise(False, message("note.repetitions_identical", repetitions=runs))
     spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
-    distances = [measure(member, b) for member in members]
     # Beside an unlike NaN or infinity a distance is that of the other elements alone: B is held
     # against those only that have the same ones in the same places.
-    nearest = [distance for distance in distances if not distance.unlike]
+    nearest = [found for found in (measure(x, b) for x in members) if not found.unlike]
     if not nearest:
         return Noise(False, message("note.repetitions_unlike_non_finite", repetitions=runs))
-    strays = [found.by for found in spreads if found.by is not None]
-    aparts = [found.by for found in nearest if found.by is not None]
-    if len(strays) < len(spreads) or len(aparts) < len(nearest):
+    spread, distance = _of_each(spreads, max), _of_each(nearest, min)
+    if spread is None or distance is None:
         return Noise(False, message("note.noise_non_finite"))
-    spread = [max(column) for column in zip(*strays)]
-    distance = [min(column) for column in zip(*aparts)]
     if not all(map(math.isfinite, (*spread, *distance))):
         return Noise(False, message("note.noise_too_large"))
-    alike = not any(found.unlike for found in spreads)
-    return _judge(distance, spread, values, runs, alike)
+    return _judge(distance, spread, values, runs, not any(found.unlike for found in spreads))
+
+
+def _of_each(found: Sequence[_Distance], pick: Callable[..., float]) -> list[float] | None:
+    """Return the largest, or least, of each measure; None where one cannot be measured."""
+    known = [distance.by for distance in found if distance.by is not None]
+    return None if len(known) < len(found) else [pick(column) for column in zip(*known)]
 
 
 def _judge(
@@ -169,14 +183,10 @@ def _measure(
         return (_of_scalars, (1,)) if numbers else (None, ())
     size = math.prod(leaf.shape or ())
     if all(r.location is not None for r in all_records):
-        if _discrete(leaf):
+        if leaf.is_discrete:
             return partial(_of_discrete, elements), (size,)
         return partial(_of_arrays, elements), (size, size)
     return _of_statistics, (size,)
-
-
-def _discrete(leaf: Leaf) -> bool:
-    return (leaf.dtype or "").lower().startswith(("bool", "int", "uint"))
 
 
 def _of_scalars(a: Record, b: Record) -> _Distance:

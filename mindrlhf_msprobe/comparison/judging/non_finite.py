@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_nan
 from mindrlhf_msprobe.findings import Finding, NonFinite, Side
 from mindrlhf_msprobe.storage.leaves import Leaf
 
@@ -47,7 +48,7 @@ def sides(finding: Finding) -> tuple[str, ...]:
 def holds_non_finite(leaf: Leaf) -> bool:
     """Tell whether a recorded value is, or has elements that are, NaN or infinite."""
     values = (leaf.max, leaf.min, leaf.mean, leaf.value)
-    found = any(_is_nan(value) or _is_infinite(value) for value in values)
+    found = any(is_nan(value) or _is_infinite(value) for value in values)
     return found or bool(leaf.nan_count or leaf.inf_count)
 
 
@@ -66,16 +67,12 @@ def _of_side(side: Side) -> Counts:
     if side.nan_count is not None and side.inf_count is not None:
         return side.nan_count, side.inf_count
     if side.shape is None:
-        return int(_is_nan(side.value)), int(_is_infinite(side.value))
+        return int(is_nan(side.value)), int(_is_infinite(side.value))
     # The mean of infinities of both signs is NaN; that of finite elements may have overflowed.
     infinite = any(map(_is_infinite, (side.max, side.min, side.mean)))
     both = _is_infinite(side.max) and _is_infinite(side.min)
-    nan = any(map(_is_nan, (side.max, side.min, side.norm))) or (_is_nan(side.mean) and not both)
+    nan = any(map(is_nan, (side.max, side.min, side.norm))) or (is_nan(side.mean) and not both)
     return int(nan), int(infinite)
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 def _is_infinite(value: Any) -> bool:

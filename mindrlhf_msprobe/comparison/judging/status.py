@@ -19,7 +19,12 @@ from mindrlhf_msprobe.comparison.judging.by_statistics import (
     same_fingerprint,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import ArrayComparison
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite, is_number
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
+    Tolerance,
+    is_finite,
+    is_nan,
+    is_number,
+)
 from mindrlhf_msprobe.comparison.judging.metrics.spans import AT_ONCE, Elements
 from mindrlhf_msprobe.comparison.judging.non_finite import one_sided
 from mindrlhf_msprobe.comparison.judging.texts import Decode, text_difference, token_difference
@@ -29,7 +34,7 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
 _LONG = 300  # characters of two texts that are not shown whole
-_GRADIENTS = ("backward", PARAMETERS_GRAD)
+_GRADIENTS = (".backward.", f".{PARAMETERS_GRAD}.")  # in the names of their records
 _MOST_SIZES = 32  # of a shape that are shown; a hostile one may have millions
 
 
@@ -71,36 +76,27 @@ def judge(
     Raises:
         Unanswered: the tensors are large, and what `elements` does not know yet.
     """
+    return (
+        _judge_unreadable(a, b)
+        or _judge_no_gradient(a, b)
+        or _judge_scalars(a.leaf, b.leaf, tolerance)
+        or _judge_texts(a, b, elements)
+        or _judge_dtypes(a.leaf, b.leaf, tolerance)
+        or _judge_shapes(a, b, decode)
+        or _judge_elements(a, b, tolerance, decode, elements)
+        or judge_statistics(a.leaf, b.leaf, tolerance)
+    )
+
+
+def _judge_unreadable(a: Record, b: Record) -> Judgement | None:
+    """Return the judgement of two records of which one cannot be read, else None."""
     both = a.location is not None and b.location is not None
-    alike = _kind(a.leaf) == _kind(b.leaf)
+    opened_later = both and _kind(a.leaf) == _kind(b.leaf)
     for record, side in ((a, "A"), (b, "B")):
-        # Arrays that are about to be compared are opened then.
-        reason = record.leaf.why if both and alike else why_unreadable(record)
+        reason = record.leaf.why if opened_later else why_unreadable(record)
         if reason is not None:
             return Status.UNREADABLE, None, _unreadable(side, reason)
-    if a.leaf.type == b.leaf.type == "str" and a.leaf.is_tensor and b.leaf.is_tensor:
-        return _judge_texts(a, b, elements)
-    if "str" in (a.leaf.type, b.leaf.type) and a.leaf.is_tensor and b.leaf.is_tensor:
-        kinds = ["text" if leaf.type == "str" else leaf.dtype for leaf in (a.leaf, b.leaf)]
-        return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
-    if not (a.leaf.is_tensor and b.leaf.is_tensor):
-        if any(f".{what}." in a.name for what in _GRADIENTS):
-            none = [leaf.type == "NoneType" and not leaf.opaque for leaf in (a.leaf, b.leaf)]
-            if sum(none) == 1 and (a.leaf.is_tensor or b.leaf.is_tensor):
-                return _judge_no_gradient(b.leaf if none[0] else a.leaf, in_a=none[1])
-        return _judge_scalars(a.leaf, b.leaf, tolerance)
-    by_value = not tolerance.bitwise
-    if a.leaf.dtype != b.leaf.dtype and not by_value:
-        return Status.DTYPE_MISMATCH, None, _dtypes(a.leaf.dtype, b.leaf.dtype)
-    if a.leaf.shape != b.leaf.shape:
-        notes: Messages = (message("note.shapes", a=_shape(a), b=_shape(b)),)
-        return Status.SHAPE_MISMATCH, None, _with_tokens(notes, a, b, decode)
-    if a.location is not None and b.location is not None:
-        status, metrics, notes = _judge_arrays(a, b, tolerance, elements)
-        if status is Status.DIFFERENT and metrics is not None:
-            notes = _with_tokens(notes, a, b, decode, metrics.first_mismatch)
-        return status, metrics, notes
-    return judge_statistics(a.leaf, b.leaf, tolerance)
+    return None
 
 
 def _kind(leaf: Leaf) -> tuple[object, ...]:
@@ -123,8 +119,13 @@ def _of_file(record: Record, error: ArrayFileError) -> Message:
     return message("unread.of_file", file=file, why=error.said)
 
 
-def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement:
-    """Compare key data that were saved as text; texts of unlike length are simply different."""
+def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement | None:
+    """Compare key data that were saved as text; texts of unlike length are simply different.
+
+    None where not both are texts.
+    """
+    if not (a.leaf.type == b.leaf.type == "str"):
+        return None
     texts = isinstance(a.leaf.value, str) and isinstance(b.leaf.value, str)
     if a.leaf.shape == b.leaf.shape and a.location is not None and b.location is not None:
         status, metrics, notes = _judge_arrays(a, b, Tolerance(), elements)
@@ -140,6 +141,34 @@ def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement:
     return status, metrics, notes
 
 
+def _judge_dtypes(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement | None:
+    """Judge a text against a tensor, and unlike dtypes: with a tolerance their values count."""
+    text = "str" in (a.type, b.type)  # two texts have been judged
+    if not text and (a.dtype == b.dtype or not tolerance.bitwise):
+        return None
+    kinds = ("text" if leaf.type == "str" else leaf.dtype for leaf in (a, b))
+    return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
+
+
+def _judge_shapes(a: Record, b: Record, decode: Decode | None) -> Judgement | None:
+    if a.leaf.shape == b.leaf.shape:
+        return None
+    notes = (message("note.shapes", a=_shape(a), b=_shape(b)),)
+    return Status.SHAPE_MISMATCH, None, _with_tokens(notes, a, b, decode)
+
+
+def _judge_elements(
+    a: Record, b: Record, tolerance: Tolerance, decode: Decode | None, elements: Elements
+) -> Judgement | None:
+    """Compare the elements of two tensors; None where not both are stored."""
+    if a.location is None or b.location is None:
+        return None
+    status, metrics, notes = _judge_arrays(a, b, tolerance, elements)
+    if status is Status.DIFFERENT and metrics is not None:
+        notes = _with_tokens(notes, a, b, decode, metrics.first_mismatch)
+    return status, metrics, notes
+
+
 def _with_tokens(
     notes: Messages, a: Record, b: Record, decode: Decode | None, first: int | None = None
 ) -> Messages:
@@ -148,7 +177,7 @@ def _with_tokens(
     Args:
         first: the flat index of the first different element, where that is known.
     """
-    if not all((r.leaf.dtype or "").startswith(("Int", "UInt")) and r.location for r in (a, b)):
+    if not all(r.leaf.is_integer and r.location for r in (a, b)):
         return notes
     try:
         where = token_difference(a.array(), b.array(), decode, first)
@@ -171,44 +200,58 @@ def _shape(record: Record) -> str:
     return str(sizes) if more <= 0 else f"{str(sizes[:_MOST_SIZES])[:-1]}, … {more} more]"
 
 
-def _judge_no_gradient(other: Leaf, *, in_a: bool) -> Judgement:
+def _judge_no_gradient(a: Record, b: Record) -> Judgement | None:
     """Judge a gradient against none: one of zeros says the same, as a graph may have to make some.
 
-    Args:
-        other: the gradient, which one run has.
-        in_a: that run is A.
+    None where both runs, or neither, have a gradient.
     """
-    # msprobe's extremes on CPU skip NaN, its mean and norm do not.
-    if other.max == other.min == 0 and {other.mean, other.norm} <= {0, None}:
+    if a.leaf.is_tensor == b.leaf.is_tensor or not any(what in a.name for what in _GRADIENTS):
+        return None
+    none_a, none_b = (r.leaf.type == "NoneType" and not r.leaf.opaque for r in (a, b))
+    if none_a == none_b:
+        return None
+    gradient = b.leaf if none_a else a.leaf
+    # Extremes may pass over NaN; mean and norm do not.
+    if gradient.max == gradient.min == 0 and {gradient.mean, gradient.norm} <= {0, None}:
         return Status.WITHIN_TOLERANCE, None, _ZERO_GRADIENT
-    status = Status.ONLY_IN_A if in_a else Status.ONLY_IN_B
-    return status, None, (message("note.no_gradient", side="B" if in_a else "A"),)
+    status, side = (Status.ONLY_IN_B, "A") if none_a else (Status.ONLY_IN_A, "B")
+    return status, None, (message("note.no_gradient", side=side),)
 
 
 _ZERO_GRADIENT = (message("note.zero_gradient"),)
 
 
-def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
+def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement | None:
+    """Compare Python values, or one with a tensor; None where both are tensors."""
+    if a.is_tensor and b.is_tensor:
+        return None
+    return _judge_types(a, b, tolerance) or _judge_values(a.value, b.value, tolerance)
+
+
+def _judge_types(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement | None:
+    """Judge values of unlike types, and those of which nothing but the type is known."""
     if a.opaque and b.opaque and a.type == b.type:
         return Status.UNREADABLE, None, (message("note.not_saved", type=a.type),)
-    opaque = a.opaque or b.opaque  # nothing but the type is known
-    if opaque or a.is_tensor != b.is_tensor or (a.type != b.type and tolerance.bitwise):
-        kinds = [leaf.dtype if leaf.is_tensor else leaf.type for leaf in (a, b)]
-        return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
-    if a.value == b.value or (_is_nan(a.value) and _is_nan(b.value)):
+    opaque, unlike = a.opaque or b.opaque, a.type != b.type and tolerance.bitwise
+    if not (opaque or unlike or a.is_tensor != b.is_tensor):
+        return None
+    kinds = (leaf.dtype if leaf.is_tensor else leaf.type for leaf in (a, b))
+    return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
+
+
+def _judge_values(a: Any, b: Any, tolerance: Tolerance) -> Judgement:
+    if a == b or (is_nan(a) and is_nan(b)):
         return Status.IDENTICAL, None, ()
-    if isinstance(a.value, str) and isinstance(b.value, str) and len(a.value + b.value) > _LONG:
-        return Status.DIFFERENT, None, (text_difference(a.value, b.value),)
-    shown = {"a": shortened(repr(a.value)), "b": shortened(repr(b.value))}
+    if isinstance(a, str) and isinstance(b, str) and len(a + b) > _LONG:
+        return Status.DIFFERENT, None, (text_difference(a, b),)
+    shown = {"a": shortened(repr(a)), "b": shortened(repr(b))}
     notes = (message("note.values", **shown),)
-    if not (is_number(a.value) and is_number(b.value)):
-        return Status.DIFFERENT, None, notes
-    if is_finite(a.value) != is_finite(b.value):
-        side = "B" if is_finite(a.value) else "A"
+    numbers = is_number(a) and is_number(b)
+    if numbers and is_finite(a) != is_finite(b):
+        side = "B" if is_finite(a) else "A"
         return Status.NON_FINITE, None, (message("note.value_in_one", side=side, **shown),)
-    if not tolerance.bitwise and tolerance.allows(a.value, b.value):
-        return Status.WITHIN_TOLERANCE, None, notes
-    return Status.DIFFERENT, None, notes
+    close = numbers and not tolerance.bitwise and tolerance.allows(a, b)
+    return Status.WITHIN_TOLERANCE if close else Status.DIFFERENT, None, notes
 
 
 def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements) -> Judgement:
@@ -257,7 +300,3 @@ def _as_values(a: Leaf, b: Leaf) -> Messages:
     if a.dtype == b.dtype:
         return ()
     return (message("note.same_values", a=a.dtype, b=b.dtype),)
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.judging.non_finite import counts_of
 from mindrlhf_msprobe.findings import Finding, Status
 
@@ -101,7 +101,7 @@ def relative_error(finding: Finding) -> float | None:
 
 
 def _distance(a: Any, b: Any) -> float | None:
-    if not (_is_finite(a) and _is_finite(b)):
+    if not (is_finite(a) and is_finite(b)):
         return None
     try:
         return float(abs(a - b))
@@ -112,7 +112,7 @@ def _distance(a: Any, b: Any) -> float | None:
 def _largest(*values: Any) -> float | None:
     """Return the largest absolute value, None if there is none."""
     try:
-        return max((float(abs(value)) for value in values if _is_finite(value)), default=None)
+        return max((float(abs(value)) for value in values if is_finite(value)), default=None)
     except OverflowError:
         return None
 
@@ -123,7 +123,3 @@ def _ratio(distance: float | None, size: float | None) -> float | None:
     if not distance:
         return 0.0
     return distance / size if size else None
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
@@ -142,30 +142,12 @@ def _why_not_chosen(config: ProbeConfig, entry: Entry, other: ProbeConfig | None
     return None
 
 
-def why_not_by_msprobe(entry: Entry | None, record: Record) -> Message | None:
-    """Return why msprobe records no such value of an entry, or None if it should."""
-    if entry is not None and entry.direction == "backward" and record.leaf.type == "NoneType":
-        return message("coverage.msprobe_no_gradient")
-    return None
-
-
-def why_never_by_msprobe(key: str, keys: Collection[str]) -> Message | None:
-    """Return why a run of msprobe's holds no data of a key, or None if it should.
-
-    It saves what a trainer hands it by name; this package takes more from the trainer itself.
-
-    Args:
-        keys: what that run holds, in any step.
-    """
-    return None if key in keys else message("coverage.msprobe_never_saved")
-
-
 def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> Message | None:
     """Return why two records hold no gradients to compare, or None if they do.
 
     Beside NaN or infinity a gradient that is the difference of two cannot be known, and is None.
     """
-    if not all(entry is not None and entry.direction in _BACKWARDS for entry in sides):
+    if not all(entry is not None and entry.direction in _BACKWARD for entry in sides):
         return None
     nones = [record.leaf for record in (a, b) if record.leaf.type == "NoneType"]
     unknown = any(leaf.opaque for leaf in nones)
@@ -189,9 +171,6 @@ def why_no_part(config: ProbeConfig | None, io: str) -> Message | None:
     if part is not None and part not in config.parts:
         return message("coverage.part_off", part=io, parts=list(config.parts))
     return None
-
-
-_BACKWARDS = ("backward", PARAMETERS_GRAD)
 
 
 def _records_entry(config: ProbeConfig, entry: Entry) -> bool:

@@ -316,10 +316,8 @@ class PlaceFilter:
         if not one_sided or pair.unreadable is not None or pair.record.leaf.why is not None:
             return None
         missing = 0 if pair.a is None else 1
-        if pair.entry is None and self._batches is not None:
-            why = self._batches.why_alone(1 - missing, pair)
-            if why is not None:
-                return why
+        if pair.entry is None and (why := self._why_alone(pair, missing)) is not None:
+            return why
         if self._unlike and pair.entry is not None and (why := self._unlike_phase(pair, missing)):
             return why
         if self._chosen.common:
@@ -341,13 +339,9 @@ class PlaceFilter:
         entries = self._data[missing].entries
         if pair.entry.direction != "forward":
             has = any(entry.direction != "forward" for entry in entries)
-            if not has:
-                return _NO_BACKWARD
-            return None if self._batches is None else self._batches.why_alone(1 - missing, pair)
-        if self._batches is not None:
-            why = self._batches.why_alone(1 - missing, pair)
-            if why is not None:
-                return why
+            return self._why_alone(pair, missing) if has else _NO_BACKWARD
+        if (why := self._why_alone(pair, missing)) is not None:
+            return why
         names = {pair.entry.cell}
         cells = self._forward_cells[missing]
         if missing == 1:
@@ -357,6 +351,9 @@ class PlaceFilter:
         # A network runs in another wrapper, with a loss beside it, say. Where no cell of one phase
         # runs in the other, they are called otherwise, which is no reason to leave them out.
         return _OTHER_CELLS if self._forward_cells[0] & self._forward_cells[1] else None
+
+    def _why_alone(self, pair: Pair, missing: int) -> Message | None:
+        return None if self._batches is None else self._batches.why_alone(1 - missing, pair)
 
     @cached_property
     def _forward_cells(self) -> list[set[str]]:
@@ -395,5 +392,4 @@ def _kinds(side: StepData, key: str) -> set[str]:
 def _kind(leaf: Leaf) -> str:
     if leaf.type == "str":
         return "text"
-    integers = (leaf.dtype or "").lower().startswith(("int", "uint"))
-    return "token ids" if integers else "other"
+    return "token ids" if leaf.is_integer else "other"

@@ -18,12 +18,10 @@ from mindrlhf_msprobe.comparison.pairing.alignment import (
 )
 from mindrlhf_msprobe.comparison.pairing.coverage import (
     casts_inputs,
-    why_never_by_msprobe,
     why_no_entry,
     why_no_gradient,
     why_no_key_data,
     why_no_part,
-    why_not_by_msprobe,
     why_not_compiled,
     without_recorded,
 )
@@ -37,6 +35,7 @@ from mindrlhf_msprobe.comparison.pairing.timeline import (
     order_of,
 )
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.foreign.dialect import OWN, Dialect
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.ending import Stop
@@ -84,11 +83,11 @@ class StepData:
         unreadable: phase → why its records, or some of them, could not be read.
         unreadable_keys: key → why what was saved under it could not be read; None for all keys.
         coverage: what the run could not record in its mode, and why.
-        foreign: whether another tool wrote it, msprobe.
+        dialect: what the files of the tool that wrote it say and never do.
         own: the place in the run itself, where it is another one than in the comparison.
         stop: where the run stopped, in its own numbers, if it did not finish.
         timeless: whether nothing tells when what happened, but the order phases usually run in.
-        keys_of_run: the run's own keys, of all its steps; None where another tool did not write it.
+        keys_of_run: the run's own keys, of all its steps; None where its dialect lacks no keys.
     """
 
     entries: Sequence[Entry]
@@ -97,7 +96,7 @@ class StepData:
     unreadable: Mapping[str, Message] = field(default_factory=dict)
     coverage: Mapping[str, Any] = field(default_factory=dict)
     own: OwnPlace = OwnPlace()
-    foreign: bool = False
+    dialect: Dialect = OWN
     unreadable_keys: Mapping[str | None, Message] = field(default_factory=dict)
     stop: Stop | None = None
     timeless: bool = False
@@ -215,26 +214,18 @@ class Planner:
     def __init__(
         self, step: int, rank: int, a: StepData, b: StepData, alignment: Alignment
     ) -> None:
+        self._sides = (a, b)
         self._places = [
-            (
-                step if side.own.step is None else side.own.step,
-                rank if side.own.rank is None else side.own.rank,
-            )
-            for side in (a, b)
+            tuple(x if own is None else own for x, own in ((step, s.own.step), (rank, s.own.rank)))
+            for s in self._sides
         ]
-        self._own = (a.own, b.own)
         self._outside = alignment.outside
-        self._configs = (a.config, b.config)
-        self._unreadable = (a.unreadable, b.unreadable)
-        self._unreadable_keys = (a.unreadable_keys, b.unreadable_keys)
-        self._coverage = tuple(without_recorded(side.coverage, side.entries) for side in (a, b))
-        self._foreign = (a.foreign, b.foreign)
-        self._keys_of_runs = (a.keys_of_run, b.keys_of_run)
-        self._stops = (a.stop, b.stop)
-        self._rootless = tuple(
-            side.foreign and not any(entry.cell == ROOT for entry in side.entries)
-            for side in (a, b)
+        self._coverage = tuple(without_recorded(s.coverage, s.entries) for s in self._sides)
+        self._no_root = tuple(
+            None if why is None or any(entry.cell == ROOT for entry in side.entries) else why
+            for side, why in ((a, a.dialect.no_root), (b, b.dialect.no_root))
         )
+        self._may_number_single = a.dialect.numbers_single or b.dialect.numbers_single
         self._entries = tuple(
             {(e.phase, ids[e.phase, e.name]): e for e in side.entries}
             for side, ids in ((a, alignment.a), (b, alignment.b))
@@ -244,23 +235,15 @@ class Planner:
         self._parameters: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
 
     def unreadable_pairs(self) -> Iterator[Pair]:
-        """Yield one pair for each phase of which something could not be read, on either side."""
-        for phase in dict.fromkeys([*self._unreadable[0], *self._unreadable[1]]):
-            sides = [
-                Record(phase, "input", "", Leaf("unreadable", why=problems.get(phase)))
-                for problems in self._unreadable
-            ]
-            yield Pair(EventKey(BEGIN, phase, phase), sides[0], sides[1])
+        """Yield one pair for each phase or key of which something could not be read."""
+        phases = [side.unreadable for side in self._sides]
+        for phase in dict.fromkeys([*phases[0], *phases[1]]):
+            yield _unreadable(EventKey(BEGIN, phase, phase), "input", phase, phases)
         listed = {key for side in self._data for key, _ in side}
-        keys = {key: None for problems in self._unreadable_keys for key in problems}
-        for key in keys:
+        keys = [side.unreadable_keys for side in self._sides]
+        for key in dict.fromkeys([*keys[0], *keys[1]]):
             if key not in listed and (key is not None or not listed):
-                name = key or KEY_DATA_DIR
-                sides = [
-                    Record(name, "data", "", Leaf("unreadable", why=problems.get(key)))
-                    for problems in self._unreadable_keys
-                ]
-                yield Pair(EventKey(DATA, None, name), sides[0], sides[1])
+                yield _unreadable(EventKey(DATA, None, key or KEY_DATA_DIR), "data", key, keys)
 
     def not_reached(self, pairs: list[Pair]) -> list[Pair]:
         """Return the pairs; what a run lacks because it had stopped says so.
@@ -268,8 +251,8 @@ class Planner:
         That is all of a later step, and of the step in which it stopped what came, in the other
         run's time, after the last thing that both have. What is missing before that is missing.
         """
-        for i, stop in enumerate(self._stops):
-            step, _ = self._places[i]
+        for i, side in enumerate(self._sides):
+            stop, (step, _) = side.stop, self._places[i]
             if stop is None or step < stop.step:
                 continue
             reached = self._last_of_both(pairs, 1 - i) if step == stop.step else -math.inf
@@ -324,7 +307,7 @@ class Planner:
             else:
                 missing = 0 if a is None else 1
                 gap = gaps[missing] or self._why_no_record(missing, entry, a or b)
-                unreadable = self._unreadable[missing].get(entry.phase)
+                unreadable = self._sides[missing].unreadable.get(entry.phase)
                 yield Pair(event, a, b, entry, gap, unreadable)
 
     def _gaps(
@@ -334,7 +317,7 @@ class Planner:
         gaps = [
             self._why_no_entry(i, entry, key)
             if side is None
-            else why_not_compiled(self._configs[i], self._coverage[i], side)
+            else why_not_compiled(self._sides[i].config, self._coverage[i], side)
             for i, side in enumerate(entries)
         ]
         if None in entries and all(map(_is_no_gradient, entries)):
@@ -345,47 +328,39 @@ class Planner:
         """Return why a run that has an entry lacks one of its records."""
         if found is None:
             return None
-        gap = why_no_part(self._configs[missing], found.io)
-        if gap is None and self._foreign[missing]:
-            return why_not_by_msprobe(entry, found)
+        gap = why_no_part(self._sides[missing].config, found.io)
+        if gap is None and entry.direction == "backward" and found.leaf.type == "NoneType":
+            return self._sides[missing].dialect.no_absent_gradient
         return gap
 
     def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> Message | None:
         if place in self._outside:
             return message("coverage.outside_network")
-        if entry.cell == ROOT and self._rootless[i]:
-            return message("coverage.msprobe_no_root")
-        config, other = self._configs[i], self._configs[1 - i]
-        return why_no_entry(config, self._coverage[i], self._own[i].of(entry), other)
+        if entry.cell == ROOT and self._no_root[i] is not None:
+            return self._no_root[i]
+        side, other = self._sides[i], self._sides[1 - i]
+        return why_no_entry(side.config, self._coverage[i], side.own.of(entry), other.config)
 
     def _carry_parameters(
         self, entries: Sequence[Entry | None], wanted: Sequence[_Records]
     ) -> None:
         """Give a side that did not record its parameters again the ones it last recorded."""
-        seen: list[set[str]] = [set(), set()]
+        own = [[r for r in side.values() if r.io == "parameters"] for side in wanted]
+        seen = [{record.path for record in records} for records in own]
         for i, entry in enumerate(entries):
             if entry is None:
                 continue
-            for record in list(wanted[i].values()):
-                if record.io == "parameters":
-                    place = f"{entry.phase} {entry.call_name} {record.path}"
-                    self._parameters[i][place] = record
-                    seen[i].add(record.path)
-        for i, entry in enumerate(entries):
-            if entry is None:
-                continue
+            cell, last = f"{entry.phase} {entry.call_name}", self._parameters[i]
+            last |= {f"{cell} {record.path}": record for record in own[i]}
             for path in seen[1 - i] - seen[i]:
-                place = f"{entry.phase} {entry.call_name} {path}"
-                last = self._parameters[i].get(place)
-                if last is not None:
+                if (carried := last.get(f"{cell} {path}")) is not None:
                     name = f"{entry.name}.parameters.{path}"
-                    wanted[i]["parameters", path] = replace(last, name=name)
+                    wanted[i]["parameters", path] = replace(carried, name=name)
 
     def _data_pairs(self, event: EventKey) -> Iterator[Pair]:
         data = [side.get((event.name, event.micro_step)) for side in self._data]
         wanted = [_by_place(side.records) if side else {} for side in data]
-        if any(self._foreign) and {*map(tuple, wanted)} == {_ALONE, _FIRST}:
-            # msprobe has written a single tensor as <key>.npy and as <key>0.npy.
+        if {*map(tuple, wanted)} == {_ALONE, _FIRST} and self._may_number_single:
             wanted = [{("data", ""): record} for side in wanted for record in side.values()]
         gaps = [
             self._why_no_key_data(i, event.name) if side is None else None
@@ -397,21 +372,30 @@ class Planner:
             if a is None or b is None:
                 missing = 0 if a is None else 1
                 gap = gaps[missing]
-                problems = self._unreadable_keys[missing]
+                problems = self._sides[missing].unreadable_keys
                 unreadable = problems.get(event.name, problems.get(None))
             yield Pair(event, a, b, None, gap, unreadable)
 
     def _why_no_key_data(self, i: int, name: str) -> Message | None:
-        key, keys = self._own[i].keys.get(name, name), self._keys_of_runs[i]
-        if keys is not None and not self._foreign[1 - i]:
-            return why_never_by_msprobe(key, keys)
-        return why_no_key_data(self._configs[i], self._coverage[i], key, *self._places[i])
+        side, other = self._sides[i], self._sides[1 - i]
+        key, keys = side.own.keys.get(name, name), side.keys_of_run
+        if keys is not None and key not in keys and side.dialect != other.dialect:
+            return side.dialect.no_other_keys
+        return why_no_key_data(side.config, self._coverage[i], key, *self._places[i])
 
 
 _ALONE, _FIRST = (("data", ""),), (("data", "0"),)
 
 #: The records of one entry or of one save by their place in it: (io, path).
 _Records = dict[tuple[str, str], Record]
+
+
+def _unreadable(
+    event: EventKey, io: str, what: str | None, problems: Sequence[Mapping[Any, Message]]
+) -> Pair:
+    """Return a pair of which neither side could be read, each with why."""
+    a, b = (Record(event.name, io, "", Leaf("unreadable", why=why.get(what))) for why in problems)
+    return Pair(event, a, b)
 
 
 def _note_silent(entries: Sequence[Entry | None], entry: Entry, wanted: Sequence[_Records]) -> None:

@@ -262,7 +262,7 @@ def _saved_in_rounds(key_data: Sequence[KeyDatum]) -> bool:
 class _Spans:
     """When each opening of each phase began and ended.
 
-    A dump that belongs to no phase, msprobe's, is a whole training pass: it stands for the update.
+    A dump that belongs to no phase is a whole training pass: it stands for the update.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:

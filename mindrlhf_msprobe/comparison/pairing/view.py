@@ -78,6 +78,7 @@ class View:
         at = self.own(step, rank)
         layers = layers and not self.key_data_only
         entries = self._entries(*at) if layers else []
+        dialect = self.run.dialect
         problems = [p for p in self.run.problems if p.concerns(*at) and not p.partial]
         return StepData(
             entries=entries,
@@ -87,10 +88,10 @@ class View:
             unreadable_keys=self._unreadable_keys(problems),
             coverage=self.run.coverage(at[1]),
             own=own,
-            foreign=self.run.foreign,
+            dialect=dialect,
             stop=self.run.stop_of(at[1]),
             timeless=self.run.times_are_lost(*at),
-            keys_of_run=frozenset(self.run.keys) if self.run.foreign else None,
+            keys_of_run=frozenset(self.run.keys) if dialect.no_other_keys else None,
         )
 
     def _entries(self, step: int, rank: int) -> list[Entry]:
@@ -189,8 +190,8 @@ def views(
     notes += _bring_ranks_together(*sides, ranks)
     if phases is None and _nothing_in_common(a.phases, b.phases):
         notes.append(message("pairing.no_common_phase", a=list(a.phases), b=list(b.phases)))
-    notes += [note for name, run in (("A", a), ("B", b)) for note in _on_what_lacks(name, run)]
-    notes += [note for name, run in (("A", a), ("B", b)) for note in _on_patterns(name, run)]
+    for said in (_on_what_lacks, _on_patterns):
+        notes += [*said("A", a), *said("B", b)]
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]

@@ -68,7 +68,7 @@ class Job:
         sides: the two runs.
         noise: further runs of A's configuration.
         mapping: how cells of A are called in B.
-        msprobe_mapping: the same, as msprobe's mappings say it; then names alone decide.
+        msprobe_mapping: the same by a file of the reference tool's; then names alone decide.
         tokenizer: the file that tells which text a token id stands for.
         chosen: which records the caller wants compared.
         span_bytes: how many bytes of tensors a worker compares in one go, about. It changes
@@ -121,7 +121,7 @@ class Job:
         return self._loaded[step, rank]
 
     def under_names_of_b(self, a: StepData, b: StepData) -> StepData:
-        """Return A's data, or a repetition's, under B's names, from which msprobe's files lead."""
+        """Return A's data, or a repetition's, under B's names, from which mapping files lead."""
         if self.msprobe_mapping is None:
             return a
         from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import partners

@@ -63,8 +63,8 @@ def count_wholesale(
     sides: tuple[View, View], tolerances: Tolerances, step: int, rank: int
 ) -> Wholesale | None:
     """Count what agrees in one place; None where it has to be paired as a whole."""
-    places = [_own_place(view, step, rank) for view in sides]
-    if any(view.phases or view.key_data_only or view.run.foreign for view in sides):
+    places = [view.own(step, rank) for view in sides]
+    if any(view.phases or view.key_data_only or not view.run.dialect.timed for view in sides):
         return None
     runs = sides[0].run, sides[1].run
     phases = [run.phases_at(*place) for run, place in zip(runs, places)]
@@ -80,10 +80,6 @@ def count_wholesale(
     if any(side.unreadable or side.unreadable_keys for side in data):
         return None
     return _counted(lines, data, tolerances, step, rank)
-
-
-def _own_place(view: View, step: int, rank: int) -> tuple[int, int]:
-    return view.steps.get(step, step), view.ranks.get(rank, rank)
 
 
 #: Of each side: number of a stack → its frames.

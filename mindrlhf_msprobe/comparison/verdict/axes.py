@@ -176,7 +176,7 @@ def _of_entry(
     sizes |= {SAMPLE: {samples}, TOKEN: {tokens}}
     if tokens > 1:
         sizes[ROW] = {samples * tokens}
-    is_ids = entry.cell == ROOT and len(shape) == 2 and _is_integer(pair)
+    is_ids = entry.cell == ROOT and len(shape) == 2 and pair.record.leaf.is_integer
     return _named(shape, ((SAMPLE, TOKEN),) if is_ids else _LAYOUTS, sizes) | channel
 
 
@@ -221,12 +221,8 @@ def _inputs_beside(step: JudgedStep, entry: Entry) -> Iterator[tuple[Pair, Entry
         if other is None or other.direction != "forward" or pair.record.io != "input":
             continue
         same = (other.phase, other.opening) == (entry.phase, entry.opening)
-        if same and other.token == entry.token and _is_integer(pair):
+        if same and other.token == entry.token and pair.record.leaf.is_integer:
             yield pair, other
-
-
-def _is_integer(pair: Pair) -> bool:
-    return (pair.record.leaf.dtype or "").startswith(("Int", "UInt"))
 
 
 def _named(

@@ -20,12 +20,11 @@ from mindrlhf_msprobe.comparison.verdict.compared_place import (
     is_filtered,
 )
 from mindrlhf_msprobe.comparison.verdict.culprits.check_first import check_first
-from mindrlhf_msprobe.comparison.verdict.culprits.culprits import culprit_of
+from mindrlhf_msprobe.comparison.verdict.culprits.culprits import culprit_of, culprit_reasons
 from mindrlhf_msprobe.comparison.verdict.culprits.gradients import (
     before_optimizer,
     enters_optimizer,
 )
-from mindrlhf_msprobe.comparison.verdict.culprits.reasons import culprit_reasons
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.inside import inside
@@ -62,6 +61,8 @@ _PROMPTS = ("prompt", "prompts")  # nothing of the step has run before them
 
 #: What is said of a cause, a sentence a message.
 _Reasons = tuple[Message, ...]
+#: Cause, origin, and why.
+_Explained = tuple[Cause, str | None, _Reasons]
 
 
 def explain(
@@ -129,9 +130,7 @@ def explain(
     )
 
 
-def _cause(
-    step: JudgedStep, index: int, runs: tuple[Run, Run]
-) -> tuple[Cause, str | None, _Reasons]:
+def _cause(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> _Explained:
     """Return the cause, the origin and why, as far as the records before the finding tell it."""
     pair, finding = step.judged[index]
     assert finding is not None
@@ -235,9 +234,7 @@ def _source(step: JudgedStep, pair: Pair, origin: str | None) -> str:
     return ": ".join(filter(None, [place.rstrip(", "), line.strip()]))
 
 
-def _explain_chosen(
-    step: JudgedStep, pair: Pair, finding: Finding
-) -> tuple[Cause, str | None, _Reasons]:
+def _explain_chosen(step: JudgedStep, pair: Pair, finding: Finding) -> _Explained:
     """Explain the first difference among the records that the caller wanted compared.
 
     What was left out before it is not known to agree.
@@ -320,7 +317,7 @@ def _agreed_phases(step: JudgedStep, index: int) -> int:
     return len(before - {step.judged[index][0].event.phase})
 
 
-def _explain_unreadable(pair: Pair) -> tuple[Cause, str | None, _Reasons]:
+def _explain_unreadable(pair: Pair) -> _Explained:
     prints = [record.leaf.fingerprint for record in (pair.a, pair.b) if record is not None]
     known = len(prints) == 2 and None not in prints
     agree = prints[0] == prints[1] if known else None
@@ -387,9 +384,7 @@ def _explain_parameter_gradient(
     return Cause.COMPUTATION, name, (*why, *_doubt_about_agreement(step, pair))
 
 
-def _explain_begin(
-    step: JudgedStep, index: int, runs: tuple[Run, Run]
-) -> tuple[Cause, str | None, _Reasons]:
+def _explain_begin(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> _Explained:
     pair, finding = step.judged[index]
     assert finding is not None
     if pair.entry is None:

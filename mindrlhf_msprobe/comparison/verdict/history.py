@@ -67,7 +67,7 @@ class History:
         """Whether each phase stands against the same one, recorded with its place in time."""
         if any(own != shown for view in self.sides for shown, own in view.phases.items()):
             return False
-        return not any(view.run.foreign for view in self.sides)
+        return all(view.run.dialect.timed for view in self.sides)
 
     @cached_property
     def steps(self) -> list[int]:

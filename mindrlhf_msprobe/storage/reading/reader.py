@@ -26,6 +26,7 @@ from mindrlhf_msprobe.storage.directory.claim import load_manifest
 from mindrlhf_msprobe.storage.directory.job import RankLock, expected_ranks
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
+from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.manifest import coverage, recorded
 from mindrlhf_msprobe.storage.manifest.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
@@ -166,10 +167,16 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     @cached_property
-    def foreign(self) -> bool:
-        """Whether another tool wrote it, msprobe: nothing in it is this package's."""
+    def dialect(self) -> Dialect:
+        """What its files say and never do; msprobe's where nothing in it is this package's."""
         layers = self._layer_dirs.values()
-        return not self.manifests and not any((d / layout.JOURNAL_FILE).exists() for d in layers)
+        ours = self.manifests or any((d / layout.JOURNAL_FILE).exists() for d in layers)
+        return OWN if ours else MSPROBE
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another tool wrote it."""
+        return self.dialect is not OWN
 
     @property
     def finished(self) -> bool:

@@ -170,19 +170,22 @@ def _working_dtype(a: np.ndarray, b: np.ndarray, small: bool) -> np.dtype | None
 
     The distance of two integers is exact in it, too.
     """
-    if a.dtype == b.dtype and a.dtype in _FLOATS:
-        dtype = a.dtype
-    elif "c" in (a.dtype.kind, b.dtype.kind):
+    same = a.dtype == b.dtype and a.dtype in _FLOATS
+    dtype = a.dtype if same else _common_dtype(a, b)
+    if dtype is None:
         return None
-    else:
-        long = [x for x in (a, b) if x.dtype.kind in "iu" and x.dtype.itemsize == 8]
-        if not (is_exact(a) and is_exact(b)):
-            dtype = WIDEST if long else np.result_type(a.dtype, b.dtype, FLOAT32)
-        elif any(x.min() < -_EXACT_IN_FLOAT64 or x.max() > _EXACT_IN_FLOAT64 for x in long):
-            return None
-        else:
-            dtype = FLOAT32 if max(a.itemsize, b.itemsize) <= 2 else FLOAT64
     return FLOAT64 if dtype == FLOAT32 and small else dtype.newbyteorder("=")
+
+
+def _common_dtype(a: np.ndarray, b: np.ndarray) -> np.dtype | None:
+    if "c" in (a.dtype.kind, b.dtype.kind):
+        return None
+    long = [x for x in (a, b) if x.dtype.kind in "iu" and x.dtype.itemsize == 8]
+    if not (is_exact(a) and is_exact(b)):
+        return WIDEST if long else np.result_type(a.dtype, b.dtype, FLOAT32)
+    if any(x.min() < -_EXACT_IN_FLOAT64 or x.max() > _EXACT_IN_FLOAT64 for x in long):
+        return None
+    return FLOAT32 if max(a.itemsize, b.itemsize) <= 2 else FLOAT64
 
 
 def _converted(array: np.ndarray, dtype: np.dtype, buffer: np.ndarray) -> np.ndarray:

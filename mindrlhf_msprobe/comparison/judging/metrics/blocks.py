@@ -81,6 +81,11 @@ def is_finite(value: Any) -> bool:
     return isinstance(value, (int, Fraction)) or (isinstance(value, float) and math.isfinite(value))
 
 
+def is_nan(value: Any) -> bool:
+    """Tell whether a value is the float NaN."""
+    return isinstance(value, float) and math.isnan(value)
+
+
 def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     """Tell whether two arrays of one dtype and shape hold the same bytes, block by block."""
     if a.dtype != b.dtype or a.shape != b.shape:

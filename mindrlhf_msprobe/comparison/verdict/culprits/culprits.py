@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
 from mindrlhf_msprobe.comparison.verdict.culprits.gradients import before_optimizer
 from mindrlhf_msprobe.comparison.verdict.culprits.loss import loss_or_schedule
@@ -15,9 +18,11 @@ from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
 )
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.occasion import earlier_update
-from mindrlhf_msprobe.findings import Culprit, CulpritCode, Occasion
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion
 from mindrlhf_msprobe.storage.reading.reader import Run
 
+#: What does not decide: what is known of the record itself is said as well.
+_NOT_RECORDED = (CulpritCode.GRADIENTS_NOT_RECORDED, CulpritCode.UPDATE_NOT_RECORDED)
 #: What leaves it open where the weights part.
 _UNDECIDED = (
     None,
@@ -44,3 +49,19 @@ def culprit_of(
         if (found and found.code) in _UNDECIDED:
             found = not_moved(differing, history) or found
     return found
+
+
+def culprit_reasons(
+    culprit: Culprit, finding: Finding, why: Sequence[Message]
+) -> tuple[Message, ...]:
+    """Return what is to blame, and why.
+
+    Args:
+        finding: the first record that differs.
+        why: what is said of the record where nothing else is known.
+    """
+    params = dict(culprit.details)
+    if culprit.code is CulpritCode.EARLIER_UPDATE:
+        params |= {"key": finding.key, "step": finding.step}
+    said = Message(f"culprit.{culprit.code.value}", params)
+    return (*why, said) if culprit.code in _NOT_RECORDED else (said,)

@@ -10,11 +10,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 def enters_optimizer(pair: Pair) -> bool:
     """Tell whether both sides of a pair are a gradient as it entered the optimizer."""
-    return (
-        pair.a is not None
-        and pair.b is not None
-        and (pair.a.leaf.at_optimizer and pair.b.leaf.at_optimizer)
-    )
+    return all(record is not None and record.leaf.at_optimizer for record in (pair.a, pair.b))
 
 
 def before_optimizer(step: JudgedStep, index: int) -> Culprit | None:

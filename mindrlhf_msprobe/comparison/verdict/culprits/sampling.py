@@ -10,7 +10,6 @@ from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
 from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep, configs, is_filtered
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -60,13 +59,9 @@ def _of_next_pass(
 def _are_token_ids(record: Record) -> bool:
     """Tell whether an argument of the network is its token ids, by dtype and name."""
     path = record.path
-    if not _is_whole(record.leaf) or any(word in path.lower() for word in _NO_TOKENS):
+    if not record.leaf.is_integer or any(word in path.lower() for word in _NO_TOKENS):
         return False
     return path in ("0", "input_ids") or "ids" in path
-
-
-def _is_whole(leaf: Leaf) -> bool:
-    return (leaf.dtype or "").startswith(("Int", "UInt"))
 
 
 def _is_of_pass(pair: Pair, like: Entry, token: int) -> bool:
@@ -121,7 +116,7 @@ def _tokens_of(step: JudgedStep, phase: str, responses: Pair) -> int:
     """
     leaves = [record.leaf for record in (responses.a, responses.b) if record is not None]
     shapes = [leaf.shape or () for leaf in leaves]
-    if not all(map(_is_whole, leaves)) or any(len(shape) != 2 for shape in shapes):
+    if not all(leaf.is_integer for leaf in leaves) or any(len(shape) != 2 for shape in shapes):
         return 0
     rows = _rows_of_outputs(step, phase)
     return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
