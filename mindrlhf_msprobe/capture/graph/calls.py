@@ -5,21 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.graph.compiled_graph import Graph, WatchedRun
 from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
-from mindrlhf_msprobe.capture.graph.tokens import TokenCount, WatchedRun, wait
+from mindrlhf_msprobe.capture.opening.counters import TokenCounter
+from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name
@@ -96,8 +96,13 @@ def reversed_calls(calls: list[Call]) -> list[tuple[str, Call]]:
     return [(moment, call) for _, moment, call in moments]
 
 
-def backward_of(call: Call | None) -> str | None:
-    """Return the backward entry of the cell that ran in PyNative around a call."""
+def backward_around(call: Call | None) -> str | None:
+    """Return the innermost backward entry around that of a call, in the graph or in PyNative."""
+    parent = call.parent if call is not None else None
+    while parent is not None and not (parent.differentiated and parent.selected):
+        parent = parent.parent
+    if parent is not None:
+        return parent.entry("backward")
     while call is not None and call.outer is None:
         call = call.parent
     if call is None or call.outer is None:
@@ -127,8 +132,21 @@ _BACKWARD_PARTS = {"output": "input", "input_args": "output", "input_kwargs": "o
 _MOST_CALLS = 50_000
 
 
+class Around(Protocol):
+    """What runs in PyNative around a graph."""
+
+    def innermost(self) -> str | None:
+        """Return the entry of the cell that runs around the graph."""
+
+    def token(self) -> int | None:
+        """Return the token to which that belongs; None where no cell runs, or none counts."""
+
+    def has_counted(self, call_name: str) -> bool:
+        """Tell whether the cell that begins to run in a graph is the one that was called there."""
+
+
 class GraphCalls:
-    """The calls of one opening of a phase; a `graph_probes.Receiver`.
+    """The calls of one opening of a phase; a `probes.Receiver`.
 
     Forward entries are handed on when their call ends, in the program's order. Gradients come when
     they come: a backward entry is handed on two runs of the network later, or at the end, with the
@@ -138,56 +156,28 @@ class GraphCalls:
         slots: cell number → the cell's slot.
         optimizers: cell number of an optimizer → the (slot, parameter name) of each gradient that
             enters it, None for one of no cell of this network.
-        selection: which entries are recorded; shared with PyNative.
-        calls: how often each entry's cell ran in this phase and step; shared likewise.
-        parameters: the fingerprints of parameters when they were last recorded; shared likewise.
-        opening: how often the phase had been opened before.
-        tokens: counts tokens, by the outermost calls.
+        opening: shared with PyNative.
+        around: what runs in PyNative, and is recorded there; None where everything is compiled.
         learns: whether a graph has handed over everything once it has been waited for.
-        outer: returns the entry of the cell that runs in PyNative around the graph.
-        has_counted: tells by a call's name whether it is that very cell: PyNative has made its
-            entry.
-        python_runs: whether what is not compiled runs in PyNative, and is recorded there.
-        forward: whether forward entries are handed on.
     """
 
     def __init__(
         self,
+        opening: Opening,
         slots: Mapping[int, CellSlot],
         optimizers: Mapping[int, list[tuple[CellSlot, str] | None]],
+        around: Around | None,
         *,
-        selection: Selection,
-        calls: dict[str, int],
-        parameters: dict[str, str],
-        opening: int,
-        sequence: Iterator[int],
-        describer: TreeDescriber,
-        tokens: TokenCount,
         learns: bool,
-        outer: Callable[[], str | None],
-        has_counted: Callable[[str], bool],
-        python_runs: bool,
-        forward: bool,
-        append: Callable[[JournalLine], None],
-        fault: Callable[[str, BaseException], None],
     ) -> None:
+        self._opening = opening
         self._slots = slots
         self._optimizers = optimizers
-        self._selection = selection
-        self._counts = calls
-        self._parameters = parameters
-        self._opening = opening
-        self._sequence = sequence
-        self._describer = describer
-        self._tokens = tokens
+        self._around = around
+        tokens_around = (around.token,) if around is not None else ()
+        self._tokens = TokenCounter(opening.records_token, *tokens_around)
         self._learns = learns
         self._watched_run: WatchedRun | None = None
-        self._outer = outer
-        self._has_counted = has_counted
-        self._python_runs = python_runs
-        self._forward = forward
-        self._append = append
-        self._fault = fault
         self._numbers = itertools.count(1)
         self._calls: dict[int, Call] = {}
         self._running: list[Call] = []
@@ -211,9 +201,9 @@ class GraphCalls:
 
     def wants(self, graph: Graph) -> bool:
         """Tell whether the next run of a graph is recorded, or has to show which calls it makes."""
-        if not self._tokens.counted:
+        if self._tokens.token is None:
             return True
-        wait()
+        EXECUTOR.sync()  # until all that runs has handed over what it hands over
         cells = self._cells_in(graph)
         self._end_watched_run()
         calls = graph.calls.get(cells)
@@ -221,7 +211,7 @@ class GraphCalls:
 
     def begins(self, graph: Graph, probed: bool) -> None:
         """Count the calls of a run without probes; learn them from one with probes."""
-        if not self._tokens.counted:
+        if self._tokens.token is None:
             return
         cells = self._cells_in(graph)
         if not probed:
@@ -246,8 +236,8 @@ class GraphCalls:
                 self.ran.add(cell)
                 self.cells_seen += slot.recorded
                 if not (outermost and self._has_counted(call_name)):
-                    self._tokens.of(cell, outermost)
-                    self._counts[call_name] = self._counts.get(call_name, 0) + 1
+                    self._tokens.begin(cell, outermost)
+                    self._opening.counters.calls.count(call_name)
 
     def opened(self, site: Site, number: int | None = None) -> int:
         """Open a call of a cell, or of an optimizer.
@@ -258,7 +248,8 @@ class GraphCalls:
         with self._lock:
             number = next(self._numbers) if number is None else number
             if site.cell in self._optimizers:
-                if self._python_runs and all(call.outer or call.parent for call in self._group):
+                inside = all(call.outer or call.parent for call in self._group)
+                if self._around is not None and inside:
                     return 0  # the network ran in PyNative, where parameters have hooks
                 self._end_group()
                 slot = CellSlot("", "", True)
@@ -282,15 +273,13 @@ class GraphCalls:
             return
         if isinstance(array, Leaf):
             self.reduced.add(found.cell)
-        if not self._forward or not self._selection.takes_part(site.part):
+        if not self._opening.forward or not self._opening.selection.takes_part(site.part):
             return
         record = record_name(found.entry("forward"), site.part, site.path)
         if site.part == "parameters":
             key = f"{found.slot.call_name('forward')}.{site.path[0]}"
-            state = _state_of(array, site.outline)
-            if self._parameters.get(key) == state:
+            if not self._opening.counters.parameters.changes(key, _state_of(array, site.outline)):
                 return
-            self._parameters[key] = state
         found.tensors[site.part, site.path] = self._describe(array, site.outline, record)
 
     def gradient(self, call: int, site: Site, array: np.ndarray | Leaf) -> None:
@@ -305,7 +294,7 @@ class GraphCalls:
             if found.selected is None:
                 self._select(found.group)
             found.differentiated = self._group_has_gradients = self.has_gradients = True
-        if not found.selected or not self._selection.takes_part(part):
+        if not found.selected or not self._opening.selection.takes_part(part):
             return
         record = record_name(found.entry("backward"), part, site.path)
         described = self._describe(array, site.outline, record)
@@ -326,22 +315,22 @@ class GraphCalls:
                 self._give_up(self._running.pop())
             if self._running:
                 self._running.pop()
-            self._selection.end(found.entry("forward"))
+            self._opening.selection.end(found.entry("forward"))
             if not (found.recorded or found.traced):
                 del self._calls[call]
                 return
             output = site.outline
             found.output = output if isinstance(output, tuple) else [output]
-            found.end = next(self._sequence)
+            found.end = self._opening.now()
             line = self._forward_line(found, found.output) if found.recorded else None
             found.tensors.clear()
-        if self._forward and line is not None:
-            self._append(line)
+        if self._opening.forward and line is not None:
+            self._opening.entries.append(line)
 
     def fault(self, what: str, error: BaseException) -> None:
         """Count a fault; a strict run's exception waits until the graph has run."""
         try:
-            self._fault(what, error)
+            self._opening.fault(what, error)
         except Exception as strict:
             self._strict_fault = strict
 
@@ -358,14 +347,16 @@ class GraphCalls:
         if self._strict_fault is not None:
             raise self._strict_fault
 
+    def _has_counted(self, call_name: str) -> bool:
+        """Tell whether PyNative has made the entry of a cell that begins to run in a graph."""
+        return self._around is not None and self._around.has_counted(call_name)
+
     # Forward.
 
     def _open_call(self, number: int, site: Site) -> Call:
         slot = self._slots[site.cell]
-        if any(call.cell == site.cell for call in self._running):
+        while any(call.cell == site.cell for call in self._running):
             # A cell does not run inside itself: its last run, and all in it, was given up.
-            while self._running[-1].cell != site.cell:
-                self._give_up(self._running.pop())
             self._give_up(self._running.pop())
         outermost = not self._running
         if outermost and (self._group_has_gradients or len(self._group) > _MOST_CALLS):
@@ -376,30 +367,29 @@ class GraphCalls:
         if outermost and self._has_counted(call_name):
             self.cells_seen += 1
             return Call(number, site.cell, slot, 0, None, False, False, ())
-        token, in_range = self._tokens.of(site.cell, outermost)
-        count = self._counts.get(call_name, 0)
-        self._counts[call_name] = count + 1
+        token, in_range = self._tokens.begin(site.cell, outermost)
+        count = self._opening.counters.calls.count(call_name)
         self.cells_seen += slot.recorded
-        parent = self._running[-1] if self._running else None
+        parent = next(reversed(self._running), None)
         recorded = traced = slot.recorded and in_range
         call = Call(number, site.cell, slot, count, parent, recorded, traced, site.outline)
         if recorded:
-            call.recorded = self._selection.begin(call.entry("forward"))
-            call.traced = self._selection.may_begin(call.entry("backward"))
+            call.recorded = self._opening.selection.begin(call.entry("forward"))
+            call.traced = self._opening.selection.may_begin(call.entry("backward"))
         if not (call.recorded or call.traced):
             return call
-        if call.around() is None:
-            call.outer = self._outer()
-        call.seq, call.token = next(self._sequence), token
+        if call.around() is None and self._around is not None:
+            call.outer = self._around.innermost()
+        call.seq, call.token = self._opening.now(), token
         self._group.append(call)
         call.group = self._group
         return call
 
     def _forward_line(self, call: Call, output: Any = ()) -> JournalLine:
         entry, (args, kwargs) = call.entry("forward"), call.inputs
-        line = JournalLine(entry, call.seq, call.end, call.around(), self._opening, call.token)
+        line = self._opening.line(entry, call.seq, call.end, call.around(), token=call.token)
         values = line.values
-        if self._selection.inputs:
+        if self._opening.selection.inputs:
             values["input_args"] = self._filled(call, "input_args", args)
             values["input_kwargs"] = self._filled(call, "input_kwargs", kwargs)
             line.input_names = call.slot.arguments[: len(args)]
@@ -408,15 +398,15 @@ class GraphCalls:
         }
         if parameters:
             values["parameters"] = parameters
-        if self._selection.outputs:
+        if self._opening.selection.outputs:
             values["output"] = self._filled(call, "output", output)
         return line
 
     def _give_up(self, call: Call) -> None:
         """Hand on a call that did not return."""
-        self._selection.end(call.entry("forward"))
-        if call.recorded and self._forward:
-            self._append(self._forward_line(call))
+        self._opening.selection.end(call.entry("forward"))
+        if call.recorded and self._opening.forward:
+            self._opening.entries.append(self._forward_line(call))
 
     def _filled(self, call: Call, part: str, tree: Any, path: Path = ()) -> Any:
         """Return the JSON structure of one part of a call."""
@@ -430,12 +420,12 @@ class GraphCalls:
             return {str(key): filled(item, (*path, key)) for key, item in tree.items()}
         if isinstance(tree, (tuple, list)):
             return [filled(item, (*path, index)) for index, item in enumerate(tree)]
-        return self._describer.describe(tree, record_name(call.entry("forward"), part, path))
+        return self._opening.describe(tree, record_name(call.entry("forward"), part, path))
 
     def _describe(self, array: np.ndarray | Leaf, tensor: TensorOutline, record: str) -> Any:
         if isinstance(array, Leaf):
             return array.to_json()
-        described = self._describer.describe(array, record)
+        described = self._opening.describe(array, record)
         return {**described, "type": "mindspore.Tensor", "dtype": tensor.dtype}
 
     # Backward.
@@ -444,9 +434,9 @@ class GraphCalls:
         """Give the backward pass of what ran so far its places in time: the reverse of forward."""
         for moment, call in reversed_calls(self._group):
             if moment == "begin":
-                call.backward_seq = next(self._sequence)
+                call.backward_seq = self._opening.now()
             else:
-                call.backward_end = next(self._sequence)
+                call.backward_end = self._opening.now()
         # Gradients of a run may still come while the next one begins, not while the one after it.
         self._emit_backward(self._earlier)
         self._earlier, self._group, self._group_has_gradients = self._group, [], False
@@ -454,22 +444,19 @@ class GraphCalls:
     def _emit_backward(self, calls: list[Call]) -> None:
         with_gradients = [call for call in calls if call.differentiated and call.selected]
         for call in sorted(with_gradients, key=lambda call: call.backward_end or 0):
-            parent = call.parent
-            while parent is not None and not (parent.differentiated and parent.selected):
-                parent = parent.parent
             args, kwargs = call.inputs
             end = call.backward_end
             begin = call.backward_seq if call.backward_seq is not None else end
-            above = parent.entry("backward") if parent else backward_of(call)
             assert begin is not None
             values: dict[str, Any] = {}
-            if self._selection.inputs:
+            if self._opening.selection.inputs:
                 values["input"] = gradients_of(call, "input", call.output or [])
-            if self._selection.outputs:
+            if self._opening.selection.outputs:
                 values["output"] = gradients_of(call, "output", args)
                 values["output_kwargs"] = gradients_of(call, "output_kwargs", kwargs)
             entry = call.entry("backward")
-            self._append(JournalLine(entry, begin, end, above, self._opening, values=values))
+            line = self._opening.line(entry, begin, end, backward_around(call), values=values)
+            self._opening.entries.append(line)
         for call in calls:
             self._calls.pop(call.number, None)
             self._forgotten = max(self._forgotten, call.number)
@@ -484,9 +471,9 @@ class GraphCalls:
         moments = [("begin", call) for call in undecided if not call.end]
         for moment, call in [*moments, *reversed_calls(undecided)]:
             if moment == "begin":
-                call.selected = self._selection.begin(call.entry("backward"))
+                call.selected = self._opening.selection.begin(call.entry("backward"))
             else:
-                self._selection.end(call.entry("backward"))
+                self._opening.selection.end(call.entry("backward"))
 
     def _describe_parameter_gradient(
         self, call: Call, site: Site, array: np.ndarray | Leaf
@@ -497,13 +484,13 @@ class GraphCalls:
         if target is None or not target[0].recorded:
             return
         slot, name = target
-        count = self._counts.get(slot.call_name(PARAMETERS_GRAD), 0)
+        count = self._opening.counters.calls.reached(slot.call_name(PARAMETERS_GRAD))
         entry = f"{slot.call_name('parameters_grad')}.{count}"
         head = slot.call_name("forward").removesuffix(".forward")
         with self._lock:
             self._select(self._earlier)
             self._select(self._group)
-        if not self._selection.takes_parameter_gradient(head, entry):
+        if not self._opening.selection.takes_parameter_gradient(head, entry):
             return
         record = child_path(entry, name)
         call.tensors[slot.name, (index,)] = self._describe(array, site.outline, record)
@@ -517,12 +504,10 @@ class GraphCalls:
             leaf = {**leaf, "at_optimizer": True}
             entries.setdefault(slot.call_name(PARAMETERS_GRAD), {})[name] = [leaf]
         for call_name, gradients in entries.items():
-            count = self._counts.get(call_name, 0)
-            self._counts[call_name] = count + 1
-            begin, end = next(self._sequence), next(self._sequence)
-            line = JournalLine(f"{call_name}.{count}", begin, end, None, self._opening)
+            entry = f"{call_name}.{self._opening.counters.calls.count(call_name)}"
+            line = self._opening.line(entry, self._opening.now(), self._opening.now())
             line.values[PARAMETERS_GRAD] = gradients
-            self._append(line)
+            self._opening.entries.append(line)
 
 
 def _state_of(parameter: np.ndarray | Leaf, tensor: TensorOutline) -> str:

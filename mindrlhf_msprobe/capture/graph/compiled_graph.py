@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,3 +81,22 @@ class Graph:
             self.unsteady = True
         else:
             self.calls[cells] = tuple(calls)
+
+
+class WatchedRun:
+    """A run of a graph with probes, from which its calls are learned.
+
+    Attributes:
+        graph: what runs.
+        calls: the calls that have begun.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.calls: list[tuple[int, bool]] = []
+        self._thread = threading.get_ident()
+
+    def end(self, cells: frozenset[int]) -> None:
+        """Learn the calls of `cells`, if all of them ran, and nothing else did meanwhile."""
+        if threading.get_ident() == self._thread and {cell for cell, _ in self.calls} == cells:
+            self.graph.learn(cells, self.calls)

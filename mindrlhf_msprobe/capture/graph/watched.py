@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.entries import FaultSink
+from mindrlhf_msprobe.capture.opening.entries import FaultSink
 from mindrlhf_msprobe.capture.framework.private import (
     any_compiled,
     can_watch_compilation,

@@ -19,20 +19,17 @@ difference is right to one rounding of the gradient at x'.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindrlhf_msprobe.capture.entries import Entries
-from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph
+from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
@@ -40,8 +37,6 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 _TAPPED_BY = "_msprobe_tapped_by"
 _MOST_CAPTURES = 8
 
-#: Returns a context that keeps faults from the training; it is told what is being recorded.
-Guard = Callable[[str], AbstractContextManager[None]]
 #: Shows a gradient that passes a tap.
 Show = Callable[[Tensor], None]
 
@@ -140,38 +135,26 @@ class CallGradients:
     Args:
         entry: the backward entry's name.
         parent: the entry around it, or None.
-        opening: how often its phase had been opened before.
-        entries: describes gradients, and takes the entry when its last one was seen.
-        sequence: the process's clock.
-        guard: a context that keeps faults from the training.
+        opening: of its phase.
         backlog: decides when a gradient is looked at.
-        selection: decides whether the entry is recorded, once its first gradient comes.
-        capture: stands for the opening of a phase that it belongs to.
+        capture: stands for the opening on tensors that outlive it.
     """
 
     def __init__(
         self,
         entry: str,
         parent: str | None,
-        opening: int,
-        *,
-        entries: Entries,
-        sequence: Iterator[int],
-        guard: Guard,
+        opening: Opening,
         backlog: Backlog,
-        selection: Selection,
         capture: object,
     ) -> None:
         self._entry = entry
         self._capture = capture
         self._values: dict[str, Any] = {}
-        self._around = parent, opening
+        self._parent = parent
+        self._opening = opening
         self._line: JournalLine | None = None  # begun by its first gradient
-        self._entries = entries
-        self._sequence = sequence
-        self._guard = guard
         self._backlog = backlog
-        self._selection = selection
         self._inputs: dict[int, _Place] = {}
         self._due = 0  # gradients that are still to be written
         self._coming = 0  # and those that have not come yet
@@ -185,7 +168,7 @@ class CallGradients:
             The arguments to run it with, where they are not the very same: an argument of the
             differentiated function itself is replaced by its successor.
         """
-        if not self._selection.outputs:
+        if not self._opening.selection.outputs:
             return None
         places: dict[int, _Place] = {}
         self._values["output"] = self._places(list(args), "output", places)
@@ -234,13 +217,13 @@ class CallGradients:
         """Hand over what was seen, if anything was; what was not has no gradient."""
         done, self._done = self._done, True
         if self._coming:
-            self._selection.end(self._entry)
+            self._opening.selection.end(self._entry)
         if not done and self._recorded and self._line is not None:
-            if self._selection.inputs:
+            if self._opening.selection.inputs:
                 self._values.setdefault("input", [])
             else:
                 self._values.pop("input", None)
-            self._entries.append(self._line)
+            self._opening.entries.append(self._line)
 
     def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
         """Return a structure of leaves without gradients, and note those that may get one."""
@@ -263,7 +246,7 @@ class CallGradients:
     def _shown(self, take: Callable[[_Place, Tensor], None], place: _Place) -> Show:
         def show(gradient: Tensor) -> None:
             def look() -> None:
-                with self._guard("a gradient"):
+                with self._opening.guard("a gradient"):
                     take(place, gradient)
 
             if self._done:
@@ -271,37 +254,37 @@ class CallGradients:
             if take != self._passes_by:  # what passes by the cell is no part of its time
                 self._coming -= 1
                 if self._line is None:
-                    self._recorded = self._selection.begin(self._entry)
-                    self._line = JournalLine(
-                        self._entry, next(self._sequence), None, *self._around, values=self._values
+                    self._recorded = self._opening.selection.begin(self._entry)
+                    self._line = self._opening.line(
+                        self._entry, self._opening.now(), parent=self._parent, values=self._values
                     )
-                self._line.end = next(self._sequence)
+                self._line.end = self._opening.now()
                 if not self._coming:
-                    self._selection.end(self._entry)
+                    self._opening.selection.end(self._entry)
             if self._recorded:
-                with self._guard("a gradient"):
+                with self._opening.guard("a gradient"):
                     self._backlog.add(gradient, look)
 
         return show
 
     def _arrives(self, place: _Place, gradient: Tensor) -> None:
-        if self._selection.inputs:
-            self._write(place, self._entries.taken(gradient))
+        if self._opening.selection.inputs:
+            self._write(place, self._opening.entries.taken(gradient))
         else:
             self._wrote_one()
 
     def _passes_by(self, place: _Place, gradient: Tensor) -> None:
-        place.after = self._entries.keep(gradient)
+        place.after = self._opening.entries.keep(gradient)
 
     def _leaves(self, place: _Place, gradient: Tensor) -> None:
         after, place.after = place.after, None
         if after is None:
-            self._write(place, self._entries.taken(gradient))
+            self._write(place, self._opening.entries.taken(gradient))
         else:  # None where the gradient beside it has overflowed
-            self._write(place, *self._entries.difference(gradient, after))
+            self._write(place, *self._opening.entries.difference(gradient, after))
 
     def _write(self, place: _Place, gradient: Any, rounding: float | None = None) -> None:
-        described = self._entries.describer.describe(gradient, place.path)
+        described = self._opening.describe(gradient, place.path)
         if gradient is None:  # there is one, but it cannot be known
             described["opaque"] = True
         if rounding is not None and math.isfinite(rounding):
@@ -334,31 +317,13 @@ class ParameterGradients:
     step stands in its cell's n-th entry.
 
     Args:
-        counts: gradients seen of each parameter in this phase and step.
-        hooks: hooks the parameters.
-        selection: decides whether a gradient is recorded, when it comes.
+        opening: of the phase.
+        backlog: decides when a gradient is looked at.
     """
 
-    def __init__(
-        self,
-        opening: int,
-        counts: dict[str, int],
-        hooks: ParameterHooks,
-        *,
-        entries: Entries,
-        sequence: Iterator[int],
-        guard: Guard,
-        backlog: Backlog,
-        selection: Selection,
-    ) -> None:
+    def __init__(self, opening: Opening, backlog: Backlog) -> None:
         self._opening = opening
-        self._selection = selection
         self._backlog = backlog
-        self._counts = counts
-        self._entries = entries
-        self._sequence = sequence
-        self._guard = guard
-        self._hooks = hooks
         self._open: dict[str, JournalLine] = {}
         self._due: dict[str, set[str]] = {}
         self._seen: set[int] = set()
@@ -375,28 +340,27 @@ class ParameterGradients:
                     self._seen.add(id(parameter))
                     own[name] = parameter
             for name, parameter in own.items():
-                self._hooks.add(parameter, self._taker(head, name, frozenset(own)))
+                taker = self._taker(head, name, frozenset(own))
+                self._opening.parameter_hooks.add(parameter, taker)
 
     def remove(self) -> None:
         """Remove the hooks and hand over the entries that are not whole."""
-        self._hooks.remove()
+        self._opening.parameter_hooks.remove()
         for entry in list(self._open):
             self._finish(entry)
 
     def _taker(self, head: str, name: str, own: frozenset[str]) -> Callable[[Tensor], None]:
         def take(gradient: Tensor) -> None:
-            with self._guard("the gradient of a parameter"):
-                key = f"{head}.{name}"
-                number = self._counts.get(key, 0)
-                self._counts[key] = number + 1
+            with self._opening.guard("the gradient of a parameter"):
+                number = self._opening.counters.gradients.count(f"{head}.{name}")
                 entry = f"{head}.{PARAMETERS_GRAD}.{number}"
-                if not self._selection.takes_parameter_gradient(head, entry):
+                if not self._opening.selection.takes_parameter_gradient(head, entry):
                     return
-                moment = next(self._sequence), next(self._sequence)
+                moment = self._opening.now(), self._opening.now()
                 self._backlog.add(gradient, lambda: look(entry, moment, gradient))
 
         def look(entry: str, moment: tuple[int, int], gradient: Tensor) -> None:
-            with self._guard("the gradient of a parameter"):
+            with self._opening.guard("the gradient of a parameter"):
                 self._write(entry, moment, name, own, gradient)
 
         return take
@@ -406,12 +370,12 @@ class ParameterGradients:
     ) -> None:
         line = self._open.get(entry)
         if line is None:
-            line = JournalLine(entry, moment[0], None, None, self._opening)
+            line = self._opening.line(entry, moment[0])
             line.values[PARAMETERS_GRAD] = {}
             self._open[entry] = line
             self._due[entry] = set(own)
-        taken = self._entries.taken(gradient)
-        described = self._entries.describer.describe(taken, child_path(entry, name))
+        taken = self._opening.entries.taken(gradient)
+        described = self._opening.describe(taken, child_path(entry, name))
         line.values[PARAMETERS_GRAD][name] = [described]
         line.end = moment[1]
         self._due[entry].discard(name)
@@ -420,4 +384,4 @@ class ParameterGradients:
 
     def _finish(self, entry: str) -> None:
         del self._due[entry]
-        self._entries.append(self._open.pop(entry))
+        self._opening.entries.append(self._open.pop(entry))

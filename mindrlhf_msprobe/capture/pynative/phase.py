@@ -19,7 +19,6 @@ from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, r
 from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
 from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR, has_run
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
-from mindrlhf_msprobe.capture.guarded import Guarded
 from mindrlhf_msprobe.capture.networks.arguments import argument_names, left_out_arguments
 from mindrlhf_msprobe.capture.networks.cells import (
     Children,
@@ -33,7 +32,8 @@ from mindrlhf_msprobe.capture.networks.recompute import (
     Repetitions,
     repeating_cells,
 )
-from mindrlhf_msprobe.capture.phase_opening import Opening
+from mindrlhf_msprobe.capture.opening.counters import TokenCounter
+from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 from mindrlhf_msprobe.capture.pynative.gradients import (
     CallGradients,
@@ -107,23 +107,9 @@ class EagerCapture:
     """
 
     def __init__(self, opening: Opening) -> None:
-        self._root = opening.root
+        self._opening = opening
         self._left_out = left_out_arguments(opening.root)
-        self._counters = opening.counters
-        self._selection = opening.counters.selection
-        self._sequence = opening.sequence
-        self._entries = opening.entries
-        self._describer = opening.entries.describer
-        self._is_recorded = opening.is_recorded
-        self._records_token = opening.records_token
-        self._with_parameters = opening.with_parameters
-        self._parameter_hooks = opening.parameter_hooks
-        self._forward = "forward" in opening.directions
-        self._backward = "backward" in opening.directions
-        self._fault = opening.fault
-        self._opening = opening.number
-        self._first_outermost: int | None = None
-        self._token = -1
+        self._tokens = TokenCounter(opening.records_token)
         self._in_range = True  # whether the token that was counted last is recorded
         self._passed_over: str | None = None  # what was counted last, and no more
         self._hooks = CellHooks(self._before, self._after)
@@ -142,7 +128,6 @@ class EagerCapture:
         self._reads_files = writes_files()
         self._stacks = CallStacks(mindspore.__file__, MARKS)
         self._repetitions = Repetitions()
-        self._guards: dict[str, Guarded] = {}
         self._backlog = Backlog(opening.buffer_bytes)
         self._gradients: list[CallGradients] = []
         self._mark = object()  # outlives it on the tensors it tapped, and holds nothing
@@ -151,9 +136,9 @@ class EagerCapture:
 
     def open(self) -> None:
         """Register the hooks; none stays where that fails."""
-        cells = named_cells(self._root)
+        cells = named_cells(self._opening.root)
         try:
-            if self._backward:
+            if self._opening.backward:
                 self._backlog.open(waits=not any(cell.has_bprop for cell in cells.values()))
             self._hook(cells)
         except BaseException:
@@ -163,20 +148,21 @@ class EagerCapture:
 
     def _hook(self, cells: Mapping[str, nn.Cell]) -> None:
         """Hook the cells of the network that are not hooked yet."""
-        self._held_twice = parameters_held_twice(cells.values()) if self._with_parameters else {}
+        if self._opening.with_parameters:
+            self._held_twice = parameters_held_twice(cells.values())
         for name, cell in cells.items():
             if id(cell) in self._cells:
                 continue
             self._cells[id(cell)] = cell
-            recorded = self._is_recorded(name)
+            recorded = self._opening.is_recorded(name)
             # Tokens are counted by the outermost cells, recorded or not.
-            if recorded or self._records_token is not None:
+            if recorded or self._opening.records_token is not None:
                 call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
                 self._slots[id(cell)] = _Slot(
                     cell, call_name, recorded, Children(cell), argument_names(cell)
                 )
                 self._hooks.add(cell)
-            if self._backward:
+            if self._opening.backward:
                 for repeating in repeating_cells(cell):
                     self._hooks.add_before(repeating, self._before_repetition)
 
@@ -185,7 +171,7 @@ class EagerCapture:
         with self._lock:
             if self._closed:
                 return
-            cells = named_cells(self._root)
+            cells = named_cells(self._opening.root)
             new = {name: cell for name, cell in cells.items() if id(cell) not in self._cells}
             self._hook(cells)
             for slot in self._slots.values():
@@ -196,15 +182,16 @@ class EagerCapture:
 
     def _count_unseen(self, new: Mapping[str, nn.Cell]) -> None:
         for name, cell in new.items():
-            if self._is_recorded(name) and has_run(cell):
+            if self._opening.is_recorded(name) and has_run(cell):
                 why = f"{name} ran before it was seen; it is recorded from its next call on"
-                self._fault("a cell that was put into the network in its phase", LookupError(why))
+                error = LookupError(why)
+                self._opening.fault("a cell that was put into the network in its phase", error)
 
     def close(self) -> None:
         """Remove the hooks and hand over what is not whole: no more will come of it."""
         self._hooks.remove()
-        with self._guard("a cell that was put into the network in its phase"):
-            cells = named_cells(self._root).items()
+        with self._opening.guard("a cell that was put into the network in its phase"):
+            cells = named_cells(self._opening.root).items()
             self._count_unseen({n: cell for n, cell in cells if id(cell) not in self._cells})
         self._backlog.close()
         with self._lock:
@@ -212,20 +199,20 @@ class EagerCapture:
             left = [frame for frames in self._threads for frame in reversed(frames)]
             self._threads.clear()
         for frame in left:
-            with self._guard("a cell that did not return"):
+            with self._opening.guard("a cell that did not return"):
                 self._emit_unfinished(frame)
         for gradients in self._gradients:
-            with self._guard("a gradient"):
+            with self._opening.guard("a gradient"):
                 gradients.finish()
         self._gradients.clear()
         for key, parameter in self._glanced_at.items():
-            with self._guard("a parameter that changed while its phase was open"):
+            with self._opening.guard("a parameter that changed while its phase was open"):
                 self._check(key, parameter)
         if self._parameter_gradients is not None:
-            with self._guard("the gradient of a parameter"):
+            with self._opening.guard("the gradient of a parameter"):
                 self._parameter_gradients.remove()
-        with self._guard("the entries of a phase"):
-            self._entries.flush()
+        with self._opening.guard("the entries of a phase"):
+            self._opening.entries.flush()
 
     def innermost(self) -> str | None:
         """Return the entry of the innermost recorded cell that is running.
@@ -240,7 +227,7 @@ class EagerCapture:
 
     def token(self) -> int | None:
         """Return the token to which what runs belongs; None where no cell runs, or none counts."""
-        return self._token if self._records_token is not None and self._all_frames() else None
+        return self._tokens.token if self._all_frames() else None
 
     def has_counted(self, call_name: str) -> bool:
         """Tell whether the cell that begins to run in a graph is the one that was called here."""
@@ -271,18 +258,18 @@ class EagerCapture:
         if self._passes_over(cell):
             return None
         frame = None
-        with self._guard("the inputs of a cell"):
+        with self._opening.guard("the inputs of a cell"):
             frame = self._enter(cell, args, kwargs)
         if frame is None or frame.gradients is None:
             return None
-        with self._guard("the gradients of a cell"):
+        with self._opening.guard("the gradients of a cell"):
             return frame.gradients.enter(args, kwargs)
         return None
 
     def _before_repetition(
         self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
-        with self._guard("the gradients of a cell"):
+        with self._opening.guard("the gradients of a cell"):
             if gradients_flow():
                 return inside_the_graph(args, kwargs)
         return None
@@ -295,7 +282,7 @@ class EagerCapture:
         innermost = frames and frames[-1].cell == id(cell)
         if not innermost and not any(frame.cell == id(cell) for frame in frames):
             return  # it was entered before the phase opened, or passed over
-        with self._guard("the output of a cell"):
+        with self._opening.guard("the output of a cell"):
             self._leave(cell, output)
 
     def _read_files(self, cell: nn.Cell) -> None:
@@ -305,17 +292,10 @@ class EagerCapture:
         outermost = all(frame.cell == id(cell) for frame in self._frames())
         if not (outermost or is_jitted(cell)):
             return
-        with self._guard("what a compiled graph wrote"):
+        with self._opening.guard("what a compiled graph wrote"):
             from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
 
             graph_ascend.wait()
-
-    def _guard(self, what: str) -> Guarded:
-        """Return a context whose time is charged to the phase, and whose faults are counted."""
-        guard = self._guards.get(what)
-        if guard is None:
-            guard = self._guards[what] = Guarded(self._entries.charge, self._fault, what)
-        return guard
 
     def _passes_over(self, cell: nn.Cell) -> bool:
         """Tell whether a cell that runs inside a token out of the range need only be counted.
@@ -327,14 +307,13 @@ class EagerCapture:
         if self._in_range or self._closed or not frames or gradients_flow():
             return False
         slot = self._slots.get(id(cell))
-        if slot is None or id(cell) == self._first_outermost or slot.children.changed():
+        if slot is None or id(cell) == self._tokens.first or slot.children.changed():
             return False
         if not encloses(frames[-1].runs, running_frame()):
             return False
         with self._lock:
             self.cells_seen += slot.recorded
-            calls = self._counters.calls
-            calls[slot.call_name] = calls.get(slot.call_name, 0) + 1
+            self._opening.counters.calls.count(slot.call_name)
             self._passed_over = slot.call_name
         return True
 
@@ -356,30 +335,23 @@ class EagerCapture:
                 return again
         with self._lock:
             self.cells_seen += slot.recorded
-            token = self._count_token(id(cell), outermost=not frames)
-            call = self._counters.calls.get(slot.call_name, 0)
-            self._counters.calls[slot.call_name] = call + 1
-        in_range = self._in_range = self._takes(token)
+            token, in_range = self._tokens.begin(id(cell), outermost=not frames)
+            call = self._opening.counters.calls.count(slot.call_name)
+        self._in_range = in_range
         entry = f"{slot.call_name}.{call}"
         frame = _Frame(id(cell), runs, entry)
         if slot.recorded and in_range:
-            frame.recorded = self._selection.begin(entry)
-            frame.traced = self._selection.may_begin(backward_name(entry))
+            frame.recorded = self._opening.selection.begin(entry)
+            frame.traced = self._opening.selection.may_begin(backward_name(entry))
         frame.inside(frames)
         if frame.traced:
             self._repetitions.first(repeating, id(cell), Call(entry, frame.traced_parent))
             frame.gradients = self._call_gradients(entry, frame.traced_parent)
-        if frame.recorded and self._forward:
-            number, parent = self._opening, frame.parent
-            frame.line = JournalLine(
-                entry, next(self._sequence), None, parent, number, token, frames=stack
-            )
+        if frame.recorded and self._opening.forward:
+            now, parent = self._opening.now(), frame.parent
+            frame.line = self._opening.line(entry, now, None, parent, token=token, frames=stack)
             self._describe_call(frame.line, cell, slot, args, kwargs)
         return frame
-
-    def _takes(self, token: int | None) -> bool:
-        """Tell whether entries of a token, or outside of any, are recorded."""
-        return self._records_token is None or self._records_token(token or 0)
 
     def _describe_call(
         self,
@@ -390,14 +362,14 @@ class EagerCapture:
         kwargs: dict[str, Any],
     ) -> None:
         """Note what a cell is called with, and the parameters it computes with."""
-        describe, values = self._describer.describe, line.values
+        describe, values = self._opening.describe, line.values
         inputs = f"{line.entry}.input"
-        if self._selection.inputs:
+        if self._opening.selection.inputs:
             shown, kwargs = self._without(slot, args, kwargs) if self._left_out else (args, kwargs)
             values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(shown)]
             values["input_kwargs"] = describe(kwargs, inputs)
             line.input_names = slot.arguments[: len(args)]
-        if self._with_parameters and self._selection.outputs:
+        if self._opening.with_parameters and self._opening.selection.outputs:
             parameters = self._parameters(cell, slot.call_name, f"{line.entry}.parameters")
             if parameters:
                 values["parameters"] = parameters
@@ -421,23 +393,19 @@ class EagerCapture:
         return frame
 
     def _call_gradients(self, entry: str, parent: str | None) -> CallGradients | None:
-        if not self._backward or not gradients_flow():
+        if not self._opening.backward or not gradients_flow():
             return None
         if self._backlog.nested:
             error = NotImplementedError("gradients that are differentiated again are not recorded")
-            self._fault("second-order gradients", error)
+            self._opening.fault("second-order gradients", error)
             return None
         self._watch_parameters()
         gradients = CallGradients(
             backward_name(entry),
             parent and backward_name(parent),
             self._opening,
-            entries=self._entries,
-            sequence=self._sequence,
-            guard=self._guard,
-            backlog=self._backlog,
-            selection=self._selection,
-            capture=self._mark,
+            self._backlog,
+            self._mark,
         )
         with self._lock:
             self._gradients.append(gradients)
@@ -448,16 +416,7 @@ class EagerCapture:
         with self._lock:
             if self._parameter_gradients is not None:
                 return
-            self._parameter_gradients = ParameterGradients(
-                self._opening,
-                self._counters.gradients,
-                self._parameter_hooks,
-                entries=self._entries,
-                sequence=self._sequence,
-                guard=self._guard,
-                backlog=self._backlog,
-                selection=self._selection,
-            )
+            self._parameter_gradients = ParameterGradients(self._opening, self._backlog)
         self._parameter_gradients.watch(self._recorded_cells())
 
     def _recorded_cells(self) -> dict[str, nn.Cell]:
@@ -467,17 +426,6 @@ class EagerCapture:
             for slot in self._slots.values()
             if slot.recorded
         }
-
-    def _count_token(self, cell: int, *, outermost: bool) -> int | None:
-        """A new token begins when the first of the outermost cells is called again."""
-        if self._records_token is None:
-            return None
-        if outermost:
-            if self._first_outermost is None:
-                self._first_outermost = cell
-            if self._first_outermost == cell:
-                self._token += 1
-        return self._token
 
     def _parameters(self, cell: nn.Cell, call_name: str, path: str) -> dict[str, Any]:
         """Describe the cell's own parameters where they changed since they were last recorded."""
@@ -489,25 +437,24 @@ class EagerCapture:
             if getattr(parameter, "has_init", False):
                 continue  # asking for its elements would initialise it
             key = f"{call_name}.{name}"
-            glance = None if gradients_flow() else self._entries.glance(parameter)
+            glance = None if gradients_flow() else self._opening.entries.glance(parameter)
             if glance is not None:
                 if self._glances.get(key) == glance:
                     self._glanced_at[key] = parameter
                     continue
                 self._glances[key] = glance
                 self._glanced_at.pop(key, None)
-            state = self._entries.state_of(parameter)
-            if state is None or self._counters.parameters.get(key) != state:
-                if state is not None:
-                    self._counters.parameters[key] = state
-                described[name] = self._describer.describe(parameter, f"{path}.{name}")
+            state = self._opening.entries.state_of(parameter)
+            if self._opening.counters.parameters.changes(key, state):
+                described[name] = self._opening.describe(parameter, f"{path}.{name}")
         return described
 
     def _check(self, key: str, parameter: Any) -> None:
         """Count a change that no glance showed: calls after it were taken for unchanged."""
-        if self._glances[key] != self._entries.glance(parameter):
+        if self._glances[key] != self._opening.entries.glance(parameter):
             return  # it changed as a whole, after the last call
-        if self._entries.state_of(parameter) != self._counters.parameters.get(key):
+        state = self._opening.entries.state_of(parameter)
+        if not self._opening.counters.parameters.holds(key, state):
             raise RuntimeError(
                 f"{key} changed in a few elements; which of its calls ran with which is not known"
             )
@@ -527,20 +474,20 @@ class EagerCapture:
         several = isinstance(output, tuple) and not hasattr(output, "_fields")
         results = list(output) if several else [output]
         if (line := frame.line) is not None:
-            if self._selection.outputs:
-                line.values["output"] = self._describer.describe(results, f"{line.entry}.output")
-            line.end = next(self._sequence)
+            if self._opening.selection.outputs:
+                line.values["output"] = self._opening.describe(results, f"{line.entry}.output")
+            line.end = self._opening.now()
             if not self._closed:
-                self._entries.append(line)
-        self._selection.end(frame.entry)
+                self._opening.entries.append(line)
+        self._opening.selection.end(frame.entry)
         if frame.gradients is not None:
             frame.gradients.leave(results)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
         if frame.gradients is not None:
             frame.gradients.abandon()
-        self._selection.end(frame.entry)
+        self._opening.selection.end(frame.entry)
         if frame.line is not None:
-            if self._selection.outputs:
+            if self._opening.selection.outputs:
                 frame.line.values["output"] = []
-            self._entries.append(frame.line)
+            self._opening.entries.append(frame.line)

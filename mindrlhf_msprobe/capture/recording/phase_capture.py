@@ -20,7 +20,6 @@ from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.compiling.wrappers import is_optimizer, number_of
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
 from mindrlhf_msprobe.capture.graph.probes import SITES, Receiver, Site
-from mindrlhf_msprobe.capture.graph.tokens import TokenCount
 from mindrlhf_msprobe.capture.graph.watched import (
     GraphProbes,
     graph_mode,
@@ -30,7 +29,7 @@ from mindrlhf_msprobe.capture.graph.watched import (
 from mindrlhf_msprobe.capture.networks.arguments import argument_names
 from mindrlhf_msprobe.capture.networks.cells import in_a_tuple, named_cells, parameters_held_twice
 from mindrlhf_msprobe.capture.networks.constructs import is_jitted
-from mindrlhf_msprobe.capture.phase_opening import Opening
+from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import Phase
@@ -61,15 +60,6 @@ def hand_over(receiver: Receiver) -> None:
         SITES.receiver = None
 
 
-def _nothing() -> None:
-    """Return what runs in PyNative around a graph where everything is compiled."""
-
-
-def _never(_: str) -> bool:
-    """Tell whether PyNative has counted a call where everything is compiled."""
-    return False
-
-
 class PhaseCapture:
     """One opening of one phase: what runs in Python and what runs in graphs.
 
@@ -78,39 +68,15 @@ class PhaseCapture:
     """
 
     def __init__(self, opening: Opening, *, probes: GraphProbes, role: str) -> None:
-        root = opening.root
-        self._root = root
-        self._entries = opening.entries
-        self._with_parameters = opening.with_parameters
-        self._backward = "backward" in opening.directions
+        self._opening = opening
         self._eager = None if graph_mode() else EagerCapture(opening)
         self._probes, self._role = probes, role
-        self._is_recorded = opening.is_recorded
-        self._fault = opening.fault
-        self._counters = opening.counters
         self._names: dict[int, tuple[str, nn.Cell]] = {}
         self._slots: dict[int, CellSlot] = {}
         self._optimizers: dict[int, list[tuple[CellSlot, str] | None]] = {}
         self._find_cells()
         self._graph = GraphCalls(
-            self._slots,
-            self._optimizers,
-            selection=opening.counters.selection,
-            calls=opening.counters.calls,
-            parameters=opening.counters.parameters,
-            opening=opening.number,
-            sequence=opening.sequence,
-            describer=opening.entries.describer,
-            tokens=TokenCount(
-                opening.records_token, self._eager.token if self._eager is not None else _nothing
-            ),
-            learns=not writes_files(),
-            outer=self._eager.innermost if self._eager is not None else _nothing,
-            has_counted=self._eager.has_counted if self._eager is not None else _never,
-            python_runs=self._eager is not None,
-            forward="forward" in opening.directions,
-            append=opening.entries.append,
-            fault=opening.fault,
+            opening, self._slots, self._optimizers, self._eager, learns=not writes_files()
         )
 
     @property
@@ -138,13 +104,13 @@ class PhaseCapture:
             if self._eager is not None:
                 self._eager.close()
             else:
-                self._entries.flush()
+                self._opening.entries.flush()
 
     def gaps(self) -> dict[str, tuple[Message, ...]]:
         """Return what could not be recorded: cell name → every reason why."""
         found: dict[str, list[Message]] = defaultdict(list)
         cells = [cell for _, cell in self._names.values()]
-        elsewhere = parameters_held_twice(cells) if self._with_parameters else {}
+        elsewhere = parameters_held_twice(cells) if self._opening.with_parameters else {}
         for number, (name, cell) in self._names.items():
             found[name] += SITES.gaps_of(number)
             if number in SITES.compiled:
@@ -154,7 +120,7 @@ class PhaseCapture:
         for name in self._replaced():
             found[name].append(message("coverage.replaced"))
         if self._graph.cells_seen:
-            for name, cell in named_cells(self._root).items():
+            for name, cell in named_cells(self._opening.root).items():
                 if is_inner_recurrent(cell):
                     found[name].append(message("coverage.inside_recurrent"))
         watched = self._probes.has_optimizer(self._role)
@@ -172,9 +138,9 @@ class PhaseCapture:
         """
         if number in self._graph.reduced and self._probes.config.task == "tensor":
             yield message("coverage.elements_reduced")
-        if self._backward and number in SITES.without_gradients:
+        if self._opening.backward and number in SITES.without_gradients:
             yield message("coverage.gradients_in_python")
-        if self._backward:
+        if self._opening.backward:
             yield from why_no_gradients(cell)
         if is_optimizer(cell):
             yield message("coverage.optimizer_itself")
@@ -185,7 +151,7 @@ class PhaseCapture:
         try:
             self._find_cells()
         except Exception as error:
-            self._fault("the cells of a network that was compiled", error)
+            self._opening.fault("the cells of a network that was compiled", error)
 
     def _find_cells(self) -> None:
         """Find out whose probes this phase records: those of the network's cells, by number.
@@ -193,10 +159,10 @@ class PhaseCapture:
         A cell has its number once it has been compiled; one that has been compiled and replaced
         since goes on running until its place is compiled anew.
         """
-        cells = named_cells(self._root)
+        cells = named_cells(self._opening.root)
         slots = {
             id(cell): CellSlot(
-                name, type(cell).__name__, self._is_recorded(name), argument_names(cell)
+                name, type(cell).__name__, self._opening.is_recorded(name), argument_names(cell)
             )
             for name, cell in cells.items()
         }
@@ -204,17 +170,18 @@ class PhaseCapture:
             if number := number_of(cell):
                 self._names[number] = name, cell
                 self._slots.setdefault(number, slots[id(cell)])
-        for number, (name, class_name) in self._probes.compiled_in(self._root).items():
-            slot = CellSlot(name, class_name, self._is_recorded(name))
+        for number, (name, class_name) in self._probes.compiled_in(self._opening.root).items():
+            slot = CellSlot(name, class_name, self._opening.is_recorded(name))
             self._slots.setdefault(number, slot)
+        root = self._opening.root
         self._optimizers.update(
-            self._probes.gradients_of(self._role, lambda cell: slots.get(id(cell)), self._root)
+            self._probes.gradients_of(self._role, lambda cell: slots.get(id(cell)), root)
         )
 
     def _compiled_early(self) -> dict[str, str]:
         """Return the cells inside jitted ones that ran and handed nothing over: name → the one."""
-        calls = self._counters.calls
-        cells = {n: c for n, c in named_cells(self._root).items() if self._is_recorded(n)}
+        opening, calls = self._opening, self._opening.counters.calls
+        cells = {n: c for n, c in named_cells(opening.root).items() if opening.is_recorded(n)}
         slots = [CellSlot(name, type(cell).__name__, True) for name, cell in cells.items()]
         slots += self._slots.values()
         ran = {slot.name for slot in slots if slot.call_name("forward") in calls}
@@ -234,7 +201,7 @@ class PhaseCapture:
         """
         unnamed = [number for number in self._graph.ran if number not in self._names]
         ran = {self._slots[number].name for number in unnamed}
-        return [name for name in named_cells(self._root) if name in ran]
+        return [name for name in named_cells(self._opening.root) if name in ran]
 
 
 class JointCapture:
@@ -267,7 +234,7 @@ class JointCapture:
 
 
 class JointCalls:
-    """Hands what graphs hand over to each network that holds the cell; a `graph_probes.Receiver`.
+    """Hands what graphs hand over to each network that holds the cell; a `probes.Receiver`.
 
     The calls are numbered here, so that a number means the same call to all of them.
     """

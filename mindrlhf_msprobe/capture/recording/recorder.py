@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.framework import process_end
 from mindrlhf_msprobe.capture.framework.memory import is_of_training
 from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
 from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
+from mindrlhf_msprobe.capture.opening.entries import DeviceEntries, Entries, HostEntries
 from mindrlhf_msprobe.capture.recording.disk_room import tell_missing_ranks, tell_room
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.recording.messages import Messages
@@ -50,7 +50,7 @@ from mindrlhf_msprobe.storage.writing.writer import RunWriter
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.graph.watched import GraphProbes
-    from mindrlhf_msprobe.capture.phase_opening import StepCounters
+    from mindrlhf_msprobe.capture.opening.counters import StepCounters
     from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
     from mindrlhf_msprobe.capture.settings.generation import GenerateCalls, GenerationSettings
     from mindrlhf_msprobe.capture.settings.networks import NetworkSettings
@@ -374,7 +374,8 @@ class Recorder:
         self, phase: Phase, network: Any, token_range: tuple[int, int] | None
     ) -> PhaseCapture:
         from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
-        from mindrlhf_msprobe.capture.phase_opening import Opening, StepCounters
+        from mindrlhf_msprobe.capture.opening.counters import StepCounters
+        from mindrlhf_msprobe.capture.opening.opening import Opening
         from mindrlhf_msprobe.capture.recording.phase_capture import PhaseCapture
         from mindrlhf_msprobe.config import Selection
 

@@ -12,8 +12,8 @@ from helpers.small_networks import Policy, Raises, Scale, tensor
 from mindspore import nn
 
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.capture.entries import HostEntries
 from mindrlhf_msprobe.capture.framework.callstack import CallStacks
+from mindrlhf_msprobe.capture.opening.entries import HostEntries
 
 GENERATE = "actor_generate_sequences"
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mindrlhf_msprobe.capture.opening.counters import ParameterLog
 from mindrlhf_msprobe.capture.tensors.summary import (
     HostTensor,
     Summaries,
@@ -155,14 +156,13 @@ class DeviceEntries(HostEntries):
 
     Args:
         device: reduces them.
-        parameters: the fingerprint of each parameter when it was last recorded; an unchanged one
-            is left out once its fingerprint is known.
+        parameters: an unchanged one is left out once its fingerprint is known.
     """
 
     def __init__(
         self,
         device: Any,
-        parameters: dict[str, str],
+        parameters: ParameterLog,
         sink: Sink,
         summaries: Summaries,
         *,
@@ -254,12 +254,8 @@ class DeviceEntries(HostEntries):
     def _leave_out_unchanged(self, line: JournalLine) -> None:
         values, call_name = line.values, line.entry.rpartition(".")[0]
         for name, leaf in list((values.get("parameters") or {}).items()):
-            state = leaf.get("fingerprint")
-            key = f"{call_name}.{name}"
-            if state is not None and self._parameters.get(key) == state:
+            if not self._parameters.changes(f"{call_name}.{name}", leaf.get("fingerprint")):
                 del values["parameters"][name]
-            elif state is not None:
-                self._parameters[key] = state
         if not values.get("parameters"):
             values.pop("parameters", None)
 

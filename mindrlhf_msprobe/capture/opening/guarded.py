@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from mindrlhf_msprobe.capture.entries import FaultSink
+from mindrlhf_msprobe.capture.opening.entries import FaultSink
 from mindrlhf_msprobe.storage.writing.ledger import Charge
 
 

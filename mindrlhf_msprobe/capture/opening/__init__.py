@@ -1,0 +1,1 @@
+"""What one opening of one phase is recorded with, however its cells run."""

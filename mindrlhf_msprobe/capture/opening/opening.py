@@ -1,0 +1,89 @@
+"""What is known of one opening of one phase, however its cells run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.capture.opening.counters import StepCounters
+from mindrlhf_msprobe.capture.opening.entries import Entries, FaultSink
+from mindrlhf_msprobe.capture.opening.guarded import Guarded
+from mindrlhf_msprobe.config import Selection
+from mindrlhf_msprobe.storage.journal_line import JournalLine
+
+if TYPE_CHECKING:
+    from mindspore import nn
+
+    from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """What one opening of one phase is recorded with.
+
+    Attributes:
+        number: how often the phase had been opened in this step before.
+        root: the network whose cells are recorded.
+        counters: the phase's counters of this step.
+        sequence: the process's clock: one number for every event.
+        entries: describes tensors and takes each entry when it ended.
+        is_recorded: tells by a cell's name whether it is recorded.
+        records_token: tells by a token's number whether it is recorded; None in phases that do
+            not count tokens.
+        with_parameters: whether parameters are recorded.
+        directions: what is recorded of a cell: forward, backward.
+        parameter_hooks: hooks parameters; the same at every opening.
+        buffer_bytes: of gradients that may wait to be summarised.
+        fault: told about every fault while recording; may raise only in strict mode.
+    """
+
+    number: int
+    root: nn.Cell
+    counters: StepCounters
+    sequence: Iterator[int]
+    entries: Entries
+    is_recorded: Callable[[str], bool]
+    records_token: Callable[[int], bool] | None
+    with_parameters: bool
+    directions: Collection[str]
+    parameter_hooks: ParameterHooks
+    buffer_bytes: int
+    fault: FaultSink
+    _guards: dict[str, Guarded] = field(default_factory=dict)
+
+    @property
+    def selection(self) -> Selection:
+        """What decides which entries are recorded."""
+        return self.counters.selection
+
+    @property
+    def forward(self) -> bool:
+        """Whether forward entries are recorded."""
+        return "forward" in self.directions
+
+    @property
+    def backward(self) -> bool:
+        """Whether backward entries are recorded."""
+        return "backward" in self.directions
+
+    def now(self) -> int:
+        """Return the next place in the process's time."""
+        return next(self.sequence)
+
+    def line(
+        self, entry: str, seq: int, end: int | None = None, parent: str | None = None, **more: Any
+    ) -> JournalLine:
+        """Return the line of an entry of this opening; see `JournalLine`."""
+        return JournalLine(entry, seq, end, parent, self.number, **more)
+
+    def describe(self, value: Any, path: str) -> Any:
+        """Return the JSON structure of a value, whose record path is `path`."""
+        return self.entries.describer.describe(value, path)
+
+    def guard(self, what: str) -> Guarded:
+        """Return a context whose time is charged to the phase, and whose faults are counted."""
+        guard = self._guards.get(what)
+        if guard is None:
+            guard = self._guards[what] = Guarded(self.entries.charge, self.fault, what)
+        return guard
