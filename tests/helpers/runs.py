@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.capture.opening.counters import StepCounters, TokenCounter
+from mindrlhf_msprobe.capture.opening.entries import HostEntries
+from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
-from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, is_tensor, summarise, to_host
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.config import ProbeConfig, Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import entry_name
+from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 MSPROBE_DATA = Path(__file__).parent / "data" / "msprobe"
@@ -99,17 +101,15 @@ class Recording:
         self.root, self.rank, self.step = Path(root), rank, step
         self._faults = tuple(faults)
         self._sequence = itertools.count()
+        self._summaries = Summaries()
         self._running: list[tuple[str, bool]] = []
-        self._token = -1
         self._phase: str | None = None
         self._forget_step()
 
     def _forget_step(self) -> None:
-        self._calls: dict[tuple[str | None, str], int] = {}
-        self._parameters: dict[str, str] = {}
-        self._selections: dict[str | None, Selection] = {}
-        self._openings: dict[str, int] = {}
+        self._counters: dict[str, StepCounters] = {}
         self._micro_steps: dict[str, int] = {}
+        self._begun: str | None = None  # the phase that was entered last
 
     def touch(self, place: str, value: Any, call: int | None = None) -> Any:
         """Return `value`, changed if a fault was planted at this place."""
@@ -121,10 +121,39 @@ class Recording:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Open a phase."""
-        self._phase, self._token = name, -1
-        self._openings[name] = self._openings.get(name, -1) + 1
+        self._phase = self._begun = name
+        self.opening = self._opened(name)
+        self._tokens = TokenCounter(self.opening.records_token)
         yield
         self._phase = None
+
+    def _opened(self, name: str) -> Opening:
+        """Return what the recorder makes when a phase opens, without a network."""
+        counters = self._counters.setdefault(name, StepCounters(Selection(self.config)))
+        counters.openings += 1
+        return Opening(
+            number=counters.openings - 1,
+            root=None,  # type: ignore[arg-type]
+            counters=counters,
+            sequence=self._sequence,
+            entries=HostEntries(
+                self.writer.sink(name, self.step),
+                self._summaries,
+                fingerprint=self.config.fingerprint,
+                charge=Ledger().charge(name),
+                fault=_raise,
+                elements=self.config.task == "tensor",
+            ),
+            is_recorded=self.config.records_cell,
+            records_token=self.config.records_token
+            if self.config.phase_table()[name].counts_tokens
+            else None,
+            with_parameters=self.config.parameters,
+            directions=self.config.directions,
+            parameter_hooks=None,  # type: ignore[arg-type]
+            buffer_bytes=0,
+            fault=_raise,
+        )
 
     def call(
         self,
@@ -138,35 +167,38 @@ class Recording:
     ) -> Any:
         """Run one cell and record it, its children inside it."""
         assert self._phase is not None
-        phase = self.config.phase_table()[self._phase]
-        call = self._calls.get((self._phase, cell), 0)
-        self._calls[self._phase, cell] = call + 1
-        if not self._running:
-            self._token += 1
-        name = entry_name(cell, class_name, "forward", call)
+        opening, selection = self.opening, self.opening.selection
+        call_name = entry_name(cell, class_name, "forward", 0)[:-2]
+        token, in_range = self._tokens.begin(hash(cell), outermost=not self._running)
+        call = opening.counters.calls.count(call_name)
+        name = f"{call_name}.{call}"
         recorded = (
-            self.config.records_phase(phase)
+            self.config.records_phase(self.config.phase_table()[self._phase])
             and self.config.records_step(self.step)
-            and self.config.records_cell(cell)
-            and (not phase.counts_tokens or self.config.records_token(self._token))
+            and opening.is_recorded(cell)
+            and in_range
         )
-        line: JournalLine | None = None
-        describe = self._describer().describe
-        selection = self._selections.setdefault(self._phase, Selection(self.config))
         recorded = recorded and selection.begin(name)
-        if recorded:
+        line: JournalLine | None = None
+        if recorded and opening.forward:
             parent = next((n for n, known in reversed(self._running) if known), None)
-            token = self._token if phase.counts_tokens else None
-            opening = self._openings[self._phase]
-            line = JournalLine(name, next(self._sequence), None, parent, opening, token)
-            line.frames = frames
+            line = opening.line(name, opening.now(), None, parent, token=token, frames=frames)
             if selection.inputs:
-                described = [describe(v, f"{name}.input.{i}") for i, v in enumerate(inputs)]
+                described = [
+                    opening.describe(value, f"{name}.input.{i}") for i, value in enumerate(inputs)
+                ]
                 line.values["input_args"] = described
-                line.values["input_kwargs"] = describe(kwargs, f"{name}.input")
-            changed = self._changed_parameters(cell, parameters or {})
-            if changed and selection.outputs:
-                line.values["parameters"] = describe(changed, f"{name}.parameters")
+                line.values["input_kwargs"] = opening.describe(kwargs, f"{name}.input")
+            if opening.with_parameters and selection.outputs:
+                changed = {
+                    parameter: value
+                    for parameter, value in (parameters or {}).items()
+                    if opening.counters.parameters.changes(
+                        f"{call_name}.{parameter}", opening.entries.state_of(value)
+                    )
+                }
+                if changed:
+                    line.values["parameters"] = opening.describe(changed, f"{name}.parameters")
         self._running.append((name, recorded))
         try:
             output = self.touch(cell, function(*inputs, **kwargs), call)
@@ -175,9 +207,9 @@ class Recording:
         if line is not None:
             results = list(output) if isinstance(output, tuple) else [output]
             if selection.outputs:
-                line.values["output"] = describe(results, f"{name}.output")
-            line.end = next(self._sequence)
-            self.writer.append_entry(self._phase, self.step, line)
+                line.values["output"] = opening.describe(results, f"{name}.output")
+            line.end = opening.now()
+            opening.entries.append(line)
         selection.end(name)
         return output
 
@@ -188,7 +220,8 @@ class Recording:
         micro_step = self._micro_steps.get(key, 0)
         self._micro_steps[key] = micro_step + 1
         described = describe_key_data(key, value, fingerprint=self.config.fingerprint)
-        content = {"seq": next(self._sequence), "data": described.structure}
+        seq = next(self._sequence)
+        content = {"seq": seq, "phase": self._begun, "data": described.structure}
         self.writer.save_key_data(key, self.step, micro_step, lambda: content, described.arrays)
 
     def end_step(self) -> None:
@@ -203,30 +236,9 @@ class Recording:
         self.writer.close()
         return self.root
 
-    def _changed_parameters(self, cell: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        if not self.config.parameters:
-            return {}
-        changed = {}
-        for name, value in parameters.items():
-            place, state = f"{self._phase} {cell} {name}", fingerprint_of(to_host(value))
-            if self._parameters.get(place) != state:
-                self._parameters[place] = state
-                changed[name] = value
-        return changed
 
-    def _describer(self) -> TreeDescriber:
-        def tensor(value: Any, record: str) -> Leaf:
-            host = to_host(value)
-            leaf = summarise(host)
-            stored = None
-            if self.config.task == "tensor":
-                assert self._phase is not None
-                stored = self.writer.save_tensor(
-                    self._phase, self.step, record, host.values(), leaf.fingerprint
-                )
-            return leaf.stored(stored, fingerprint=self.config.fingerprint)
-
-        return TreeDescriber(is_tensor, tensor)
+def _raise(what: str, error: BaseException) -> None:
+    raise error
 
 
 class Network:

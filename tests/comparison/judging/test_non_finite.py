@@ -81,7 +81,7 @@ def gradients(root, arrives, leaves, residual=1.0):
     clock = itertools.count()
     name = "Cell.a.Dense.backward.0"
     with recording.phase(PHASE):
-        describe = recording._describer().describe
+        describe = recording.opening.describe
         inputs = [describe(np.float32([arrives, 1]), f"{name}.input.0")]
         inputs.append(describe(np.float32([residual]), f"{name}.input.1"))
         value = None if leaves in (None, "unknown") else np.float32([leaves, 2])

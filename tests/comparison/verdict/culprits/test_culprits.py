@@ -18,7 +18,6 @@ from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Cause, CulpritCode, Outcome
 from mindrlhf_msprobe.report.console.console import render
-from mindrlhf_msprobe.storage.journal_line import JournalLine
 
 GENERATE, LOG_PROB, UPDATE = "actor_generate_sequences", "actor_compute_log_prob", "actor_update"
 REFERENCE = "reference_compute_log_prob"
@@ -172,12 +171,12 @@ class Job:
         if "backward" not in config.directions or not config.records_cell(name):
             return
         entry = f"Cell.{name}.Dense.parameters_grad.{number}"
-        seq = next(recording._sequence)
-        described = recording._describer().describe([gradient], f"{entry}.weight")
-        line = JournalLine(entry, seq, next(recording._sequence))
-        line.opening = recording._openings[UPDATE]
+        opening = recording.opening
+        seq = opening.now()
+        described = opening.describe([gradient], f"{entry}.weight")
+        line = opening.line(entry, seq, opening.now())
         line.values["parameters_grad"] = {"weight": described}
-        recording.writer.append_entry(UPDATE, recording.step, line)
+        opening.entries.append(line)
 
 
 @pytest.fixture

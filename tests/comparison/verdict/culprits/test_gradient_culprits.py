@@ -30,7 +30,7 @@ def training(root, *faults, clip=None, **settings):
     clock = itertools.count()
 
     def write(name, seq, end, parent, at_optimizer=False, **values):
-        describe = recording._describer().describe
+        describe = recording.opening.describe
         line = JournalLine(name, seq, end, parent)
         for part, value in values.items():
             io = "input" if part == "input_args" else part
