@@ -16,6 +16,7 @@ from mindrlhf_msprobe.capture.framework.private import (
     FORWARD_HOOKS,
     HOOKS,
     RUN,
+    has_all,
     uncast,
     without_recompiling,
 )
@@ -82,7 +83,7 @@ class CellHooks:
         """Hook a cell."""
         with without_recompiling():
             if cell.has_bprop:
-                if not can_watch_own_bprop():
+                if not has_all("mindspore.own_bprop"):
                     return
                 self._handles.append(_Watch(cell, self._before, self._after))
                 return
@@ -143,11 +144,6 @@ class ParameterHooks:
                 take(gradient)
 
         return hook
-
-
-def can_watch_own_bprop() -> bool:
-    """Tell whether cells with a bprop of their own can be recorded in this MindSpore."""
-    return hasattr(nn.Cell, RUN)
 
 
 class _Registered:

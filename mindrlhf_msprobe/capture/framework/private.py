@@ -7,6 +7,7 @@ goes without, and a run says so under `coverage.mindspore`.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -75,6 +76,7 @@ class PrivateName:
         return True
 
 
+@functools.cache
 def _set_by(kind: type) -> frozenset[str]:
     """Return the attributes that instances of a class get when they are made.
 
@@ -131,6 +133,15 @@ NAMES: tuple[PrivateName, ...] = (
     *_names(*_RUNNING, "mindspore.graphs", "_JitExecutor._predict"),
     *_names("mindspore.graph", _BYTECODE, "", "PIJitCaptureContext"),
 )
+
+
+def has_all(lost: str) -> bool:
+    """Tell whether this MindSpore has every name without which something is lost.
+
+    Args:
+        lost: its code, e.g. `mindspore.graphs`.
+    """
+    return all(name.found for name in NAMES if name.lost == lost)
 
 
 def missing() -> dict[str, Message]:
@@ -345,8 +356,3 @@ FUNCTION_COMPILER: Any = getattr(_API, "_JitExecutor", None)
 BY_PHASE, RUN_GRAPH = "_predict", "compile_and_run"
 #: The class of the context in which `ms.jit(capture_mode="bytecode")` runs a function; or None.
 BYTECODE_CONTEXT: Any = getattr(_BYTECODE, "PIJitCaptureContext", None)
-
-
-def can_watch_compilation() -> bool:
-    """Tell whether the moments are known in which MindSpore compiles."""
-    return not any(name.lost == "mindspore.graphs" and not name.found for name in NAMES)

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.opening.entries import FaultSink
 from mindrlhf_msprobe.capture.framework.private import (
     any_compiled,
-    can_watch_compilation,
     children_of,
+    has_all,
     is_compiled,
     is_recomputed,
 )
@@ -46,6 +45,7 @@ from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
 from mindrlhf_msprobe.capture.graph.files.switch import reduces
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.opening.entries import FaultSink
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
@@ -250,7 +250,7 @@ class GraphProbes:
         }
 
     def _listen(self) -> None:
-        if not can_watch_compilation():
+        if not has_all("mindspore.graphs"):
             self.put_on()  # for good, then
             return
         try:

@@ -66,7 +66,9 @@ class TreeDescriber:
                 return self._to_json(_scalar(value))
         if len(around) >= MAX_DEPTH or id(value) in around:
             return self._to_json(Leaf(_type_name(value), opaque=True))
-        around = (*around, id(value))
+        return self._describe_structure(value, path, (*around, id(value)))
+
+    def _describe_structure(self, value: Any, path: str, around: tuple[int, ...]) -> Any:
         if isinstance(value, np.ma.MaskedArray):
             parts = {"data": np.ma.getdata(value, subok=False), "mask": np.ma.getmaskarray(value)}
             return self._describe_items(parts.items(), path, around)

@@ -1,4 +1,4 @@
-"""The files of compiled graphs → what the host functions of graph_probes.py would hand over.
+"""The files of compiled graphs → what the host functions of probes.py would hand over.
 
 A file has the number of its probe, not that of a call: files come in the order in which they were
 written, so a tensor belongs to the call of its cell that was opened last, and a gradient to the

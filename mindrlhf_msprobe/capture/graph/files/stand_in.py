@@ -1,4 +1,4 @@
-"""What graph_tensor_dump.py does, where MindSpore has no TensorDump: to try Ascend's path on CPU.
+"""What tensor_dump.py does, where MindSpore has no TensorDump: to try Ascend's path on CPU.
 
 As on Ascend, a graph hands a tensor to a queue of limited length and goes on, and a thread of the
 host writes the files one after the other: the directory is made where it is missing, the name gets

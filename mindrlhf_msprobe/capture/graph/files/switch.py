@@ -1,7 +1,7 @@
 """How what passes in a compiled graph reaches the host: by calls of host functions, or by files.
 
 On Ascend by files, elsewhere by calls. The path for Ascend can be tried on CPU: with
-`MSPROBE_GRAPH_FILES=1` in the environment, graph_stand_in.py does there what TensorDump does.
+`MSPROBE_GRAPH_FILES=1` in the environment, stand_in.py does there what TensorDump does.
 
 By files only the statistics are handed over, unless the tensors themselves are recorded. With
 `MSPROBE_GRAPH_REDUCE=0` tensors leave the graph whole, and the host makes statistics of them.

@@ -1,7 +1,7 @@
 """The nodes that hand over what passes in a graph on Ascend: files that the device writes.
 
-The writing itself is graph_tensor_dump.py's, which has not run on Ascend yet; all else of it runs
-on CPU, with graph_stand_in.py in its place.
+The writing itself is files/tensor_dump.py's, which has not run on Ascend yet; all else of it runs
+on CPU, with files/stand_in.py in its place.
 
 The device hands what it dumps to a thread of the host, which writes it later, in order. So a mark
 that is dumped last has been written when everything has.
