@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +48,11 @@ def run_python(program: str, cwd: Path, *arguments: str) -> subprocess.Completed
         timeout=120,
     )
     return result
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Wait until something that other processes or threads do is true; return what it was last."""
+    until = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return found

@@ -177,6 +177,7 @@ def run(
     at_once: bool = False,
     meanwhile: Callable[[], object] | None = None,
     folding: Folding | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[JudgedPlace]:
     """Compare all places and return what was found, in their order.
 
@@ -190,10 +191,10 @@ def run(
     schedule = _Schedule(places, progress, folding or Folding(None, len(places)), job.span_bytes)
     here: Engine = ThisProcess(job)
     workers: Engine | None = None
-    began = time.monotonic()
+    began = clock()
     try:
         while not schedule.finished:
-            left = schedule.seconds_left(time.monotonic() - began)
+            left = schedule.seconds_left(clock() - began)
             if workers is None and start_workers and (at_once or left > _WORTH_SECONDS):
                 workers = start_workers()
             engine = here

@@ -12,7 +12,9 @@ _REFRESH_SECONDS = 0.1
 
 
 @contextmanager
-def progress_bar(what: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+def progress_bar(
+    what: str, unit: str = "", clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int, int], None]]:
     """Yield a function that takes (done, total) and moves the bar.
 
     Args:
@@ -32,9 +34,8 @@ def progress_bar(what: str, unit: str = "") -> Iterator[Callable[[int, int], Non
         def advance(done: int, total: int) -> None:
             nonlocal shown
             progress.update(task, completed=done, total=total)
-            now = time.monotonic()
-            if done == total or now - shown >= _REFRESH_SECONDS:
-                shown = now
+            if done == total or clock() - shown >= _REFRESH_SECONDS:
+                shown = clock()
                 progress.refresh()
 
         yield advance

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import mindspore as ms
 import numpy as np
+from helpers.programs import wait_for
 from helpers.small_networks import Policy, Scale, tensor
 from mindspore import Tensor, nn
 
@@ -155,11 +155,7 @@ def size_of(folder: Path) -> int:
 
 def left(path: Path) -> bool:
     """Tell whether anything stays of what graphs wrote, after a moment."""
-    for _ in range(500):
-        if not (path / FOLDER).exists():
-            return False
-        time.sleep(0.01)
-    return True
+    return not wait_for(lambda: not (path / FOLDER).exists(), seconds=5)
 
 
 def long(path: Path) -> dict[str, Any]:
@@ -238,8 +234,7 @@ def main(path: Path) -> None:
 
         FOLDERS._drain._look = lambda: None  # type: ignore[union-attr]
         network(tensor(4, 3))
-        while not size_of(path / "killed" / FOLDER):
-            time.sleep(0.01)
+        wait_for(lambda: size_of(path / "killed" / FOLDER))
         sys.stdout.write(json.dumps(seen) + "\n")
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,6 @@
 """The files that graphs write on Ascend, here written by TensorDump in PyNative mode."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,8 +72,8 @@ def drain(folder: Path) -> Iterator[Callable[..., Drain]]:
     """Return a function that starts to empty the folder."""
     started = []
 
-    def start(reader: Any, most_bytes: int = 1 << 30) -> Drain:
-        drain = Drain(lambda: [folder], lambda: most_bytes, reader)
+    def start(reader: Any, most_bytes: int = 1 << 30, **settings: Any) -> Drain:
+        drain = Drain(lambda: [folder], lambda: most_bytes, reader, **settings)
         drain.start()
         started.append(drain)
         return drain
@@ -253,13 +254,12 @@ def test_no_more_waits_than_may(folder: Path, drain: Callable[..., Drain]) -> No
 
 
 def test_files_that_do_not_come_are_not_waited_for_for_ever(
-    folder: Path, drain: Callable[..., Drain], monkeypatch: pytest.MonkeyPatch
+    folder: Path, drain: Callable[..., Drain]
 ) -> None:
-    """A device that writes nothing more costs a moment, and less at each phase that follows."""
-    monkeypatch.setattr(graph_drain, "_PATIENCE", 1.0)
-    monkeypatch.setattr(graph_drain, "_NO_PATIENCE", 0.01)
-    draining = drain(GraphReading())
-    for waited in ("1 s", "0 s", "0 s"):
+    """A device that writes nothing more costs a minute, and a second at each later phase."""
+    now = itertools.count(step=0.5)
+    draining = drain(GraphReading(), clock=lambda: next(now))
+    for waited in ("60 s", "1 s", "1 s"):
         with pytest.raises(TimeoutError, match=f"have written nothing for {waited}"):
             draining.fence(lambda number: None)
     draining.fence(fence(folder))  # it writes again

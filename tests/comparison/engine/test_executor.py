@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from contextlib import suppress
 from importlib.util import find_spec
@@ -16,12 +16,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.programs import wait_for
 from helpers.runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.engine import executor
 from mindrlhf_msprobe.comparison.engine import local_workers as local
 from mindrlhf_msprobe.comparison.engine import worker_start as processes
+from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Outcome, Status
@@ -175,14 +178,6 @@ def sparse(path, cells=2, elements=HUGE):
     return run
 
 
-def wait_for(condition, seconds=30.0):
-    """Wait until something is true, and return it."""
-    until = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < until:
-        time.sleep(0.01)
-    return found
-
-
 def children_of(pid):
     """Return the processes that a process has started."""
     found = []
@@ -248,6 +243,23 @@ def test_the_number_of_workers_changes_nothing(kind, tmp_path, request):
         assert repr(shared.findings) == repr(alone.findings)  # NaN is not equal to itself
         written = [(tmp_path / n / "verdict.json").read_bytes() for n in ("1", str(workers))]
         assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, 0), (0.004, 0), (0.5, 1)])
+def test_workers_are_started_where_the_rest_takes_longer_than_they_do(large, seconds, expected):
+    """Estimated from what the first places took; however slow this machine is."""
+    now, started = itertools.count(), []
+    job = Job(views(*map(open_run, large), None, None)[:2], ())
+    places = [(step, 0) for step in open_run(large[0]).steps]
+    alone = executor.run(job, places, None)
+
+    def start():
+        started.append(executor.ThisProcess(job))
+        return started[-1]
+
+    found = executor.run(job, places, start, clock=lambda: seconds * next(now))
+    assert len(started) == expected
+    assert repr(found) == repr(alone)
 
 
 def test_workers_change_nothing_about_rules_and_noise(large, tmp_path):
@@ -492,6 +504,13 @@ def test_a_file_that_shrinks_while_it_is_compared(tmp_path):
     assert sum(content["counts"].values()) == 8
 
 
+def reads(pid):
+    """Tell whether a process has a tensor of a sparse run open."""
+    with suppress(OSError):
+        return "/sparse" in Path(f"/proc/{pid}/maps").read_text()
+    return False
+
+
 @pytest.fixture
 def running(tmp_path):
     """Return a function that starts a long comparison on the command line and waits for workers."""
@@ -510,7 +529,7 @@ def running(tmp_path):
         started.append(process)
         workers = wait_for(lambda: len(found := children_of(process.pid)) == 2 and found)
         assert workers
-        time.sleep(0.3)
+        assert wait_for(lambda: all(map(reads, workers)))
         assert process.poll() is None, process.communicate()
         return process, workers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -20,6 +21,20 @@ def test_on_a_terminal_a_bar_is_shown(capsys, monkeypatch):
     with progress_bar("Comparing", "records") as advance:
         advance(7, 7)
     assert "7/7" in capsys.readouterr().err
+
+
+def test_the_bar_is_drawn_ten_times_a_second_and_at_the_end(capsys, monkeypatch):
+    """Whatever number of records goes by in between."""
+    make_terminal(monkeypatch)
+    now, drawn = [100.0], []
+    with progress_bar("Comparing", clock=lambda: now[0]) as advance:
+        capsys.readouterr()
+        for done in range(1, 1001):
+            now[0] += 0.001
+            advance(done, 1000)
+            shown = re.findall(r"(\d+)/1000", capsys.readouterr().err)
+            drawn += [int(shown[-1])] if shown else []
+    assert drawn == [*range(1, 1000, 100), 1000]
 
 
 @pytest.mark.parametrize("missing", ["rich.console", "rich.progress"])

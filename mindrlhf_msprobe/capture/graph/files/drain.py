@@ -90,7 +90,9 @@ class Drain:
         folders: Callable[[], Iterable[Path]],
         most_bytes: Callable[[], int],
         reader: Reader,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock  # which no clock of another machine is asked for
         self._folders = folders
         self._most_bytes = most_bytes
         self._reader = reader
@@ -153,12 +155,12 @@ class Drain:
         """
         number = next(self._numbers)
         event = self._fences[number] = threading.Event()
-        self._moved = time.monotonic()
+        self._moved = self._clock()
         try:
             write(number)
             while not event.wait(0.001):
                 self.look()
-                if time.monotonic() - self._moved > self._patience:
+                if self._clock() - self._moved > self._patience:
                     waited, self._patience = self._patience, min(_NO_PATIENCE, self._patience)
                     raise TimeoutError(
                         f"compiled graphs have written nothing for {waited:.0f} s, and their last "
@@ -189,7 +191,7 @@ class Drain:
                 if not file.is_whole:
                     error = CutShortError(file)
             self._pass_on(file, error)
-            self._last, self._moved = file.order, time.monotonic()
+            self._last, self._moved = file.order, self._clock()
 
     def _pass_on(self, file: GraphFile, error: Exception | None) -> None:
         if file.kind != FENCE and not self._reader.wants(file.kind):
@@ -217,7 +219,7 @@ class Drain:
             return False
         if time.time() - file.changed > _SETTLED:
             return True
-        now = time.monotonic()  # which no clock of another machine is asked for
+        now = self._clock()
         if self._unfinished is None or self._unfinished[:2] != (file.path, file.size):
             self._unfinished = file.path, file.size, now
         return now - self._unfinished[2] > _SETTLED
@@ -253,7 +255,7 @@ class Drain:
                 self._reader.fault(failed)
             finally:
                 _remove(file)
-                self._moved = time.monotonic()
+                self._moved = self._clock()
                 if error is None and self._reader.is_payload(file.kind):
                     with self._counting:
                         self._waiting -= file.size
