@@ -58,7 +58,10 @@ def answer(run_a: str, run_b: str, *options: str) -> str:
         )
     if done.returncode > 1:
         raise subprocess.CalledProcessError(done.returncode, done.args)
-    return as_shown(done.stdout.replace(f"{parent}/out", "out"))
+    printed = done.stdout.replace(f"{parent}/out", "out")
+    for run, name in zip((run_a, run_b), COMMAND.split()[2:]):
+        printed = printed.replace(run, name)
+    return as_shown(printed)
 
 
 def as_shown(printed: str) -> str:

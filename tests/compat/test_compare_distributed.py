@@ -116,8 +116,8 @@ def test_the_run_under_test_stands_under_npu(steps, tmp_path):
             assert row["MaxRelativeErr"] == pytest.approx(abs((npu - bench) / bench))
         summary = openpyxl.load_workbook(path.with_name("summary.xlsx")).active
         said = {row[1]: row[2] for row in summary.iter_rows(values_only=True)}
-        assert said["run A"].startswith(str(golden.parent))
-        assert said["run B"].startswith(str(test.parent))
+        assert said["A (baseline)"].startswith(str(golden.parent))
+        assert said["B (under test)"].startswith(str(test.parent))
 
 
 def maxima_of(entry: dict) -> list[dict]:

@@ -81,12 +81,12 @@ class Given:
     def _msprobe_dumps(self, directory: Path) -> None:
         """Two dumps that msprobe has made."""
         for side in "ab":
-            dump = ROOT / "tests" / "data" / "msprobe" / f"statistics_{side}"
+            dump = ROOT / "tests" / "helpers" / "data" / "msprobe" / f"statistics_{side}"
             shutil.copytree(dump, directory / f"msprobe_{side}")
 
     def _mindrlhf(self, directory: Path) -> None:
         """A directory with MindRLHF's GRPO, its script and its YAML: small classes of its names."""
-        stand_in = ROOT / "tests" / "integrations" / "stand_in"
+        stand_in = ROOT / "tests" / "integrations" / "stand_ins" / "grpo"
         shutil.copytree(stand_in, directory, dirs_exist_ok=True)
         (directory / "grpo.yaml").write_text("context: {mode: 1}\n", encoding="utf-8")
 

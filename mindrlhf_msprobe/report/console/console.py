@@ -78,6 +78,8 @@ def _lines(comparison: Comparison, seconds: float | None) -> list[str]:
     lines += _capped("console.note", list(comparison.notes), more)
     lines += _capped("console.not_compared", _not_compared(comparison), more)
     lines += _capped("console.incomplete", list(comparison.problems), more)
+    if comparison.run_a != comparison.run_b:
+        lines.append(say("console.sides", a=comparison.run_a, b=comparison.run_b))
     lines += _files(comparison)
     lines.append(_summary(verdict, seconds))
     return lines

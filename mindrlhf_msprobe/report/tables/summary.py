@@ -73,8 +73,8 @@ def _verdict_sheet(comparison: Comparison) -> Sheet:
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     rows: list[Row] = [
         _row("verdict", "status", verdict.status.value, colour=_OUTCOMES[verdict.status]),
-        _row("verdict", "run A", comparison.run_a),
-        _row("verdict", "run B", comparison.run_b),
+        _row("verdict", "A (baseline)", comparison.run_a),
+        _row("verdict", "B (under test)", comparison.run_b),
     ]
     if comparison.earlier is not None:
         rows.append(_row("earlier", comparison.earlier[1].value, earlier_of(*comparison.earlier)))

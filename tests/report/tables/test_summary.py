@@ -115,7 +115,11 @@ def test_it_is_the_first_table_and_holds_six_sheets(tmp_path, book):
 def test_the_verdict_says_where_why_and_what_agreed(book):
     """Place, origin, cause, explanation, what agreed before and the next step as YAML."""
     said = {row[1]: row[2] for row in rows(book["verdict"]) if row[0] == "verdict"}
-    assert (said["run A"], said["run B"], said["status"]) == ("run_a", "=run_b", "diverged")
+    assert (said["A (baseline)"], said["B (under test)"], said["status"]) == (
+        "run_a",
+        "=run_b",
+        "diverged",
+    )
     assert said["where"] == "step 1, actor_update, rank 0"
     assert said["origin"] == "Cell.head.Dense.forward.0"
     assert said["cause"] == "computation"

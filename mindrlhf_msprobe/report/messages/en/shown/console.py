@@ -272,6 +272,7 @@ TEXTS: dict[str, Any] = {
     "rule_use": lambda rule, records, passed: (
         f"{rule}: {_records(records)}, {passed} agree only by it"
     ),
+    "sides": "Baseline (A): {a}; under test (B): {b}",
     "tables": "Tables: {file}",
     "tables_and_more": "Tables: {file} and {more} more",
     "machine_readable": "Machine-readable: {file}",

@@ -257,6 +257,7 @@ TEXTS: dict[str, Any] = {
     "gap": _not_compared,
     "tolerance": "容差：{rules}",
     "rule_use": "{rule}：{records} 条记录，其中 {passed} 条仅因该规则通过",
+    "sides": "标杆（A）：{a}；待比对（B）：{b}",
     "tables": "表格：{file}",
     "tables_and_more": "表格：{file} 等，另有 {more} 个",
     "machine_readable": "机器可读结论：{file}",
