@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mindrlhf_msprobe.common.message import Message, SpokenError, in_words, message
 
-class MsprobeError(Exception):
+
+class MsprobeError(SpokenError):
     """Base of every error raised on purpose; the command line turns it into exit code 2."""
 
 
@@ -28,7 +30,13 @@ class InUseError(RunError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known name closest to `name`, or an empty string."""
+    said = nearest_of(name, known)
+    return said if isinstance(said, str) else in_words(said, "en")
+
+
+def nearest_of(name: str, known: Iterable[str]) -> Message | str:
+    """Return the question whether the known name closest to `name` is meant; "" if none is."""
     import difflib  # slow to import, and only a mistake needs it
 
     matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    return message("error.nearest", name=matches[0]) if matches else ""

@@ -74,7 +74,7 @@ def _answered(arguments: argparse.Namespace) -> int:
     try:
         return int(arguments.run(arguments))
     except MsprobeError as error:
-        complain(arguments.command, error, lines=isinstance(error, ConfigError))
+        complain(arguments.command, error.said, lines=isinstance(error, ConfigError))
         return UNDECIDED
     except KeyboardInterrupt:
         print(say("cli.interrupted"), file=sys.stderr)

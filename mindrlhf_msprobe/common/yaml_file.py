@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import ConfigError
 
 _LONGEST = 2 << 20  # bytes of a file
@@ -22,12 +23,15 @@ _NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "times
 _TEXT = "tag:yaml.org,2002:str"
 
 
+_TRAINERS, _SETTINGS = message("error.trainers_file"), message("error.settings")
+
+
 def read_yaml(
     path: Path,
-    file: str = "the trainer's YAML file",
-    of: str = "settings",
+    file: Message = _TRAINERS,
+    of: Message = _SETTINGS,
     unique: str | None = None,
-    items: str = "",
+    items: Message | None = None,
 ) -> Any:
     """Read a YAML file whose top is a mapping.
 
@@ -48,13 +52,12 @@ def read_yaml(
             raw = opened.read(_LONGEST + 1)
         text = raw.decode("utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file. Give the path of {file}.") from None
+        raise ConfigError(message("error.no_such_file", path=path, file=file)) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL in it
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+        raise ConfigError(message("error.no_utf8", path=path, error=error)) from None
     if len(raw) > _LONGEST:
         raise ConfigError(
-            f"{path}: is larger than {_LONGEST >> 20} MiB, which no file of {of} is. Give the path "
-            f"of {file}."
+            message("error.too_large_yaml", path=path, value=_LONGEST >> 20, of=of, file=file)
         )
     try:
         loader = yaml.SafeLoader(text)
@@ -64,21 +67,21 @@ def read_yaml(
             _check_size(top)
         content = None if top is None else loader.construct_document(top)
     except _TooLarge as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(message("error.of_file", path=path, error=error)) from None
     except RecursionError:
-        raise ConfigError(f"{path}: is not valid YAML: it is nested too deeply") from None
+        raise ConfigError(message("error.nested_yaml", path=path)) from None
     except Exception as error:  # ValueError: 2024-13-45, KeyError: !!bool maybe, …
         known = isinstance(error, (yaml.YAMLError, ValueError))
-        why = error if known else f"a value does not fit its tag ({type(error).__name__})"
-        raise ConfigError(f"{path}: is not valid YAML: {why}") from None
+        tag = message("error.no_tag", kind=type(error).__name__)
+        why = str(error) if known else tag
+        raise ConfigError(message("error.no_yaml", path=path, why=why)) from None
     if items and isinstance(content, list):
         return content
     if not isinstance(content, Mapping):
-        kind = "empty" if content is None else f"a {type(content).__name__}"
-        either = f" or {items}" if items else ""
-        raise ConfigError(
-            f"{path}: expected a mapping of {of}{either} at the top of the file, found {kind}."
-        )
+        of_kind = message("error.kind_a", kind=type(content).__name__)
+        kind = message("error.kind_empty") if content is None else of_kind
+        either = message("error.or_items", items=items) if items else ""
+        raise ConfigError(message("error.no_mapping", path=path, of=of, either=either, kind=kind))
     _refuse_repeated(path, top, unique)
     return content
 
@@ -190,13 +193,18 @@ def _refuse_twice(path: Path, keys: Sequence[Any]) -> None:
         line = key.start_mark.line + 1
         if key.value in lines and key.value != "<<":
             raise ConfigError(
-                f"{path}: line {line}: {key.value!r} stands there once more, after line "
-                f"{lines[key.value]}. YAML would take the last and lose the other; keep one."
+                message(
+                    "error.repeated_key",
+                    path=path,
+                    line=line,
+                    value=key.value,
+                    value2=lines[key.value],
+                )
             )
         lines[str(key.value)] = line
 
 
-def read_rules(path: str | Path, kind: str, example: str) -> Mapping[Any, Any]:
+def read_rules(path: str | Path, kind: Message, example: str) -> Mapping[Any, Any]:
     """Return the rules by their patterns, in the order of the file; there is at least one.
 
     Args:
@@ -206,7 +214,8 @@ def read_rules(path: str | Path, kind: str, example: str) -> Mapping[Any, Any]:
     Raises:
         ConfigError: the file cannot be read, or holds none.
     """
-    rules = read_yaml(Path(path), f"a YAML file of {kind}s", f"{kind}s")
+    file, of = message("error.rules_file", kind=kind), message("error.rules", kind=kind)
+    rules = read_yaml(Path(path), file, of)
     if not rules:
-        raise ConfigError(f"{path}: holds no {kind}; expected lines such as {example!r}.")
+        raise ConfigError(message("error.no_rules", path=path, kind=kind, example=example))
     return rules

@@ -50,7 +50,7 @@ from mindrlhf_msprobe.comparison.verdict.compared_place import LeftOut, is_filte
 from mindrlhf_msprobe.comparison.verdict.next_recording.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.verdict.next_recording.size import size_of
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
-from mindrlhf_msprobe.errors import RunError, UsageError, nearest
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import (
     Chosen,
     Comparison,
@@ -287,7 +287,7 @@ def _written(
         raise
     except Exception as error:
         failed = OutputError(
-            f"the tables cannot be written into {output}: {type(error).__name__}: {error}."
+            message("error.tables_unwritten", output=output, name=type(error).__name__, error=error)
         )
         failed.comparison = comparison
         raise failed from error
@@ -523,8 +523,7 @@ def _in_turn(
 def _check_patterns_leave_something(comparison: Comparison, filters: Filters) -> None:
     if filters.by_name and not (comparison.findings or comparison.agreements):
         raise UsageError(
-            f"include {list(filters.include)} and exclude {list(filters.exclude)} leave no record "
-            f"to compare; expected patterns that leave one at least."
+            message("error.no_record_left", list=list(filters.include), list2=list(filters.exclude))
         )
 
 
@@ -583,14 +582,15 @@ def _is_at(finding: Finding, first: Divergence) -> bool:
 
 
 def _check_repetitions(paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | None) -> None:
-    known: list[tuple[str, _PathLike | None]] = [("run A itself", a), ("run B itself", b)]
+    known: list[tuple[Message, _PathLike | None]] = [
+        (message("error.itself_a"), a),
+        (message("error.itself_b"), b),
+    ]
     for path in paths:
         for what, other in known:
             if other is not None and _same(path, other):
-                raise UsageError(
-                    f"the noise run {path} is {what}; expected a further run of A's configuration."
-                )
-        known.append(("given twice", path))
+                raise UsageError(message("error.repetition", path=path, what=what))
+        known.append((message("error.given_twice"), path))
 
 
 def _on_noise(a: Run, view: View) -> Messages:
@@ -607,32 +607,30 @@ def _on_noise(a: Run, view: View) -> Messages:
 def _check_given(paths: Mapping[str, object]) -> None:
     for name, path in paths.items():
         if isinstance(path, str) and not path:
-            raise UsageError(
-                f"{name} is '', an empty path; expected the path of a file or directory."
-            )
+            raise UsageError(message("error.empty_path", name=name))
 
 
 def _check_keys_or_phases(chosen: Filters, phases: tuple[str, str] | None) -> None:
     if chosen.keys and phases is not None:
-        raise UsageError("keys and phases are both given; expected one: phases hold no key data.")
+        raise UsageError(message("error.keys_and_phases"))
 
 
 def _check_one_mapping(mapping: _PathLike | None, by_file: MsprobeMapping | None) -> None:
     if mapping is not None and by_file is not None:
-        raise UsageError(f"mapping and {by_file.kind.value} are both given; expected one of them.")
+        raise UsageError(message("error.two_mappings", value=by_file.kind.value))
 
 
 def _check_choice(engine: str, workers: int | None, lang: str | None) -> None:
     if lang not in (None, *LANGUAGES):
-        raise UsageError(f"lang is {lang!r}; expected {' or '.join(LANGUAGES)}.")
+        raise UsageError(message("error.lang", lang_=lang, join=" or ".join(LANGUAGES)))
     if engine not in ENGINES:
         raise UsageError(
-            f"engine is {engine!r}; expected local or ray.{nearest(str(engine), ENGINES)}"
+            message("error.engine", engine=engine, nearest=nearest_of(str(engine), ENGINES))
         )
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
-        raise UsageError(f"workers is {workers!r}; expected a whole number, 1 or larger.")
+        raise UsageError(message("error.workers", workers=workers))
     if workers is not None and workers < 1:
-        raise UsageError(f"workers is {workers}; expected 1 or larger.")
+        raise UsageError(message("error.workers_least", workers=workers))
 
 
 def _check_two(name: str, value: object, kind: type) -> None:
@@ -640,8 +638,8 @@ def _check_two(name: str, value: object, kind: type) -> None:
         return
     is_pair = isinstance(value, (tuple, list)) and len(value) == 2
     if not (is_pair and all(isinstance(v, kind) for v in value)):  # type: ignore[attr-defined]
-        what = {str: "the names of two phases", int: "two numbers"}[kind]
-        raise UsageError(f"{name} is {value!r}; expected {what}.")
+        what = message("error.two_phases" if kind is str else "error.two_numbers")
+        raise UsageError(message("error.expected", name=name, value=value, what=what))
 
 
 def _engine(
@@ -674,26 +672,16 @@ def _check_inside(
     if keys and not same:
         return
     if same and ranks is None:
-        raise RunError(
-            f"A and B are the same directory, {a}, and keys names {same[0]} alone: comparing it "
-            f"with itself proves nothing. Expected two keys, e.g. {same[0]}=OTHER."
-        )
+        raise RunError(message("error.same_directory_key", a=a, value=same[0]))
     unlike = [pair for pair in (phases, ranks) if pair is not None and pair[0] != pair[1]]
     if not unlike:
-        raise RunError(
-            f"A and B are the same directory, {a}: comparing a run with itself proves nothing. "
-            f"Give the dump_path of two runs, or two phases (--phases X,Y), two ranks "
-            f"(--ranks M,N) or two keys (--keys X=Y) of this one."
-        )
+        raise RunError(message("error.same_directory", a=a))
 
 
 def _refuse_inside(a: Path, b: Path) -> None:
     places = Path(os.path.realpath(a)), Path(os.path.realpath(b))
     if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
-        raise RunError(
-            f"one of {a} and {b} lies inside the other. Give the dump_path of two runs in "
-            f"directories of their own, or the same phase's directory of two runs."
-        )
+        raise RunError(message("error.inside_each_other", a=a, b=b))
 
 
 def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
@@ -707,10 +695,10 @@ def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
         whole = [path for path in list(directory.parents)[:2] if (path / RUN_FILE).is_file()]
         for evidence in (directory, *whole):
             if place.is_relative_to(evidence):
-                where = "is" if place == evidence else "lies inside"
+                is_it = place == evidence
+                where = message("error.output_is") if is_it else message("error.output_lies_inside")
                 raise RunError(
-                    f"the output directory {output} {where} the run {evidence}: tables do not "
-                    f"belong among what is compared. Give another one with -o."
+                    message("error.output_inside", output=output, where=where, evidence=evidence)
                 )
 
 
@@ -718,8 +706,13 @@ def _check_phases(phases: tuple[str, str] | None, a: Run, b: Run) -> None:
     for name, side in zip(phases or (), (a, b)):
         if name not in side.phases:
             raise UsageError(
-                f"{side.path} recorded no phase {name!r}.{nearest(str(name), side.phases)} "
-                f"It holds: {', '.join(side.phases) or 'no phase'}."
+                message(
+                    "error.no_phase",
+                    path=side.path,
+                    name=name,
+                    nearest=nearest_of(str(name), side.phases),
+                    value=", ".join(side.phases) or message("error.no_phase_at_all"),
+                )
             )
 
 
@@ -727,8 +720,13 @@ def _check_ranks(ranks: tuple[int, int] | None, a: Run, b: Run) -> None:
     for rank, side in zip(ranks or (), (a, b)):
         if rank not in side.ranks:
             raise UsageError(
-                f"{side.path} recorded no rank {rank}. It holds: "
-                f"{', '.join(map(str, side.ranks[:16]))}{' …' if len(side.ranks) > 16 else ''}."
+                message(
+                    "error.no_rank",
+                    path=side.path,
+                    rank=rank,
+                    join=", ".join(map(str, side.ranks[:16])),
+                    value=" …" if len(side.ranks) > 16 else "",
+                )
             )
 
 
@@ -773,12 +771,6 @@ def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:
         records = record_names(sides)
         rules = {p: r for p, r in rules.items() if not any(r.matches([n]) for n in records)}
     for pattern in rules:
-        raise UsageError(
-            f"the tolerance rule {pattern!r} matches no record of either run. It is a regular "
-            f"expression, searched in names such as those `mindrlhf-msprobe show RUN` lists."
-        )
+        raise UsageError(message("error.rule_unused", pattern=pattern))
     for pattern in names:
-        raise UsageError(
-            f"the name pattern {pattern!r} matches no cell of A ({job.sides[0].run.path}). A "
-            f"mapping leads from the names of A to those of B; patterns match whole names."
-        )
+        raise UsageError(message("error.name_unused", pattern=pattern, path=job.sides[0].run.path))

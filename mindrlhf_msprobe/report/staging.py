@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import TOOL, Comparison
 
@@ -170,18 +171,17 @@ def _clear_errors(output: Path) -> Iterator[None]:
         if isinstance(error, ValueError) and "\0" not in str(output):
             raise
         raise OutputError(
-            f"the output directory {output} cannot be written: {_reason(error, output)}. Give "
-            f"another one with -o."
+            message("error.output_unwritten", output=output, reason=_reason(error, output))
         ) from None
 
 
-def _reason(error: OSError | ValueError, output: Path) -> str:
+def _reason(error: OSError | ValueError, output: Path) -> str | Message:
     if not isinstance(error, OSError):
         return str(error)
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return f"{_file_in_its_place(output)} is not a directory"
+        return message("error.path_no_directory", path=_file_in_its_place(output))
     if error.errno == errno.EISDIR and error.filename2:
-        return f"{error.filename2} is a directory"
+        return message("error.path_directory", path=error.filename2)
     return error.strerror or str(error)
 
 
@@ -258,12 +258,8 @@ def _refuse_foreign(output: Path, names: Iterable[str]) -> None:
     ours = set(_left_by_a_comparison(output))
     foreign = [name for name in wanted if name not in ours]
     if foreign:
-        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
-        raise OutputError(
-            f"{output / foreign[0]}{more} is not as a comparison wrote it: it was there before, or "
-            f"was changed since. It was left as it is. Move it away, or give another directory "
-            f"with -o."
-        )
+        more = message("error.and_more", count=len(foreign) - 1) if len(foreign) > 1 else ""
+        raise OutputError(message("error.foreign_output", value=output / foreign[0], more=more))
 
 
 def fingerprint(path: Path) -> str:

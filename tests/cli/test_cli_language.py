@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -192,3 +193,37 @@ def test_what_is_damaged_is_said_in_chinese(runs, tmp_path, capsys):
         said[lang].append(written["first_divergence"]["explanation"])
     assert any(map(ENGLISH.search, said["en"]))
     assert [line for line in said["zh"] if ENGLISH.search(line)] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "nowhere"),
+        ("show", "."),
+        ("show", "a", "los"),
+        ("compare", "a", "a"),
+        ("compare", "a", "b", "--steps", "9"),
+        ("compare", "a", "b", "--steps", "x"),
+        ("compare", "a", "b", "--keys", "lss"),
+        ("compare", "a", "b", "--include", "zzz"),
+        ("compare", "a", "b", "--phases", "actor_updat,critic_update"),
+        ("compare", "a", "b", "--tolerance", "nowhere.yaml"),
+        ("compare", "a", "b", "-o", "a/tables"),
+        ("compare", "a", "b", "--noise", "a"),
+        ("compare", "a", "b", "--after", "nowhere"),
+        ("estimate", "a", "--config", "nowhere.yaml"),
+        ("merge", "a", "-o", "merged"),
+        ("merge", "a", "b", "-o", "merged"),
+    ],
+)
+def test_what_was_asked_for_wrongly_is_said_in_chinese(runs, monkeypatch, capsys, arguments):
+    """Errors are messages: the same call says the same in both languages."""
+    monkeypatch.chdir(runs)
+    said = {}
+    for lang in ("en", "zh"):
+        with contextlib.suppress(SystemExit):  # argparse's
+            assert main([*arguments, "--lang", lang]) == 2
+        said[lang] = capsys.readouterr().err
+    assert not re.search("[\u4e00-\u9fff]", said["en"])
+    assert not ENGLISH.search(said["zh"])
+    assert re.search("[\u4e00-\u9fff]", said["zh"]), said["zh"]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
     Failure,
@@ -107,10 +108,7 @@ class RayWorkers:
                     why = str(error).strip().splitlines()[-1]
                     left.append(settings)
         if left:
-            raise UsageError(
-                f"the Ray cluster cannot compare: its workers fail before they begin ({why}). What "
-                f"became of them stands in Ray's logs, on the machine they ran on."
-            )
+            raise UsageError(message("error.ray_begins", why=why))
 
     def _connect(self, address: str | None, count: int | None) -> None:
         address = address or os.environ.get("RAY_ADDRESS")
@@ -133,7 +131,7 @@ class RayWorkers:
             )
         except Exception as error:
             where = f"the Ray cluster {address}" if address else "Ray on this machine"
-            raise UsageError(f"{where} cannot be reached: {error}") from None
+            raise UsageError(message("error.ray_unreached", where=where, error=error)) from None
 
 
 def _reach(address: str | None) -> None:
@@ -197,14 +195,14 @@ def _copy_of_package() -> Callable[[], dict[str, str]]:
     return copy_of_package
 
 
-_INSTALL = "Install mindrlhf_msprobe, in this version, on each of its machines."
+_INSTALL = message("error.install")
 
 
 def _refuse_without(cause: object) -> None:
     """Refuse a cluster whose workers fail as those do that lack this package."""
     if isinstance(cause, (ImportError, AttributeError)):
         why = f"{type(cause).__name__}: {cause}"
-        raise UsageError(f"the Ray cluster cannot compare: {why}. {_INSTALL}") from None
+        raise UsageError(message("error.ray_fails", why=why, install=_INSTALL)) from None
 
 
 def _refuse_unlike(theirs: dict[str, str], own: dict[str, str]) -> None:
@@ -216,10 +214,14 @@ def _refuse_unlike(theirs: dict[str, str], own: dict[str, str]) -> None:
         parent = Path(own["path"]).parent
         where = f"{theirs['version']}, {theirs['path']} on {theirs['machine']}"
         raise UsageError(
-            f"the Ray workers run another copy of mindrlhf_msprobe ({where}) than this process "
-            f"({own['version']}, {own['path']}), so their results may be others. {_INSTALL} "
-            f"If they can read this one, they take it after ray.init(runtime_env="
-            f"{{'env_vars': {{'PYTHONPATH': {str(parent)!r}}}}})."
+            message(
+                "error.ray_other_copy",
+                where=where,
+                value=own["version"],
+                value2=own["path"],
+                install=_INSTALL,
+                str=str(parent),
+            )
         )
 
 
@@ -239,8 +241,5 @@ def _ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise UsageError(
-            f"the engine ray needs the package ray ({error}). Install it with: "
-            f"pip install 'mindrlhf_msprobe[ray]'"
-        ) from None
+        raise UsageError(message("error.no_ray", error=error)) from None
     return ray

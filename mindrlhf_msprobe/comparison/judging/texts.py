@@ -113,20 +113,14 @@ def load_decoder(path: str | Path) -> Decode:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UsageError(
-            f"a tokenizer needs the package tokenizers ({error}). Install it with: "
-            f"pip install 'mindrlhf_msprobe[tokenizer]'"
-        ) from None
+        raise UsageError(message("error.no_tokenizers", error=error)) from None
     file = Path(path)
     if file.is_dir():
         file = file / "tokenizer.json"
     try:
         tokenizer: Any = Tokenizer.from_file(str(file))
     except Exception as error:  # its parser raises bare exceptions
-        raise UsageError(
-            f"{file} is not a tokenizer: {error}. Give a tokenizer.json or the directory that "
-            f"holds it."
-        ) from None
+        raise UsageError(message("error.no_tokenizer", file=file, error=error)) from None
 
     def decode(ids: Sequence[int]) -> str:
         known = [token for token in ids if 0 <= token < 1 << 32]

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
+from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
 
 _FIELDS = ("rtol", "atol")
 
@@ -69,30 +69,34 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
     Raises:
         ConfigError: the file cannot be read, or is not such a mapping.
     """
-    rules = read_rules(path, "rule", "lm_head: {rtol: 1e-3}")
+    rules = read_rules(path, message("error.rule"), "lm_head: {rtol: 1e-3}")
     return tuple(_rule(path, pattern, values) for pattern, values in rules.items())
 
 
 def _rule(path: str | Path, text: Any, values: Any) -> Rule:
     if not isinstance(text, str) or not isinstance(values, Mapping) or not values:
-        raise ConfigError(
-            f"{path}: {text!r}: {values!r}; expected a pattern and its tolerance, e.g. "
-            f"'lm_head: {{rtol: 1e-3, atol: 1e-6}}'."
-        )
+        raise ConfigError(message("error.rule_form", path=path, text=text, values=values))
     for name in values:
         if name not in _FIELDS:
             raise ConfigError(
-                f"{path}: {text!r} has the key {name!r}; expected rtol and atol."
-                f"{nearest(str(name), _FIELDS)}"
+                message(
+                    "error.rule_key",
+                    path=path,
+                    text=text,
+                    name=name,
+                    nearest=nearest_of(str(name), _FIELDS),
+                )
             )
     try:
         pattern(text)
     except PatternError as error:
-        raise ConfigError(f"{path}: the pattern {text!r} cannot be used: {error}.") from None
+        raise ConfigError(
+            message("error.rule_pattern", path=path, text=text, error=error)
+        ) from None
     try:
         return Rule(text, Tolerance(**{name: _number(v) for name, v in values.items()}))
     except ValueError as error:
-        raise ConfigError(f"{path}: {text!r}: {error}.") from None
+        raise ConfigError(message("error.rule_value", path=path, text=text, error=error)) from None
 
 
 def _number(value: Any) -> Any:
@@ -120,7 +124,4 @@ def tolerances(tolerance: Tolerance | Tolerances | str | Path | None) -> Toleran
         return Tolerances(tolerance)
     if isinstance(tolerance, (str, Path)):
         return Tolerances(rules=load_rules(tolerance))
-    raise UsageError(
-        f"tolerance is {tolerance!r}; expected Tolerance(rtol=…, atol=…), Tolerances, or the path "
-        f"of a YAML file with rules."
-    )
+    raise UsageError(message("error.tolerance", tolerance=tolerance))

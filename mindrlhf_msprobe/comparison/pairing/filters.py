@@ -13,7 +13,7 @@ from mindrlhf_msprobe.common.patterns import Pattern, PatternError, pattern
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
-from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.storage.leaves import Leaf
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-_STEPS = "step numbers and ranges of them, e.g. 2-5 or 2,4-6"
-_KEYS = "names of keys, e.g. loss,rewards, or two that stand against each other: values=returns"
+_STEPS = message("error.steps_form")
+_KEYS = message("error.keys_form")
 _SHOWN = 8
 _SEARCHED = 2000  # names among which the nearest ones are looked for
 
@@ -105,7 +105,7 @@ def filters(
     """
     for name, flag in (("first_only", first_only), ("common", common)):
         if not isinstance(flag, bool):
-            raise UsageError(f"{name} is {flag!r}; expected True or False.")
+            raise UsageError(message("error.flag", name=name, flag=flag))
     return Filters(
         _steps(steps),
         _patterns("include", include),
@@ -131,13 +131,15 @@ def _steps(given: object) -> tuple[tuple[int, int], ...]:
             continue
         match = _RANGE.fullmatch(part) if isinstance(part, str) else None
         if match is None:
-            raise UsageError(f"steps is {given!r}; expected {_STEPS}.")
+            raise UsageError(message("error.steps", given=given, steps=_STEPS))
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise UsageError(f"steps is {given!r}: {last} comes before {first}; expected {_STEPS}.")
+            raise UsageError(
+                message("error.steps_order", given=given, last=last, first=first, steps=_STEPS)
+            )
         ranges.append((first, last))
     if not ranges:
-        raise UsageError(f"steps is {given!r}, which names none; expected {_STEPS}.")
+        raise UsageError(message("error.steps_none", given=given, steps=_STEPS))
     return tuple(ranges)
 
 
@@ -148,14 +150,13 @@ def _patterns(name: str, given: object) -> tuple[str, ...]:
     patterns: list[Any] = list(given) if several else [given]  # type: ignore[call-overload]
     for text in patterns:
         if not isinstance(text, str) or not text:
-            raise UsageError(
-                f"{name} is {text!r}; expected a regular expression, which is searched in the "
-                f"names of records."
-            )
+            raise UsageError(message("error.pattern", name=name, text=text))
         try:
             pattern(text)
         except PatternError as error:
-            raise UsageError(f"{name} is {text!r}, which cannot be used: {error}.") from None
+            raise UsageError(
+                message("error.pattern_unusable", name=name, text=text, error=error)
+            ) from None
     return tuple(patterns)
 
 
@@ -167,9 +168,9 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
     for left, right in pairs:
         for name in (left, right):
             if not isinstance(name, str) or not name:
-                raise UsageError(f"keys is {given!r}; expected {_KEYS}.")
+                raise UsageError(message("error.keys", given=given, keys=_KEYS))
         if left in seen:
-            raise UsageError(f"keys is {given!r}, which names {left!r} twice; expected it once.")
+            raise UsageError(message("error.key_twice", given=given, left=left))
         seen.add(left)
     return tuple(pairs)
 
@@ -183,7 +184,7 @@ def _written_pairs(given: object) -> list[tuple[Any, Any]]:
     pairs = []
     for name in names:
         if not isinstance(name, str):
-            raise UsageError(f"keys is {given!r}; expected {_KEYS}.")
+            raise UsageError(message("error.keys", given=given, keys=_KEYS))
         left, pairs_two, right = (part.strip() for part in name.partition("="))
         pairs.append((left, right if pairs_two else left))
     return pairs
@@ -199,8 +200,11 @@ def check_steps(chosen: Filters, steps: Collection[int]) -> None:
         if not any(first <= step <= last for step in steps):
             asked = str(first) if first == last else f"{first}-{last}"
             raise UsageError(
-                f"steps names {asked}, of which neither run recorded anything. They hold: "
-                f"{shown_steps(steps) or 'no step'}."
+                message(
+                    "error.steps_unknown",
+                    asked=asked,
+                    value=shown_steps(steps) or message("error.no_step_at_all"),
+                )
             )
 
 
@@ -222,15 +226,19 @@ def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
         UsageError: one of them is not there.
     """
     for left, right in chosen.keys:
-        sides = [(left, {*a, *b}, "neither run")] if left == right else []
+        sides = [(left, {*a, *b}, "neither_holds")] if left == right else []
         if left != right:
-            sides = [(left, {*a}, "A does not hold"), (right, {*b}, "B does not hold")]
+            sides = [(left, {*a}, "a_does_not_hold"), (right, {*b}, "b_does_not_hold")]
         for name, known, who in sides:
             if name not in known:
-                what = "the key" if who.endswith("hold") else "holds the key"
                 raise UsageError(
-                    f"{who} {what} {name!r}.{nearest(name, known)} Keys: "
-                    f"{_some(sorted(known)) or 'none'}."
+                    message(
+                        "error.no_key",
+                        who=Message(f"error.{who}"),
+                        name=name,
+                        nearest=nearest_of(name, known),
+                        value=_some(sorted(known)),
+                    )
                 )
 
 
@@ -273,16 +281,17 @@ def check_names(chosen: Filters, places: Iterable[tuple[StepData, StepData]]) ->
         import difflib  # slow to import, and only a mistake needs it
 
         near = difflib.get_close_matches(words, list(seen)[:_SEARCHED], n=3, cutoff=0.3)
-        hint = f" The nearest names: {', '.join(near or list(seen)[:3])}." if seen else ""
-        raise UsageError(
-            f"{option} {text!r} matches no record of either run. It is a regular expression, "
-            f"searched in the names of records, which stand in the tables of a comparison.{hint}"
-        )
+        nearest = ", ".join(near or list(seen)[:3])
+        hint = message("error.nearest_names", names=nearest) if seen else ""
+        raise UsageError(message("error.pattern_unused", option=option, text=text, hint=hint))
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f", … {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def _some(names: Sequence[str]) -> Message:
+    if not names:
+        return message("error.no_keys_at_all")
+    left = len(names) - _SHOWN
+    more = message("error.more", count=left) if left > 0 else ""
+    return message("error.some", names=", ".join(names[:_SHOWN]), more=more)
 
 
 class PlaceFilter:

@@ -58,19 +58,19 @@ def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
     Raises:
         ConfigError: the file cannot be read, or is not such a mapping.
     """
-    rules = read_rules(path, "name pattern", "backbone.layers.*: model.layers.*")
+    rules = read_rules(path, message("error.name_pattern"), "backbone.layers.*: model.layers.*")
     return tuple(_rule(path, source, target) for source, target in rules.items())
 
 
 def _rule(path: str | Path, source: object, target: object) -> NameRule:
     if not (isinstance(source, str) and isinstance(target, str) and source and target):
-        raise ConfigError(f"{path}: {source!r}: {target!r}; expected a name pattern and a name.")
+        raise ConfigError(message("error.names_form", path=path, source=source, target=target))
     rule = NameRule(source, target)
     try:
         _renaming(source, target)
     except PatternError as error:
         raise ConfigError(
-            f"{path}: {source!r}: {target!r} is not a pair of name patterns: {error}."
+            message("error.names_pattern", path=path, source=source, target=target, error=error)
         ) from None
     return rule
 

@@ -39,7 +39,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         return load_manifest(path)
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} {layout.why_unread(error)}.") from None
+        raise RunError(
+            message("error.manifest_unread", path=path, why_unread=layout.why_unread(error))
+        ) from None
 
 
 def load_manifest(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 
 _FLOCK = "@hhlli4x"  # struct flock of Linux: type, whence, start, length, process
@@ -146,12 +147,14 @@ class RankLock:
             return {}
         return said if isinstance(said, dict) else {}
 
-    def holder_in_words(self) -> str:
+    def holder_in_words(self) -> Message:
         """Return who holds it."""
         said = self.holder()
         pid, host = said.get("pid"), said.get("host")
         known = isinstance(pid, int) and isinstance(host, str) and host.isprintable()
-        return f"process {pid} on {host}" if known else "another process"
+        if not known:
+            return message("error.held_by_another")
+        return message("error.held_by", pid=pid, host=host)
 
 
 def _says_who_holds_it(file: int) -> bool:

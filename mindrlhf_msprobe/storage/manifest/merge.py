@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
@@ -100,7 +101,9 @@ def merge_runs(paths: Sequence[str | Path], output: str | Path) -> Merged:
             raise
     except OSError as error:
         at = f" ({error.filename})" if error.filename else ""
-        raise RunError(f"{target} cannot be made: {error.strerror or error}{at}.") from None
+        raise RunError(
+            message("error.merge_unmade", target=target, value=error.strerror or error, at=at)
+        ) from None
     places = [place for one in inputs for place in one.places]
     return Merged(
         path=target,
@@ -116,21 +119,19 @@ def merge_runs(paths: Sequence[str | Path], output: str | Path) -> Merged:
 
 def _check_paths(roots: Sequence[Path], target: Path) -> None:
     if len(roots) < 2:
-        raise UsageError(f"expected two or more directories of one run, got {len(roots)}")
+        raise UsageError(message("error.merge_two", len=len(roots)))
     if os.path.lexists(target):
-        raise RunError(f"{target} exists already. Give a directory that is made by the merge.")
+        raise RunError(message("error.merge_exists", target=target))
     for root in roots:
         if not root.is_dir():
-            what = "is not a directory" if root.exists() else "does not exist"
-            raise RunError(f"{root} {what}. Give the dump_path of a run.")
+            what = message("error.no_directory") if root.exists() else message("error.no_path")
+            raise RunError(message("error.no_run_there", root=root, what=what))
     for index, root in enumerate(roots):
         for other in roots[index + 1 :]:
             if layout.inside(root, other) or layout.inside(other, root):
-                raise UsageError(
-                    f"{root} and {other} are the same directory, or one lies inside the other"
-                )
+                raise UsageError(message("error.merge_same", root=root, other=other))
         if layout.inside(root, target):
-            raise RunError(f"{target} lies inside {root}, which is merged. Give another directory.")
+            raise RunError(message("error.merge_inside", target=target, root=root))
 
 
 def _read(root: Path) -> _Input:
@@ -145,22 +146,26 @@ def _read(root: Path) -> _Input:
         manifests[rank] = read_manifest(path)
         world = manifests[rank].get("world")
         if not isinstance(world, dict) or world.get("rank") != rank:
-            raise RunError(f"{path} does not say that it is of rank {rank}, but {world}.")
+            raise RunError(message("error.merge_rank", path=path, rank=rank, world=world))
         lock = RankLock(root, rank)
         if lock.held_elsewhere():
             raise RunError(
-                f"{root} is being written by a job that still runs ({lock.holder_in_words()}, as "
-                f"rank {rank}). Merge when it has ended."
+                message(
+                    "error.merge_running",
+                    root=root,
+                    holder_in_words=lock.holder_in_words(),
+                    rank=rank,
+                )
             )
     if not manifests:
-        raise RunError(f"{root} is not a run of this package: it holds no {layout.RUN_FILE}.")
+        raise RunError(message("error.merge_no_run", root=root, run_file=layout.RUN_FILE))
     found = _Input(root, manifests)
     try:
         known = set(_places(found))
         found.left_out += _strangers(root, known)
     except OSError as error:
         raise RunError(
-            f"{error.filename or root} cannot be read: {error.strerror or error}."
+            message("error.unread", value=error.filename or root, value2=error.strerror or error)
         ) from None
     return found
 
@@ -186,7 +191,7 @@ def _refuse_links(root: Path, path: Path) -> None:
         if name == root:
             return
         if name.is_symlink():
-            raise RunError(f"{name} is a symbolic link; a run has none. Put what it names there.")
+            raise RunError(message("error.merge_link", name=name))
 
 
 def _strangers(root: Path, known: set[Path]) -> Iterator[Path]:
@@ -202,12 +207,17 @@ def _check_one_job(inputs: Sequence[_Input]) -> None:
     reference = next(iter(first.manifests.values()))
     for one in inputs:
         for rank, manifest in one.manifests.items():
-            where = f"{first.root} and rank {rank} in {one.root} are not of one job"
+            of = {"root": first.root, "rank": rank, "other": one.root}
+            where = message("error.not_one_job", **of)
             for name, mine, theirs in _differences(reference, manifest):
                 raise RunError(
-                    f"{where}: {name} is {_short(mine)} in the one and {_short(theirs)} in the "
-                    f"other. Only what one job wrote is merged; two runs are compared with "
-                    f"`mindrlhf-msprobe compare`."
+                    message(
+                        "error.merge_other_job",
+                        where=where,
+                        name=name,
+                        short=_short(mine),
+                        short2=_short(theirs),
+                    )
                 )
 
 
@@ -245,8 +255,9 @@ def _check_apart(inputs: Sequence[_Input]) -> None:
             if place in seen:
                 _, step, rank = place
                 raise RunError(
-                    f"step {step} of rank {rank} lies in two of the directories: {seen[place]} and "
-                    f"{path}. Every rank's step must have been written by one process."
+                    message(
+                        "error.merge_step_twice", step=step, rank=rank, value=seen[place], path=path
+                    )
                 )
             seen[place] = path
     first_of: dict[int, _Input] = {}
@@ -255,8 +266,7 @@ def _check_apart(inputs: Sequence[_Input]) -> None:
             other = first_of.setdefault(rank, one)
             if other is not one and not (_holds(rank, one) and _holds(rank, other)):
                 raise RunError(
-                    f"{other.root} and {one.root} both are of rank {rank}, and one of them holds "
-                    f"no step of it. Every rank must have been written by one process."
+                    message("error.merge_rank_twice", root=other.root, root2=one.root, rank=rank)
                 )
 
 
@@ -276,11 +286,11 @@ def _tree(source: Path, target: Path) -> Iterator[bool]:
     with os.scandir(source) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.is_symlink():
-                raise RunError(f"{entry.path} is a symbolic link; a run has none.")
+                raise RunError(message("error.merge_a_link", path=entry.path))
             if entry.is_dir(follow_symlinks=False):
                 yield from _tree(Path(entry.path), target / entry.name)
             elif not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
-                raise RunError(f"{entry.path} is neither a file nor a directory; a run has none.")
+                raise RunError(message("error.merge_no_file", path=entry.path))
             elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
                 yield _linked_or_copied(entry.path, target / entry.name)
 
@@ -318,7 +328,7 @@ def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[s
         except FileNotFoundError:
             continue
         except ValueError as error:
-            raise RunError(f"{path} {error}.") from None
+            raise RunError(message("error.merge_array", path=path, error=error)) from None
         if chosen is None:
             chosen = path, content
             (partial / layout.CONFIGURATIONS_FILE).write_bytes(content)

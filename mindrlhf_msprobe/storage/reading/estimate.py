@@ -123,8 +123,10 @@ def estimate(
             largest.setdefault((place.phase, place.rank), place)
     _refuse_no_cell(run, wanted, phases)
     if not largest:
-        what = "neither layer nor key data" if phases is None else f"none of {', '.join(phases)}"
-        raise RunError(f"{run.path} holds nothing to estimate from: {what}.")
+        what = message("error.no_data")
+        if phases is not None:
+            what = message("error.none_of", names=", ".join(phases))
+        raise RunError(message("error.estimate_nothing", path=run.path, what=what))
     order = [*run.phases, KEY_DATA]
     found = sorted(largest.values(), key=lambda e: (e.rank, order.index(e.phase)))
     missing = set(phases or ()) - {place.phase for place in found}
@@ -152,10 +154,15 @@ def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | Non
     cells = {entry.cell for phase in asked for entry in run.entries(phase)} if given else set()
     if cells and not any(map(wanted.records_cell, cells)):
         raise RunError(
-            f"{run.path}: {' and '.join(given)} leave{'s' * (len(given) == 1)} no cell of the "
-            f"{len(cells)} that were recorded, such as {min(cells, key=len)}; expected regular "
-            f"expressions that match names of cells, which `mindrlhf-msprobe show {run.path} "
-            f"{asked[0]}` lists."
+            message(
+                "error.estimate_no_cell",
+                path=run.path,
+                join=" and ".join(given),
+                value="s" * (len(given) == 1),
+                len=len(cells),
+                min=min(cells, key=len),
+                value2=asked[0],
+            )
         )
 
 

@@ -154,15 +154,12 @@ def find_records(
         import difflib  # slow to import, and only a mistake needs it
 
         close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.3)
-        hint = f" Nearest: {', '.join(close)}." if close else ""
-        where = "".join(
-            f" in {what} {number}"
-            for what, number in (("step", step), ("rank", rank))
-            if number is not None
+        hint = message("error.nearest_records", names=", ".join(close)) if close else ""
+        places = (("error.in_step", step), ("error.in_rank", rank))
+        where = message(
+            "error.together", of=[message(code, number=n) for code, n in places if n is not None]
         )
-        raise RunError(
-            f"{run.path} holds no phase, entry, record or key called {name!r}{where}.{hint}"
-        )
+        raise RunError(message("error.no_record", path=run.path, name=name, where=where, hint=hint))
     return found
 
 

@@ -83,12 +83,14 @@ def _is_empty(path: Path) -> bool:
         RunError: there is none, or it cannot be read.
     """
     if not path.is_dir():
-        what = "is not a directory" if path.exists() else "does not exist"
-        raise RunError(f"{path} {what}. Give the dump_path of a run.")
+        what = message("error.no_directory") if path.exists() else message("error.no_path")
+        raise RunError(message("error.no_run_there", root=path, what=what))
     try:
         return not any(path.iterdir())
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise RunError(
+            message("error.unread", value=path, value2=error.strerror or error)
+        ) from None
 
 
 class Run:
@@ -106,7 +108,7 @@ class Run:
         self.problems: list[Problem] = []
         self.left_out: list[Path] = []
         self._known_problems: set[Problem] = set()
-        empty = " It is empty." if _is_empty(path) else ""
+        empty = message("error.empty") if _is_empty(path) else ""
         self.manifests = list(self._read_manifests())
         self._of_rank: dict[int, list[dict[str, Any]]] | None = None
         others = Others(path, self.manifests)
@@ -131,9 +133,13 @@ class Run:
             self._keys_at.setdefault(saved[1:3], []).append(saved)
         if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
             raise RunError(
-                f"{path} is not a run: it holds neither {layout.RUN_FILE} nor layer data "
-                f"(<phase>/step<N>/rank<N>) nor key data ({layout.KEY_DATA_DIR}/<key>/step<N>)."
-                f"{empty}"
+                message(
+                    "error.no_run",
+                    path=path,
+                    run_file=layout.RUN_FILE,
+                    key_data_dir=layout.KEY_DATA_DIR,
+                    empty=empty,
+                )
             )
 
     def _find_layers(self, others: Others) -> dict[tuple[str, int, int], Path]:

@@ -103,14 +103,17 @@ def _load(kind: Kind, given: Given) -> MsprobeMapping:
     if given is True and kind is not Kind.DATA:
         return MsprobeMapping(kind)
     if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
-        more = " or True" if kind is not Kind.DATA else " or a dict"
-        raise UsageError(f"{kind.value} is {given!r}; expected the path of a YAML file{more}.")
+        more = message("error.or_dict" if kind is Kind.DATA else "error.or_true")
+        raise UsageError(message("error.mapping_given", value=kind.value, given=given, more=more))
     path = Path(given)
     content = read_yaml(
-        path, f"msprobe's {kind.value}", "names", items="a list of APIs" if _listed(kind) else ""
+        path,
+        message("error.mapping_file", kind=kind.value),
+        message("error.names"),
+        items=message("error.list_of_apis") if _listed(kind) else None,
     )
     if not content:
-        raise ConfigError(f"{path}: is empty; expected lines such as {_EXAMPLES[kind]!r}.")
+        raise ConfigError(message("error.mapping_empty", path=path, value=_EXAMPLES[kind]))
     if kind is Kind.API:
         return MsprobeMapping(kind, str(path), apis=tuple(_apis(path, content)))
     if kind is Kind.LAYER:
@@ -213,7 +216,11 @@ def _wrong(
     line = next((line for line in lines if line is not None), None)
     where = f"{shown}: " if line is None else f"{shown}: line {line}: "
     found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
-    return ConfigError(f"{where}{found}; expected {expected}, e.g. {_EXAMPLES[kind]!r}.")
+    return ConfigError(
+        message(
+            "error.mapping_form", where=where, found=found, expected=expected, value=_EXAMPLES[kind]
+        )
+    )
 
 
 _LONGEST = 200  # characters of what is wrong

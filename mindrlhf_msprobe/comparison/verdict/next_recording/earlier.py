@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Divergence, Earlier, Outcome, Relation
+from mindrlhf_msprobe.storage.layout import UnreadError
 
 VERDICT_FILE = "verdict.json"
 _MOST_BYTES = 64 << 20
@@ -26,29 +28,24 @@ def load_earlier(path: str | Path) -> Earlier:
         file = file / VERDICT_FILE
     try:
         if not file.is_file():
-            raise RunError(
-                f"after is {path}, which holds no {VERDICT_FILE}; expected the output directory of "
-                f"an earlier comparison."
-            )
+            raise RunError(message("error.no_earlier", path=path, verdict_file=VERDICT_FILE))
         with open(file, "rb") as stream:
             if os.fstat(stream.fileno()).st_size > _MOST_BYTES:
-                raise ValueError(f"larger than {_MOST_BYTES} bytes")
+                raise UnreadError(message("error.too_large", most=_MOST_BYTES))
             content = json.loads(stream.read(_MOST_BYTES + 1))
         return _earlier(str(path), content)
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RunError(
-            f"{file} cannot be used as the verdict of an earlier comparison: {reason}. Give the "
-            f"output directory that a comparison wrote."
-        ) from None
+        said = error.said if isinstance(error, UnreadError) else str(error)
+        reason = getattr(error, "strerror", None) or said
+        raise RunError(message("error.earlier_unusable", file=file, reason=reason)) from None
 
 
 def _earlier(path: str, content: Any) -> Earlier:
     if not isinstance(content, dict):
-        raise ValueError("it holds no JSON object")
+        raise UnreadError(message("error.earlier_no_object"))
     status = content.get("status")
     if not isinstance(status, str) or status not in {outcome.value for outcome in Outcome}:
-        raise ValueError("its status is none that a comparison ends in")
+        raise UnreadError(message("error.earlier_status"))
     first = content.get("first_divergence")
     recorded = content.get("recorded")
     whole = isinstance(recorded, dict) and recorded.get("all_cells") is True
@@ -57,7 +54,7 @@ def _earlier(path: str, content: Any) -> Earlier:
     if first is None:
         return Earlier(path, Outcome(status), all_cells=whole)
     if not isinstance(first, dict):
-        raise ValueError("its first divergence is no JSON object")
+        raise UnreadError(message("error.earlier_divergence"))
     return Earlier(
         path,
         Outcome(status),

@@ -1,0 +1,238 @@
+"""What was asked for wrongly, or cannot be done, in English."""
+
+from __future__ import annotations
+
+
+def _estimate_no_cell(value: str, **of: object) -> str:
+    return (
+        "{path}: {join} leave{s} no cell of the {len} that were recorded, such as {min}; "
+        "expected regular expressions that match names of cells, which `mindrlhf-msprobe "
+        "show {path} {value2}` lists."
+    ).format(s=value, **of)
+
+
+TEXTS = {
+    "together": lambda of: "".join(of),
+    "too_large_yaml": (
+        "{path}: is larger than {value} MiB, which no file of {of} is. Give the path of {file}."
+    ),
+    "no_mapping": (
+        "{path}: expected a mapping of {of}{either} at the top of the file, found {kind}."
+    ),
+    "no_rules": "{path}: holds no {kind}; expected lines such as {example!r}.",
+    "no_such_file": "{path}: there is no such file. Give the path of {file}.",
+    "no_utf8": "{path}: cannot be read as UTF-8 text: {error}",
+    "of_file": "{path}: {error}",
+    "nested_yaml": "{path}: is not valid YAML: it is nested too deeply",
+    "no_yaml": "{path}: is not valid YAML: {why}",
+    "repeated_key": (
+        "{path}: line {line}: {value!r} stands there once more, after line {value2}. YAML "
+        "would take the last and lose the other; keep one."
+    ),
+    "no_record_left": (
+        "include {list} and exclude {list2} leave no record to compare; expected patterns "
+        "that leave one at least."
+    ),
+    "keys_and_phases": "keys and phases are both given; expected one: phases hold no key data.",
+    "two_mappings": "mapping and {value} are both given; expected one of them.",
+    "lang": "lang is {lang_!r}; expected {join}.",
+    "engine": "engine is {engine!r}; expected local or ray.{nearest}",
+    "workers": "workers is {workers!r}; expected a whole number, 1 or larger.",
+    "workers_least": "workers is {workers}; expected 1 or larger.",
+    "expected": "{name} is {value!r}; expected {what}.",
+    "same_directory_key": (
+        "A and B are the same directory, {a}, and keys names {value} alone: comparing it "
+        "with itself proves nothing. Expected two keys, e.g. {value}=OTHER."
+    ),
+    "same_directory": (
+        "A and B are the same directory, {a}: comparing a run with itself proves nothing. "
+        "Give the dump_path of two runs, or two phases (--phases X,Y), two ranks (--ranks "
+        "M,N) or two keys (--keys X=Y) of this one."
+    ),
+    "inside_each_other": (
+        "one of {a} and {b} lies inside the other. Give the dump_path of two runs in "
+        "directories of their own, or the same phase's directory of two runs."
+    ),
+    "rule_unused": (
+        "the tolerance rule {pattern!r} matches no record of either run. It is a regular "
+        "expression, searched in names such as those `mindrlhf-msprobe show RUN` lists."
+    ),
+    "name_unused": (
+        "the name pattern {pattern!r} matches no cell of A ({path}). A mapping leads from "
+        "the names of A to those of B; patterns match whole names."
+    ),
+    "tables_unwritten": "the tables cannot be written into {output}: {name}: {error}.",
+    "empty_path": "{name} is '', an empty path; expected the path of a file or directory.",
+    "no_phase": "{path} recorded no phase {name!r}.{nearest} It holds: {value}.",
+    "no_rank": "{path} recorded no rank {rank}. It holds: {join}{value}.",
+    "repetition": "the noise run {path} is {what}; expected a further run of A's configuration.",
+    "output_inside": (
+        "the output directory {output} {where} the run {evidence}: tables do not belong "
+        "among what is compared. Give another one with -o."
+    ),
+    "ray_fails": "the Ray cluster cannot compare: {why}. {install}",
+    "ray_other_copy": (
+        "the Ray workers run another copy of mindrlhf_msprobe ({where}) than this process "
+        "({value}, {value2}), so their results may be others. {install} If they can read "
+        "this one, they take it after ray.init(runtime_env="
+        "{{'env_vars': {{'PYTHONPATH': {str!r}}}}})."
+    ),
+    "ray_begins": (
+        "the Ray cluster cannot compare: its workers fail before they begin ({why}). What "
+        "became of them stands in Ray's logs, on the machine they ran on."
+    ),
+    "no_ray": (
+        "the engine ray needs the package ray ({error}). Install it with: pip install "
+        "'mindrlhf_msprobe[ray]'"
+    ),
+    "ray_unreached": "{where} cannot be reached: {error}",
+    "no_tokenizers": (
+        "a tokenizer needs the package tokenizers ({error}). Install it with: pip install "
+        "'mindrlhf_msprobe[tokenizer]'"
+    ),
+    "no_tokenizer": (
+        "{file} is not a tokenizer: {error}. Give a tokenizer.json or the directory that holds it."
+    ),
+    "tolerance": (
+        "tolerance is {tolerance!r}; expected Tolerance(rtol=…, atol=…), Tolerances, or the "
+        "path of a YAML file with rules."
+    ),
+    "rule_form": (
+        "{path}: {text!r}: {values!r}; expected a pattern and its tolerance, e.g. 'lm_head: "
+        "{{rtol: 1e-3, atol: 1e-6}}'."
+    ),
+    "rule_key": "{path}: {text!r} has the key {name!r}; expected rtol and atol.{nearest}",
+    "rule_pattern": "{path}: the pattern {text!r} cannot be used: {error}.",
+    "rule_value": "{path}: {text!r}: {error}.",
+    "steps_none": "steps is {given!r}, which names none; expected {steps}.",
+    "pattern_unused": (
+        "{option} {text!r} matches no record of either run. It is a regular expression, "
+        "searched in the names of records, which stand in the tables of a comparison.{hint}"
+    ),
+    "flag": "{name} is {flag!r}; expected True or False.",
+    "steps": "steps is {given!r}; expected {steps}.",
+    "steps_order": "steps is {given!r}: {last} comes before {first}; expected {steps}.",
+    "pattern": (
+        "{name} is {text!r}; expected a regular expression, which is searched in the names "
+        "of records."
+    ),
+    "key_twice": "keys is {given!r}, which names {left!r} twice; expected it once.",
+    "keys": "keys is {given!r}; expected {keys}.",
+    "steps_unknown": (
+        "steps names {asked}, of which neither run recorded anything. They hold: {value}."
+    ),
+    "pattern_unusable": "{name} is {text!r}, which cannot be used: {error}.",
+    "no_key": "{who} {name!r}.{nearest} Keys: {value}.",
+    "mapping_form": "{where}{found}; expected {expected}, e.g. {value!r}.",
+    "mapping_given": "{value} is {given!r}; expected the path of a YAML file{more}.",
+    "mapping_empty": "{path}: is empty; expected lines such as {value!r}.",
+    "names_form": "{path}: {source!r}: {target!r}; expected a name pattern and a name.",
+    "names_pattern": "{path}: {source!r}: {target!r} is not a pair of name patterns: {error}.",
+    "no_earlier": (
+        "after is {path}, which holds no {verdict_file}; expected the output directory of an "
+        "earlier comparison."
+    ),
+    "earlier_unusable": (
+        "{file} cannot be used as the verdict of an earlier comparison: {reason}. Give the "
+        "output directory that a comparison wrote."
+    ),
+    "foreign_output": (
+        "{value}{more} is not as a comparison wrote it: it was there before, or was changed "
+        "since. It was left as it is. Move it away, or give another directory with -o."
+    ),
+    "output_unwritten": (
+        "the output directory {output} cannot be written: {reason}. Give another one with -o."
+    ),
+    "manifest_unread": "{path} {why_unread}.",
+    "merge_two": "expected two or more directories of one run, got {len}",
+    "merge_exists": "{target} exists already. Give a directory that is made by the merge.",
+    "merge_no_run": "{root} is not a run of this package: it holds no {run_file}.",
+    "merge_unmade": "{target} cannot be made: {value}{at}.",
+    "no_run_there": "{root} {what}. Give the dump_path of a run.",
+    "merge_inside": "{target} lies inside {root}, which is merged. Give another directory.",
+    "merge_rank": "{path} does not say that it is of rank {rank}, but {world}.",
+    "merge_running": (
+        "{root} is being written by a job that still runs ({holder_in_words}, as rank "
+        "{rank}). Merge when it has ended."
+    ),
+    "unread": "{value} cannot be read: {value2}.",
+    "merge_link": "{name} is a symbolic link; a run has none. Put what it names there.",
+    "merge_same": "{root} and {other} are the same directory, or one lies inside the other",
+    "merge_other_job": (
+        "{where}: {name} is {short} in the one and {short2} in the other. Only what one job "
+        "wrote is merged; two runs are compared with `mindrlhf-msprobe compare`."
+    ),
+    "merge_step_twice": (
+        "step {step} of rank {rank} lies in two of the directories: {value} and {path}. "
+        "Every rank's step must have been written by one process."
+    ),
+    "merge_rank_twice": (
+        "{root} and {root2} both are of rank {rank}, and one of them holds no step of it. "
+        "Every rank must have been written by one process."
+    ),
+    "merge_a_link": "{path} is a symbolic link; a run has none.",
+    "merge_array": "{path} {error}.",
+    "merge_no_file": "{path} is neither a file nor a directory; a run has none.",
+    "estimate_nothing": "{path} holds nothing to estimate from: {what}.",
+    "estimate_no_cell": _estimate_no_cell,
+    "no_record": "{path} holds no phase, entry, record or key called {name!r}{where}.{hint}",
+    "no_run": (
+        "{path} is not a run: it holds neither {run_file} nor layer data "
+        "(<phase>/step<N>/rank<N>) nor key data ({key_data_dir}/<key>/step<N>).{empty}"
+    ),
+    "nearest": " Did you mean {name!r}?",
+    "itself_a": "run A itself",
+    "itself_b": "run B itself",
+    "given_twice": "given twice",
+    "output_is": "is",
+    "output_lies_inside": "lies inside",
+    "two_phases": "the names of two phases",
+    "two_numbers": "two numbers",
+    "no_phase_at_all": "no phase",
+    "no_step_at_all": "no step",
+    "no_keys_at_all": "none",
+    "some": "{names}{more}",
+    "more": ", … {count} more",
+    "steps_form": "step numbers and ranges of them, e.g. 2-5 or 2,4-6",
+    "keys_form": (
+        "names of keys, e.g. loss,rewards, or two that stand against each other: values=returns"
+    ),
+    "nearest_names": " The nearest names: {names}.",
+    "nearest_records": " Nearest: {names}.",
+    "neither_holds": "neither run holds the key",
+    "a_does_not_hold": "A does not hold the key",
+    "b_does_not_hold": "B does not hold the key",
+    "or_true": " or True",
+    "or_dict": " or a dict",
+    "no_directory": "is not a directory",
+    "no_path": "does not exist",
+    "no_data": "neither layer nor key data",
+    "none_of": "none of {names}",
+    "in_step": " in step {number}",
+    "in_rank": " in rank {number}",
+    "empty": " It is empty.",
+    "and_more": " (and {count} more)",
+    "path_no_directory": "{path} is not a directory",
+    "path_directory": "{path} is a directory",
+    "held_by": "process {pid} on {host}",
+    "held_by_another": "another process",
+    "not_one_job": "{root} and rank {rank} in {other} are not of one job",
+    "install": "Install mindrlhf_msprobe, in this version, on each of its machines.",
+    "kind_empty": "empty",
+    "kind_a": "a {kind}",
+    "or_items": " or {items}",
+    "trainers_file": "the trainer's YAML file",
+    "settings": "settings",
+    "rules_file": "a YAML file of {kind}s",
+    "rules": "{kind}s",
+    "rule": "rule",
+    "name_pattern": "name pattern",
+    "mapping_file": "msprobe's {kind}",
+    "names": "names",
+    "list_of_apis": "a list of APIs",
+    "no_tag": "a value does not fit its tag ({kind})",
+    "too_large": "larger than {most} bytes",
+    "earlier_no_object": "it holds no JSON object",
+    "earlier_status": "its status is none that a comparison ends in",
+    "earlier_divergence": "its first divergence is no JSON object",
+}
