@@ -93,7 +93,7 @@ def _run(run: Run, at: _At) -> _Shown:
     if run.missing_ranks:
         problems.append(say("listing.missing_ranks", ranks=spans(run.missing_ranks)))
     lines = [listing.render_holdings(run.path, run.state, holdings, problems, run.cost)]
-    lines += render_generation(run.manifests, at["rank"])
+    lines += render_generation(run.run_files, at["rank"])
     lines += listing.render_left_out(run.left_out)
     lines += listing.render_stops(run.stops)
     content = [holding.to_json() for holding in holdings]

@@ -176,17 +176,16 @@ def _continued(place: str) -> Probe:
     """
     from mindrlhf_msprobe.capture.recording.recorder import current_rank
     from mindrlhf_msprobe.probe import Probe
-    from mindrlhf_msprobe.storage.directory.claim import own_manifest
+    from mindrlhf_msprobe.storage.manifest.claim import own_manifest
     from mindrlhf_msprobe.storage.manifest.ending import FINISHED, INTERRUPTED
 
     root = Path(place)
     steps: list[int | None] = [-1]
     earlier = own_manifest(root, current_rank(os.environ))
     if earlier is not None:
-        attempts = [a for a in earlier.get("attempts") or [] if isinstance(a, dict)]
-        steps += [a.get("last_completed_step") for a in attempts]
-        ended = (FINISHED, INTERRUPTED)
-        steps += [a.get("unfinished_step") for a in attempts if a.get("state") in ended]
+        steps += [attempt.last_completed_step for attempt in earlier.attempts]
+        ended = [a for a in earlier.attempts if a.state in (FINISHED, INTERRUPTED)]
+        steps += [attempt.unfinished_step for attempt in ended]
     elif root.is_dir() and not layout.manifests(root):  # by msprobe, which has no attempts
         steps += [layout.step_number(path.name) for path in layout.step_directories(root)]
     step = max(number for number in steps if isinstance(number, int)) + 1

@@ -126,16 +126,10 @@ class Leaf:
         return self._json("max", "min", "mean", "norm")
 
     def _json(self, *statistics: str) -> dict[str, Any]:
-        if not self.is_tensor:
-            content: dict[str, Any] = {"type": self.type, "value": number_to_json(self.value)}
-            if self.opaque:
-                content["opaque"] = True
-            if self.why is not None:
-                content["error"] = as_json_or_text(self.why)
-            return content
-        assert self.shape is not None
+        if self.shape is None:
+            return self._scalar_json()
         largest, smallest, mean, norm = statistics
-        content = {
+        content: dict[str, Any] = {
             "type": self.type,
             "dtype": self.dtype,
             "shape": list(self.shape),
@@ -168,6 +162,14 @@ class Leaf:
             content["at_optimizer"] = True
         return content
 
+    def _scalar_json(self) -> dict[str, Any]:
+        content: dict[str, Any] = {"type": self.type, "value": number_to_json(self.value)}
+        if self.opaque:
+            content["opaque"] = True
+        if self.why is not None:
+            content["error"] = as_json_or_text(self.why)
+        return content
+
 
 def is_leaf(content: Any) -> bool:
     """Tell whether a JSON value describes one value rather than a structure of values."""
@@ -187,16 +189,9 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         ValueError: the content is not a leaf's.
     """
     shape = content.get("shape")
-    kind = content.get("type", "mindspore.Tensor" if shape is not None else None)
-    error = content.get("error")
     if shape is None:
-        value = content.get("value")
-        return Leaf(
-            type=str(kind),
-            value=value if kind == "str" and isinstance(value, str) else _value(value),
-            opaque=bool(content.get("opaque")) or (value is None and kind != "NoneType"),
-            why=_why(error),
-        )
+        return _scalar_from_json(content)
+    error = content.get("error")
     if not (
         isinstance(shape, list)
         and len(shape) <= bounds.DIMENSIONS
@@ -211,7 +206,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         for name, lower in _STATISTICS
     ]
     return Leaf(
-        type=str(kind),
+        type=str(content.get("type", "mindspore.Tensor")),
         dtype=_dtype(content.get("dtype")),
         shape=tuple(shape),
         max=largest,
@@ -240,6 +235,16 @@ def _why(error: Any) -> Message | None:
         return as_message(shortened(error))
     short = {k: shortened(v) if isinstance(v, str) else v for k, v in found.params.items()}
     return Message(found.code, short)
+
+
+def _scalar_from_json(content: dict[str, Any]) -> Leaf:
+    kind, value = content.get("type"), content.get("value")
+    return Leaf(
+        type=str(kind),
+        value=value if kind == "str" and isinstance(value, str) else _value(value),
+        opaque=bool(content.get("opaque")) or (value is None and kind != "NoneType"),
+        why=_why(content.get("error")),
+    )
 
 
 #: The statistics of a tensor as dump.json calls them, and as the JSON of key data does.

@@ -17,6 +17,7 @@ from typing import Any
 
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.settings.attributes import is_setting, plain_value
+from mindrlhf_msprobe.storage.manifest.run_file import Change, Generation
 
 #: Told what generation ran with: name → JSON value.
 Note = Callable[[dict[str, Any]], None]
@@ -34,7 +35,7 @@ class GenerationSettings:
     """What each phase generated with, and when that changed, for the manifest."""
 
     def __init__(self) -> None:
-        self._phases: dict[str, dict[str, Any]] = {}
+        self._phases: dict[str, Generation] = {}
         self._last: dict[str, dict[str, Any]] = {}
         self.changed = False
 
@@ -43,23 +44,24 @@ class GenerationSettings:
         known = self._last.setdefault(phase, {})
         content = self._phases.get(phase)
         if content is None:
-            content = {"step": step, "settings": dict(settings)}
+            content = Generation.of(step=step, settings=dict(settings))
         else:
-            changes = list(content.get("changes", ()))
+            changes = content.changes
             room = MAX_CHANGES - len(changes)
             new = [
-                {"step": step, "name": name, "value": value}
+                Change.of(step=step, name=name, value=value)
                 for name, value in settings.items()
                 if name not in known or not _alike(known[name], value)
             ]
             if not new or room <= 0:
                 return
-            content = {**content, "changes": [*changes, *new[:room]]}
+            content = Generation({**content.json})
+            content.changes = [*changes, *new[:room]]
         known.update(settings)
         self._phases = {**self._phases, phase: content}
         self.changed = True
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> dict[str, Generation]:
         """Return phase → the step and settings of the first call, and the changes after it."""
         self.changed = False
         return self._phases

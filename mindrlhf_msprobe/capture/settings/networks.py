@@ -28,6 +28,14 @@ from mindrlhf_msprobe.capture.settings.attributes import (
     plain_value,
 )
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
+from mindrlhf_msprobe.storage.manifest.run_file import (
+    Cells,
+    Change,
+    Mode,
+    Network,
+    Optimizer,
+    Settings,
+)
 
 #: Told what could not be found out, and why.
 FaultSink = Callable[[str, BaseException], None]
@@ -74,7 +82,7 @@ class NetworkSettings:
         if not self._looked_before:
             self._guarded("the optimizers", self._find_optimizers)
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> Settings | None:
         """Return what the manifest should hold; None where it holds that already.
 
         What is the same object as before has not changed.
@@ -82,15 +90,15 @@ class NetworkSettings:
         if not self._changed:
             return None
         self._changed = False
-        return {
-            "networks": [network.content for network in self._networks],
-            "modes": {phase: list(modes.changes) for phase, modes in self._modes.items()},
-            "optimizers": {
+        return Settings.of(
+            networks=[network.content for network in self._networks],
+            modes={phase: list(modes.changes) for phase, modes in self._modes.items()},
+            optimizers={
                 role if i == 0 else f"{role}.{i + 1}": optimizer.content()
                 for role, all_of_role in self._optimizers.items()
                 for i, optimizer in enumerate(all_of_role)
             },
-        }
+        )
 
     def _guarded(self, what: str, look: Callable[..., object], *args: Any) -> None:
         try:
@@ -236,7 +244,7 @@ class _Network:
         self.role = role
         self.cell = weakref.ref(cell, self._forget)
         self.phases: list[str] = []
-        self.content: dict[str, Any] = {"role": role, "phases": [], "class": type(cell).__name__}
+        self.content = Network.of(role=role, phases=[], kind=type(cell).__name__)
         self.broken = False
         self.step: int | None = None  # of the last look at its attributes
         self._cells_looked: list[_Cell] = []
@@ -253,25 +261,26 @@ class _Network:
         optimizers = [cell for cell in cells.values() if is_optimizer(cell)]
         inside = {id(c) for optimizer in optimizers for c in named_cells(optimizer).values()}
         cells = {name: cell for name, cell in cells.items() if id(cell) not in inside}
-        groups: dict[str, dict[str, Any]] = {}
+        groups: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
         left = MAX_VALUES
         self._cells_looked = []
         for name, cell in cells.items():
             attributes = dict(list(cell_attributes(cell).items())[:left])
             left -= len(attributes)
             kind = type(cell).__name__
-            key = f"{kind} {attributes}"
-            group = groups.setdefault(key, {"class": kind, "attributes": attributes, "cells": []})
-            group["cells"].append(name)
+            groups.setdefault(f"{kind} {attributes}", (kind, attributes, []))[2].append(name)
             names = [a for a in plain_attributes(cell) if a in attributes]
             if names:
                 self._cells_looked.append(_Cell(name, vars(cell), names))
-        self._cells = list(groups.values())
+        self._cells = [
+            Cells.of(kind=kind, attributes=attributes, cells=names)
+            for kind, attributes, names in groups.values()
+        ]
         self._dicts = [vars(cell) for cell in cells.values()]
         self._names = list(cells)
         self._around = _around(self._names)
         self._root = vars(cells.get(ROOT_NAME, root))
-        self._changes: list[dict[str, Any]] = []
+        self._changes: list[Change] = []
         self._counts: dict[tuple[str, str], int] = {}
         self._whole = left > 0
         self._class = type(root).__name__
@@ -281,15 +290,15 @@ class _Network:
 
     def renew(self) -> None:
         """Make the content for the manifest anew."""
-        self.content = {
-            "role": self.role,
-            "phases": list(self.phases),
-            "class": self._class,
-            "training": self._training,
-            "cells": self._cells,
-            **({"changes": list(self._changes)} if self._changes else {}),
+        self.content = Network.of(
+            role=self.role,
+            phases=list(self.phases),
+            kind=self._class,
+            training=self._training,
+            cells=self._cells,
+            **({"changes": self._changes} if self._changes else {}),
             **({} if self._whole else {"cut_at": MAX_VALUES}),
-        }
+        )
 
     def note_changes(self, step: int, phase: str) -> bool:
         """Note the attributes that are other objects than at the last look, and other values."""
@@ -304,7 +313,7 @@ class _Network:
                     continue
                 self._counts[cell.name, name] = count + 1
                 at = {"step": step, "phase": phase, "cell": cell.name, "name": name}
-                self._changes.append({**at, "value": _shown(name, value)})
+                self._changes.append(Change.of(**at, value=_shown(name, value)))
                 noted = True
         if noted:
             self.renew()
@@ -355,7 +364,7 @@ class _Modes:
 
     def __init__(self) -> None:
         self.step: int | None = None
-        self.changes: list[dict[str, Any]] = []
+        self.changes: list[Mode] = []
         self._last: tuple[Any, ...] = ()
 
     def note(self, step: int, network: _Network, *, first: bool) -> bool:
@@ -369,11 +378,12 @@ class _Modes:
         if now == self._last:
             return False
         self._last = now
-        named = network.modes_named(modes)
-        last = {key: value for key, value in (self.changes or [{}])[-1].items() if key != "step"}
-        if named == last or len(self.changes) >= MAX_CHANGES:
+        mode = Mode.of(step=step, **network.modes_named(modes))
+        last = self.changes[-1] if self.changes else Mode({})
+        alike = (mode.training, mode.others) == (last.training, last.others)
+        if alike or len(self.changes) >= MAX_CHANGES:
             return False
-        self.changes.append({"step": step, **named})
+        self.changes.append(mode)
         return True
 
 
@@ -386,12 +396,12 @@ class _Optimizer:
         self._settings = optimizer_settings(cell)
         self._rates = learning_rates(cell, _MAX_READ)
         self._step: int | None = None
-        self._changes: list[dict[str, Any]] = []
+        self._changes: list[Change] = []
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Optimizer:
         """Return what the manifest holds of it."""
-        changes = {"changes": list(self._changes)} if self._changes else {}
-        return {"class": self._class, "settings": self._settings, **changes}
+        changes = {"changes": self._changes} if self._changes else {}
+        return Optimizer.of(kind=self._class, settings=self._settings, **changes)
 
     def note_changes(self, step: int, *, again: bool) -> bool:
         """Note learning rates, and other settings of groups, that are not those of before.
@@ -408,5 +418,5 @@ class _Optimizer:
         self._rates = now
         if len(self._changes) >= MAX_CHANGES:
             return False
-        self._changes += [{"step": step, "name": n, "value": v} for n, v in changed.items()]
+        self._changes += [Change.of(step=step, name=n, value=v) for n, v in changed.items()]
         return bool(changed)

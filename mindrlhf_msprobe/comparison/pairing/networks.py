@@ -56,19 +56,9 @@ def attributes_of(run: Run, role: str | None, cell: str) -> list[Mapping[str, An
 def _groups(
     run: Run, role: str | None, phase: str | None = None
 ) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
-    """Yield cells that were built alike, with their attributes; a manifest may hold anything."""
-    for manifest in run.manifests:
-        networks = manifest.get("networks")
-        for network in networks if isinstance(networks, list) else ():
-            if not isinstance(network, Mapping) or network.get("role") != role:
-                continue
-            phases = network.get("phases")
-            if phase is not None and isinstance(phases, list) and phase not in phases:
-                continue
-            groups = network.get("cells")
-            for group in groups if isinstance(groups, list) else ():
-                names = group.get("cells") if isinstance(group, Mapping) else None
-                if isinstance(names, list):
-                    own = group.get("attributes")
-                    known = own if isinstance(own, Mapping) else {}
-                    yield [name for name in names if isinstance(name, str)], known
+    """Yield cells that were built alike, with their attributes."""
+    for network in (network for file in run.run_files for network in file.networks):
+        ran = phase is None or network.phases is None or phase in network.phases
+        for group in network.cells if ran and network.role == role else ():
+            if group.cells is not None:
+                yield group.cells, group.attributes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.comparison.preflight.values import same
+from mindrlhf_msprobe.storage.manifest.run_file import Change, RunFile
 
 #: What a setting is from a step on, in the order of the steps.
 Timeline = list[tuple[int, Any]]
@@ -14,23 +15,20 @@ Timeline = list[tuple[int, Any]]
 SAME: Any = object()
 
 
-def steps_of(changes: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+def steps_of(changes: Iterable[Change]) -> Iterator[tuple[int, Change]]:
     """Yield the changes that a manifest lists, each with its step."""
-    for change in changes if isinstance(changes, list) else ():
-        step = change.get("step") if isinstance(change, dict) else None
-        if isinstance(step, int):
-            yield step, change
+    for change in changes:
+        if change.step is not None:
+            yield change.step, change
 
 
-def last_step(manifest: Mapping[str, Any]) -> float:
+def last_step(file: RunFile) -> float:
     """Return the last step that a run has; infinity where it does not say."""
-    attempts = manifest.get("attempts")
     steps = [
         step
-        for attempt in (attempts if isinstance(attempts, list) else [])
-        if isinstance(attempt, dict)
-        for step in (attempt.get("last_completed_step"), attempt.get("unfinished_step"))
-        if isinstance(step, int)
+        for attempt in file.attempts
+        for step in (attempt.last_completed_step, attempt.unfinished_step)
+        if step is not None
     ]
     return max(steps, default=float("inf"))
 

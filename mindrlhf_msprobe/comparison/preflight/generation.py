@@ -19,16 +19,15 @@ from mindrlhf_msprobe.comparison.preflight.values import (
     is_known,
     named,
     same_versions,
-    section_of,
 )
 from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.manifest import random_states
-from mindrlhf_msprobe.storage.manifest.manifest import GENERATION, RANDOM_STATES
 from mindrlhf_msprobe.storage.manifest.random_states import UNKNOWN
+from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile
 from mindrlhf_msprobe.storage.reading.reader import Run
 
-SEEDS = "seeds"
+SEEDS, GENERATION = "seeds", "generation"
 
 
 class OwnStep(NamedTuple):
@@ -39,15 +38,11 @@ class OwnStep(NamedTuple):
     rank: int
 
 
-def compare_generation(
-    rank: int, a: Mapping[str, Any], b: Mapping[str, Any], merged: Ranks, notes: Notes
-) -> None:
+def compare_generation(rank: int, a: RunFile, b: RunFile, merged: Ranks, notes: Notes) -> None:
     """Add which settings of generation differ on one rank, given both manifests."""
-    left, right = section_of(a, GENERATION), section_of(b, GENERATION)
-    if not is_known("generation_settings", left, right, notes, neither=False):
+    left, right = a.generation, b.generation
+    if not is_known("generation_settings", left or None, right or None, notes, neither=False):
         return
-    assert left is not None
-    assert right is not None
     last = min(last_step(a), last_step(b))
     for phase in dict.fromkeys([*left, *right]):
         both = _timelines(left.get(phase)), _timelines(right.get(phase))
@@ -89,27 +84,22 @@ def _first_step(timelines: Mapping[str, Timeline]) -> int:
     return min(timeline[0][0] for timeline in timelines.values())
 
 
-def _timelines(content: Any) -> dict[str, Timeline]:
-    found: dict[str, Timeline] = {}
-    if not isinstance(content, dict) or not isinstance(content.get("step"), int):
-        return found
-    for name, value in (section_of(content, "settings") or {}).items():
-        found[name] = [(content["step"], value)]
-    for step, change in steps_of(content.get("changes")):
-        name = str(change.get("name"))
-        found.setdefault(name, [(content["step"], ABSENT)]).append((step, change.get("value")))
+def _timelines(content: Generation | None) -> dict[str, Timeline]:
+    if content is None or content.step is None:
+        return {}
+    found: dict[str, Timeline] = {n: [(content.step, v)] for n, v in content.settings.items()}
+    for step, change in steps_of(content.changes):
+        found.setdefault(str(change.name), [(content.step, ABSENT)]).append((step, change.value))
     return found
 
 
-def compare_random_states(
-    rank: int, a: Mapping[str, Any], b: Mapping[str, Any], merged: Ranks
-) -> None:
+def compare_random_states(rank: int, a: RunFile, b: RunFile, merged: Ranks) -> None:
     """Add the generators whose states are equal at first, and differ from a later step on.
 
     Those that differ in the first step stand among the seeds already. A step counts in which both
     states are known, and in which neither is that of a generator which nobody seeded or used.
     """
-    for name, states in _apart(a.get(RANDOM_STATES), b.get(RANDOM_STATES)):
+    for name, states in _apart(a.random_states, b.random_states):
         steps = sorted(states)
         first = next((step for step in steps if states[step][0] != states[step][1]), None)
         if first is not None and first != steps[0]:
@@ -132,11 +122,7 @@ def states_differ(a: OwnStep, b: OwnStep, name: str) -> bool | None:
 
 
 def _states_of(run: Run, rank: int) -> Any:
-    for manifest in run.manifests:
-        world = section_of(manifest, "world") if isinstance(manifest, dict) else None
-        if world is not None and world.get("rank", 0) == rank:
-            return manifest.get(RANDOM_STATES)
-    return None
+    return next((f.random_states for f in run.run_files if (f.rank or 0) == rank), None)
 
 
 def _apart(a: Any, b: Any) -> Iterator[tuple[str, dict[int, tuple[str, str]]]]:

@@ -7,9 +7,9 @@ both runs have to the last; the first step at which it differs is told.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeVar
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.preflight.changing import (
@@ -27,21 +27,20 @@ from mindrlhf_msprobe.comparison.preflight.values import (
     is_known,
     named,
     same_versions,
-    section_of,
     shown,
 )
 from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.manifest.run_file import Change, Mode, Network, RunFile
 
 MODES, CELLS, OPTIMIZERS = "modes", "cells", "optimizers"
 _ROOT = "root"
+K = TypeVar("K")
 _MAX_OF_ONE = 8  # changes of one attribute are recorded, and no more
 
 
-def compare_networks(
-    rank: int, a: Mapping[str, Any], b: Mapping[str, Any], merged: Ranks, notes: Notes
-) -> None:
+def compare_networks(rank: int, a: RunFile, b: RunFile, merged: Ranks, notes: Notes) -> None:
     """Add how modes, attributes and optimizers of one rank differ, given both manifests.
 
     Nothing is said where neither run watched a network.
@@ -69,8 +68,7 @@ _Found = tuple[Difference, str, Any, Any]
 class _Network:
     role: str
     phases: list[str]
-    kind: str
-    training: Any
+    training: bool | None
     cells: dict[str, tuple[str, dict[str, Any]]]
     changes: dict[tuple[str, str], Timeline]
 
@@ -89,25 +87,16 @@ class _Networks:
         return bool(self.networks or self.optimizers)
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> _Networks:
-        found = cls()
-        networks = manifest.get("networks")
-        for entry in networks if isinstance(networks, list) else ():
-            if isinstance(entry, dict) and isinstance(entry.get("role"), str):
-                found.networks.append(_network(entry))
-        for phase, changes in (section_of(manifest, MODES) or {}).items():
-            timeline = [(step, _mode(change)) for step, change in steps_of(changes)]
+    def of(cls, file: RunFile) -> _Networks:
+        found = cls([_network(n, n.role) for n in file.networks if n.role is not None])
+        for phase, modes in file.modes.items():
+            timeline = [(mode.step, _mode(mode)) for mode in modes if mode.step is not None]
             if timeline:
                 found.modes[phase] = timeline
-        for name, entry in (section_of(manifest, OPTIMIZERS) or {}).items():
-            if isinstance(entry, dict):
-                rates: dict[str, Timeline] = {}
-                for step, change in steps_of(entry.get("changes")):
-                    rates.setdefault(str(change.get("name")), []).append(
-                        (step, change.get("value"))
-                    )
-                settings = section_of(entry, "settings") or {}
-                found.optimizers[name] = str(entry.get("class")), settings, rates
+        for name, optimizer in file.optimizers.items():
+            if optimizer.json:
+                rates = _timelines(optimizer.changes, lambda change: str(change.name))
+                found.optimizers[name] = str(optimizer.kind), optimizer.settings, rates
         return found
 
     def role_of(self, phase: str) -> str | None:
@@ -116,33 +105,25 @@ class _Networks:
         return roles[0] if roles else table[phase].role if phase in table else None
 
 
-def _network(entry: Mapping[str, Any]) -> _Network:
-    cells: dict[str, tuple[str, dict[str, Any]]] = {}
-    groups = entry.get("cells")
-    for group in groups if isinstance(groups, list) else ():
-        if isinstance(group, dict) and isinstance(group.get("cells"), list):
-            attributes = section_of(group, "attributes") or {}
-            for name in group["cells"]:
-                if isinstance(name, str):
-                    cells[name] = str(group.get("class")), attributes
-    changes: dict[tuple[str, str], Timeline] = {}
-    for step, change in steps_of(entry.get("changes")):
-        key = str(change.get("cell")), str(change.get("name"))
-        changes.setdefault(key, []).append((step, change.get("value")))
-    phases = entry.get("phases")
-    return _Network(
-        entry["role"],
-        [p for p in phases if isinstance(p, str)] if isinstance(phases, list) else [],
-        str(entry.get("class")),
-        entry.get("training"),
-        cells,
-        changes,
-    )
+def _network(network: Network, role: str) -> _Network:
+    cells = {
+        name: (str(group.kind), group.attributes)
+        for group in network.cells
+        for name in group.cells or ()
+    }
+    changes = _timelines(network.changes, lambda change: (str(change.cell), str(change.name)))
+    return _Network(role, network.phases or [], network.training, cells, changes)
 
 
-def _mode(change: Mapping[str, Any]) -> tuple[bool, dict[str, bool]]:
-    others = section_of(change, "others") or {}
-    return bool(change.get("training")), {name: bool(value) for name, value in others.items()}
+def _timelines(changes: Iterable[Change], key: Callable[[Change], K]) -> dict[K, Timeline]:
+    found: dict[K, Timeline] = {}
+    for step, change in steps_of(changes):
+        found.setdefault(key(change), []).append((step, change.value))
+    return found
+
+
+def _mode(mode: Mode) -> tuple[bool, dict[str, bool]]:
+    return bool(mode.training), {name: bool(value) for name, value in mode.others.items()}
 
 
 def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_Found]:
@@ -155,7 +136,7 @@ def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_F
     phased = {n.role for side in (a, b) for n in side.networks if n.phases}
     for role, of_a, of_b in _by_role(a, b):
         trains = of_a.training, of_b.training
-        known = all(isinstance(training, bool) for training in trains)
+        known = None not in trains
         if role not in phased and known and trains[0] is not trains[1]:
             yield Difference(MODES, role, None, None, role), "", _word(trains[0]), _word(trains[1])
 
@@ -178,7 +159,7 @@ def _modes_of(phase: str, role: str | None, step: int | None, a: Any, b: Any) ->
         yield what, "", _word(mine), _word(other)
 
 
-def _word(training: bool) -> str:
+def _word(training: bool | None) -> str:
     return "training" if training else "evaluation"
 
 

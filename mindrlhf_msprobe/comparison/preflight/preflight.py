@@ -32,7 +32,6 @@ from mindrlhf_msprobe.comparison.preflight.values import (
     compare,
     difference_of,
     is_known,
-    section_of,
     some_ranks,
     text_of,
 )
@@ -40,13 +39,8 @@ from mindrlhf_msprobe.comparison.preflight.weights import compare_weights
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Difference, Preflight
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA, read_coverage
-from mindrlhf_msprobe.storage.manifest.manifest import (
-    AT_FIRST_PHASE,
-    GENERATION,
-    NETWORK_SECTIONS,
-    SCHEMA,
-)
+from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
+from mindrlhf_msprobe.storage.manifest.run_file import AT_FIRST_PHASE, SCHEMA, RunFile, Settings
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 __all__ = ["MAX_DIFFERENCES", "preflight", "remark", "without_consequences"]
@@ -55,7 +49,7 @@ MAX_DIFFERENCES = 1000
 
 _SECTIONS = (
     *("schema", "versions", "device", "world", "seeds", "determinism"),
-    *("modes", "cells", "optimizers", GENERATION),
+    *("modes", "cells", "optimizers", "generation"),
     *("environment", "configurations", "msprobe_config"),
 )
 # Sections of which the later snapshot counts, the one of the first network that was entered.
@@ -63,7 +57,7 @@ _SETTINGS = ("device", "seeds", "determinism", "environment")
 # What a further attempt notes where it is different.
 _OF_ATTEMPTS = (
     *("versions", "device", "determinism", "environment"),
-    *(*NETWORK_SECTIONS, GENERATION),
+    *("networks", "modes", "optimizers", "generation"),
 )
 # A variable that is not set is not recorded; in the other sections that is an older version.
 _ABSENCE_COUNTS = ("environment", "configurations")
@@ -110,11 +104,11 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
     return Preflight(tuple(kept), weights, notes.messages())
 
 
-_ByRank = dict[int, dict[str, Any]]
+_ByRank = dict[int, RunFile]
 
 
 def _of_ranks(
-    by_rank: list[tuple[int, dict[str, Any], dict[str, Any]]],
+    by_rank: list[tuple[int, RunFile, RunFile]],
     sides: tuple[_ByRank, _ByRank],
     ranks: Mapping[int, int],
     notes: Notes,
@@ -164,27 +158,24 @@ def _note_no_pair(a: _ByRank, b: _ByRank, given: Mapping[int, int], notes: Notes
     notes.add("no_manifest", sides=[name for name, _ in missing], **some_ranks(wanted))
 
 
-def _by_rank(run: Run, name: str, notes: Notes) -> dict[int, dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
-    manifests = [m for m in run.manifests if isinstance(m, dict)]
-    for manifest in manifests:
-        world = manifest.get("world")
-        rank: Any = world.get("rank") if isinstance(world, dict) else None
-        if not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < 10**9:
-            if len(manifests) > 1:
-                notes.add("whose_rank", side=name)
-                continue
-            rank = 0
-        if rank in found:
+def _by_rank(run: Run, name: str, notes: Notes) -> _ByRank:
+    found: _ByRank = {}
+    files = run.run_files
+    for file in files:
+        rank = file.rank
+        if rank is None and len(files) > 1:
+            notes.add("whose_rank", side=name)
+            continue
+        if (rank or 0) in found:
             notes.add("two_manifests", side=name, rank=rank)
-        found.setdefault(rank, manifest)
+        found.setdefault(rank or 0, file)
     return found
 
 
 def _compare_manifests(
-    rank: int, a: dict[str, Any], b: dict[str, Any], merged: Ranks, notes: Notes, other_rank: bool
+    rank: int, a: RunFile, b: RunFile, merged: Ranks, notes: Notes, other_rank: bool
 ) -> None:
-    schemas = a.get("schema", SCHEMA), b.get("schema", SCHEMA)
+    schemas = a.json.get("schema", SCHEMA), b.json.get("schema", SCHEMA)
     for name, schema in zip("AB", schemas):
         if not isinstance(schema, int) or schema > SCHEMA:
             notes.add("newer_schema", side=name, schema=text_of(schema), known=SCHEMA)
@@ -193,8 +184,8 @@ def _compare_manifests(
         pair = take(a), take(b)
         if is_known(section, *pair, notes):
             merged.add(section, rank, compare(section, *pair, notes))
-    late = a.get("taken") == AT_FIRST_PHASE == b.get("taken")
-    certain = late and a.get("taken_in") == b.get("taken_in")
+    late = a.taken == AT_FIRST_PHASE == b.taken
+    certain = late and a.taken_in == b.taken_in
     for section in _SETTINGS:
         pair = _setting(a, section, late, other_rank), _setting(b, section, late, other_rank)
         if is_known(section, *pair, notes):
@@ -205,34 +196,31 @@ def _compare_manifests(
     pair = _recording(a), _recording(b)
     if is_known("msprobe_config", *pair, notes):
         merged.add("msprobe_config", rank, compare("msprobe_config", *pair, notes))
-    for name, manifest in (("A", a), ("B", b)):
-        _note_attempts(name, manifest, notes)
+    for name, file in (("A", a), ("B", b)):
+        _note_attempts(name, file, notes)
 
 
-def _versions(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    versions = section_of(manifest, "versions")
-    if versions is None or "tool_version" not in manifest:
+def _versions(file: RunFile) -> dict[str, Any] | None:
+    versions = file.versions
+    if versions is None or file.tool_version is None:
         return versions
-    return {**versions, "mindrlhf_msprobe": manifest["tool_version"]}
+    return {**versions, "mindrlhf_msprobe": file.tool_version}
 
 
-def _world(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    world = section_of(manifest, "world")
-    return {"size": world["size"]} if world is not None and "size" in world else None
+def _world(file: RunFile) -> dict[str, Any] | None:
+    world = file.world.json
+    return {"size": world["size"]} if "size" in world else None
 
 
-def _setting(
-    manifest: dict[str, Any], name: str, late: bool, other_rank: bool
-) -> dict[str, Any] | None:
+def _setting(file: RunFile, name: str, late: bool, other_rank: bool) -> dict[str, Any] | None:
     """Return a section as it was at the moment that both runs noted, without what says nothing.
 
     Args:
         late: whether that moment is the first network's.
         other_rank: whether it is compared with that of another rank.
     """
-    section = section_of(manifest, name)
-    early = None if late else section_of(section_of(manifest, "at_start") or {}, name)
-    chosen = section if early is None else early
+    early = None if late else getattr(Settings.from_json(file.at_start), name)
+    chosen = getattr(file, name) if early is None else early
     left_out = (_MEANINGLESS if name == "environment" else ()) + (_RANK_ITSELF * other_rank)
     return chosen and {key: value for key, value in chosen.items() if key not in left_out}
 
@@ -246,10 +234,9 @@ def _certain_seeds(found: Iterable[Found], notes: Notes) -> Iterator[Found]:
             yield name, a, b
 
 
-def _recording(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+def _recording(file: RunFile) -> dict[str, Any] | None:
     """Return the settings that change what is recorded, defaults for those not named."""
-    section = section_of(manifest, "config")
-    if section is None:
+    if "config" in file.unread:
         return None
     defaults = {
         f.name: {} if f.default is dataclasses.MISSING else f.default
@@ -257,24 +244,21 @@ def _recording(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     }
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in defaults.items()}
     plain["directions"] = ["forward", "backward"]
-    return {key: v for key, v in {**plain, **section}.items() if key not in _NOT_RECORDING}
+    return {key: v for key, v in {**plain, **file.config.json}.items() if key not in _NOT_RECORDING}
 
 
-def _note_attempts(name: str, manifest: Mapping[str, Any], notes: Notes) -> None:
-    attempts = manifest.get("attempts")
-    for number, attempt in enumerate(attempts if isinstance(attempts, list) else [], 1):
-        if isinstance(attempt, dict):
-            other = [s for s in _OF_ATTEMPTS if s in attempt]
-            if other:
-                notes.add("attempt", number=number, side=name, sections=other)
+def _note_attempts(name: str, file: RunFile, notes: Notes) -> None:
+    for number, attempt in enumerate(file.attempts, 1):
+        other = [section for section in _OF_ATTEMPTS if section in attempt.json]
+        if other:
+            notes.add("attempt", number=number, side=name, sections=other)
 
 
-def _note_left_out(a: Mapping[str, Any], b: Mapping[str, Any], notes: Notes) -> None:
+def _note_left_out(a: RunFile, b: RunFile, notes: Notes) -> None:
     """Note the key data that neither side could record: nothing else of them meets the eye."""
-    read = [read_coverage(section_of(side, "coverage") or {}) for side in (a, b)]
-    left_out = [section_of(side, KEY_DATA) or {} for side in read]
-    for key, why in left_out[0].items():
-        if key in left_out[1]:
+    left_out, other = (side.reasons.get(KEY_DATA) for side in (a, b))
+    for key, why in left_out.items() if isinstance(left_out, dict) else ():
+        if isinstance(other, dict) and key in other:
             said = message("note.all", notes=[_short(one) for one in why])
             notes.about("key_data_left_out", text_of(key), why=said)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.findings import ANOTHER_WITHHELD, OTHER_ON_EACH_RANK, Difference
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 
 #: The directory a run was told to lie in, which stands in its configuration.
 DIRECTORY = "dump_path"
@@ -83,12 +84,6 @@ def _with_names(reason: Message, names: list[str | Message]) -> Message:
     return Message(reason.code, {**reason.params, "names": names[:_MAX_TOGETHER], "more": more})
 
 
-def section_of(manifest: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Return a section of a manifest, None if there is none that can be read."""
-    section = manifest.get(name)
-    return section if isinstance(section, dict) else None
-
-
 def is_known(section: str, a: Any, b: Any, notes: Notes, *, neither: bool = True) -> bool:
     """Tell whether both runs have a section, and note it otherwise; `neither`: of none as well."""
     if a is None and b is None:
@@ -99,13 +94,12 @@ def is_known(section: str, a: Any, b: Any, notes: Notes, *, neither: bool = True
     return a is not None and b is not None
 
 
-def same_versions(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+def same_versions(a: RunFile, b: RunFile) -> bool:
     """Tell whether two manifests say the same versions.
 
     Another version may have other settings; of the same one, the trainer gave what is there.
     """
-    versions = section_of(a, "versions")
-    return versions is not None and versions == section_of(b, "versions")
+    return a.versions is not None and a.versions == b.versions
 
 
 def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:

@@ -9,24 +9,21 @@ from mindrlhf_msprobe.comparison.preflight.values import (
     Notes,
     is_known,
     named,
-    section_of,
     shortened,
 )
 from mindrlhf_msprobe.findings import Weights
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 
 
 def compare_weights(
-    by_rank: list[tuple[int, dict[str, Any], dict[str, Any]]], notes: Notes
+    by_rank: list[tuple[int, RunFile, RunFile]], notes: Notes
 ) -> tuple[Weights, ...]:
     """Compare the initial weights of every role, given (rank, manifest of A, manifest of B)."""
     found: dict[str, _RoleWeights] = {}
     for rank, a, b in by_rank:
-        pair = section_of(a, "initial_weights"), section_of(b, "initial_weights")
-        if not is_known("initial_weights", *pair, notes):
+        left, right = a.initial_weights, b.initial_weights
+        if not is_known("initial_weights", left, right, notes) or left is None or right is None:
             continue
-        left, right = pair
-        assert left is not None
-        assert right is not None
         for role in dict.fromkeys([*left, *right]):
             names = left.get(role), right.get(role)
             shown = shortened(role)

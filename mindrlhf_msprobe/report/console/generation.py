@@ -10,8 +10,8 @@ from typing import Any
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.common.spans import spans
 from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 from mindrlhf_msprobe.storage.reading.generation import Generated, generated, steps_with_states
-from mindrlhf_msprobe.storage.reading.missing import rank_of
 
 _LINE = 100  # characters
 _LONGEST_VALUE = 40
@@ -19,23 +19,23 @@ _CHANGES = 3  # of one setting
 _GENERATORS = {"numpy_state": "numpy", "random_state": "Python", "mindspore_state": "MindSpore"}
 
 
-def render_generation(manifests: Iterable[Mapping[str, Any]], rank: int | None = None) -> list[str]:
+def render_generation(files: Iterable[RunFile], rank: int | None = None) -> list[str]:
     """Return what each phase generated with, a line a setting that changed, and random states.
 
     Ranks that say the same stand together.
 
     Args:
-        manifests: of all ranks.
+        files: the manifests of all ranks.
         rank: of this one alone; None for all.
     """
-    chosen = [m for m in manifests if rank is None or rank_of(m) in (None, rank)]
+    chosen = [file for file in files if rank is None or file.rank in (None, rank)]
     blocks: dict[tuple[str, tuple[str, ...]], list[int | None]] = {}
     for found in generated(chosen):
         blocks.setdefault((_head(found), tuple(_settings(found))), []).append(found.rank)
-    for manifest in chosen:
-        states = _states(steps_with_states(manifest))
+    for file in chosen:
+        states = _states(steps_with_states(file))
         if states:
-            blocks.setdefault((states, ()), []).append(rank_of(manifest))
+            blocks.setdefault((states, ()), []).append(file.rank)
     lines = []
     for (head, inner), ranks in blocks.items():
         numbers = sorted({number for number in ranks if number is not None})

@@ -9,7 +9,7 @@ import os
 import platform
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,6 @@ from mindrlhf_msprobe.storage import layout
 
 _FLOCK = "@hhlli4x"  # struct flock of Linux: type, whence, start, length, process
 _MOST_SAID = 4096  # bytes of a lock file
-_MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says nothing
 
 
 def world_of(environment: dict[str, str] | os._Environ[str] = os.environ) -> dict[str, Any]:
@@ -192,19 +191,6 @@ def _is_at(file: int, path: Path) -> bool:
         return False
     here = os.fstat(file)
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-
-
-def expected_ranks(manifests: Iterable[Mapping[str, Any]]) -> set[int]:
-    """Return which ranks a job was to record, as the manifests of some of them say."""
-    said: set[tuple[int, frozenset[int]]] = set()
-    for manifest in manifests:
-        world, config = manifest.get("world"), manifest.get("config")
-        size = world.get("size") if isinstance(world, dict) else None
-        ranks = config.get("ranks") if isinstance(config, dict) else None
-        if isinstance(size, int) and 0 < size <= _MOST_RANKS:
-            listed = ranks if isinstance(ranks, list) else []
-            said.add((size, frozenset(rank for rank in listed if isinstance(rank, int))))
-    return {rank for size, chosen in said for rank in chosen or range(size) if 0 <= rank < size}
 
 
 def missing_ranks(root: Path, size: int, ranks: Sequence[int]) -> list[int]:

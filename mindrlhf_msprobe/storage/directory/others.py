@@ -7,9 +7,8 @@ each other stand in one name, `actor_update/step0-199/rank0`. No directory of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 #: Directories that are named one by one: run.json is written anew at every step.
 MOST_NAMED = 1000
@@ -65,24 +64,18 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Others:
-    """The directories that the manifests of a run name as none of the run's."""
+    """The directories below `root` that the manifests of a run name as none of the run's."""
 
-    def __init__(self, root: Path, manifests: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, root: Path, names: Iterable[str]) -> None:
         self._root = root
         self._names: set[str] = set()
         self._steps: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for manifest in manifests:
-            named = manifest.get("others")
-            for name in named if isinstance(named, list) else ():
-                if isinstance(name, str):
-                    self._add(name)
-
-    def _add(self, name: str) -> None:
-        self._names.add(name)
-        place = _parsed(name)
-        if place is not None and place[1] < place[2]:
-            before, first, last, after = place
-            self._steps.setdefault((before, after), []).append((first, last))
+        for name in names:
+            self._names.add(name)
+            place = _parsed(name)
+            if place is not None and place[1] < place[2]:
+                before, first, last, after = place
+                self._steps.setdefault((before, after), []).append((first, last))
 
     def __contains__(self, directory: Path) -> bool:
         """Tell whether one of them is `directory`, below the run's."""

@@ -183,6 +183,21 @@ def _stacks(content: dict[str, Any]) -> dict[str, list[str]]:
     return found
 
 
+def _walked(children: dict[str | None, list[str]]) -> tuple[list[tuple[str, bool]], set[str]]:
+    """Return the begin (True) and end of each entry in turn, and the entries that are reached."""
+    events: list[tuple[str, bool]] = []
+    seen: set[str] = set()
+    pending = [(root, True) for root in reversed(children.get(None, []))]
+    while pending:
+        name, begins = pending.pop()
+        events.append((name, begins))
+        if begins:
+            seen.add(name)
+            pending.append((name, False))
+            pending += [(c, True) for c in reversed(children.get(name, [])) if c not in seen]
+    return events, seen
+
+
 def _places(
     names: list[str], parents: dict[str, str | None]
 ) -> tuple[dict[str, int], dict[str, int]]:
@@ -190,21 +205,7 @@ def _places(
     children: dict[str | None, list[str]] = {}
     for name, parent in parents.items():
         children.setdefault(parent, []).append(name)
-    events: list[tuple[str, bool]] = []
-    seen: set[str] = set()
-
-    def visit(root: str) -> None:
-        pending = [(root, True)]
-        while pending:
-            name, begins = pending.pop()
-            events.append((name, begins))
-            if begins:
-                seen.add(name)
-                pending.append((name, False))
-                pending += [(c, True) for c in reversed(children.get(name, [])) if c not in seen]
-
-    for root in children.get(None, []):
-        visit(root)
+    events, seen = _walked(children)
     after = {name: place for place, (name, begins) in enumerate(events) if not begins}
     late: dict[int, list[str]] = {}
     place = -1

@@ -71,7 +71,7 @@ def note_reasons(
 def joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
     """Return what two attempts at a run say, as JSON: every reason of a cell, else the later."""
     both = {**first, **later}
-    for kind in (GRAPH_MODE, PHASES, KEY_DATA):
+    for kind in _DEPTHS:
         sides = [side[kind] for side in (first, later) if isinstance(side.get(kind), Mapping)]
         if len(sides) < 2:
             continue

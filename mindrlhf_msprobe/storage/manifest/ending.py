@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile, Stopped
 
 RUNNING = "running"
 FINISHED = "finished"
@@ -16,6 +14,7 @@ INTERRUPTED = "interrupted"
 KILLED = "killed"
 
 _MOST_NAME = 200  # characters of a name that a file gives
+_MOST_TEXT = 1000
 
 
 @dataclass(frozen=True)
@@ -39,53 +38,27 @@ class Stop:
     text: str = ""
     rank: int = 0
 
-    def to_json(self) -> dict[str, Any]:
+    def noted(self) -> Stopped:
         """Return it as it stands in run.json, under `stopped`."""
-        return {"step": self.step, "phase": self.phase, "error": self.error, "text": self.text}
+        return Stopped.of(step=self.step, phase=self.phase, error=self.error, text=self.text)
 
 
-def stop_of(manifest: Mapping[str, Any], *, held: bool) -> Stop | None:
+def stop_of(file: RunFile, *, held: bool) -> Stop | None:
     """Return where the rank of a manifest stopped; None if it finished, or says nothing of it.
 
     Args:
         held: whether a process still records it.
     """
-    state = manifest.get("state")
-    if state == RUNNING and not held:
-        state = KILLED
-    if state not in (RUNNING, KILLED, FAILED, INTERRUPTED):
-        return None
-    attempts = manifest.get("attempts")
-    last = attempts[-1] if isinstance(attempts, list) and attempts else None
-    attempt: Mapping[str, Any] = last if isinstance(last, dict) else {}
-    if not attempt:  # nothing tells where
-        return None
-    said = attempt.get("stopped")
-    stopped: Mapping[str, Any] = said if isinstance(said, dict) else {}
-    world = manifest.get("world")
-    rank = world.get("rank") if isinstance(world, dict) else None
+    state = KILLED if file.state == RUNNING and not held else file.state
+    attempt, stopped = file.attempt, file.attempt.stopped
+    if state not in (RUNNING, KILLED, FAILED, INTERRUPTED) or not attempt.json:
+        return None  # or nothing tells where
+    steps = (stopped.step, attempt.unfinished_step, attempt.open_step)
     return Stop(
         state=state,
-        step=_step_of(stopped, attempt),
-        phase=_text(stopped.get("phase")) or None,
-        error=_text(stopped.get("error")) or None,
-        text=_text(stopped.get("text"), 1000),
-        rank=rank if isinstance(rank, int) else 0,
+        step=next(step for step in steps if step is not None),
+        phase=(stopped.phase or "")[:_MOST_NAME] or None,
+        error=(stopped.error or "")[:_MOST_NAME] or None,
+        text=(stopped.text or "")[:_MOST_TEXT],
+        rank=file.rank or 0,
     )
-
-
-def _step_of(stopped: Mapping[str, Any], attempt: Mapping[str, Any]) -> int:
-    for step in (stopped.get("step"), attempt.get("unfinished_step")):
-        if (known := _step(step)) is not None:
-            return known
-    done = _step(attempt.get("last_completed_step"))
-    return (_step(attempt.get("begins_with")) or 0) if done is None else done + 1
-
-
-def _step(value: Any) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and value >= 0 else None
-
-
-def _text(value: Any, most: int = _MOST_NAME) -> str:
-    return value[:most] if isinstance(value, str) else ""

@@ -17,9 +17,11 @@ from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.directory import others
-from mindrlhf_msprobe.storage.directory.claim import (
+from mindrlhf_msprobe.storage.directory.hold import Hold, HoldLostError, Loss
+from mindrlhf_msprobe.storage.directory.job import RankLock, world_of
+from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded
+from mindrlhf_msprobe.storage.manifest.claim import (
     being_written,
-    load_manifest,
     refuse_links,
     refuse_other_job,
     refuse_other_run,
@@ -28,24 +30,21 @@ from mindrlhf_msprobe.storage.directory.claim import (
     resumed_manifest,
     sweep,
 )
-from mindrlhf_msprobe.storage.directory.hold import Hold, HoldLostError, Loss
-from mindrlhf_msprobe.storage.directory.job import RankLock, world_of
-from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, FINISHED, RUNNING, Stop
+from mindrlhf_msprobe.storage.manifest.run_file import (
+    AT_FIRST_PHASE,
+    AT_START,
+    SCHEMA,
+    TOOL,
+    Attempt,
+    Generation,
+    RunFile,
+    Settings,
+    World,
+)
 
-SCHEMA = 1
-TOOL = "mindrlhf_msprobe"
-
-#: When the settings of a manifest were taken.
-AT_START = "start"
-AT_FIRST_PHASE = "first_phase"
-
-#: What the watched networks and their optimizers are set to.
-NETWORK_SECTIONS = ("networks", "modes", "optimizers")
-#: What phases generate with, and from which step on.
-GENERATION = "generation"
-#: The states of random generators by step.
-RANDOM_STATES = "random_states"
+#: Keys of which the JSON stands in one line.
+_IN_ONE_LINE = ("recorded", "generation", "random_states")
 
 
 class Manifest:
@@ -61,12 +60,12 @@ class Manifest:
         self,
         root: Path,
         rank: int,
-        content: dict[str, Any],
+        content: RunFile,
         hold: Hold,
         *,
         further: bool = False,
     ) -> None:
-        self._path = root / layout.manifest_name(rank)
+        self._path, self._rank = root / layout.manifest_name(rank), rank
         self._hold = hold
         self.content = content
         self._further = further
@@ -102,17 +101,16 @@ class Manifest:
         It may have been edited, or be an older state that was brought back.
         """
         try:
-            found = load_manifest(self._path)
-            attempts = found["attempts"]
-            own = found["run_id"] == self.content["run_id"]
-            return own and len(attempts) <= len(self.content["attempts"])
-        except (OSError, ValueError, KeyError, TypeError):
+            found = RunFile.load(self._path)
+        except (OSError, ValueError):
             return False
+        own = found.run_id == self.content.run_id
+        return own and 0 < len(found.attempts) <= len(self.content.attempts)
 
     @property
-    def attempt(self) -> dict[str, Any]:
+    def attempt(self) -> Attempt:
         """The attempt that is running now."""
-        return self.content["attempts"][-1]
+        return self.content.attempt
 
     def save(self) -> None:
         """Write the manifest, whole or not at all, also where the disk has become full.
@@ -150,9 +148,9 @@ class Manifest:
                 ours = self._hold.retake() and _fingerprint(self._path) == self._written
             except OSError:
                 ours = False
-        self.content["state"] = self.attempt["state"] = state
+        self.content.state = self.attempt.state = state
         if stop is not None:
-            self.content["stopped"] = self.attempt["stopped"] = stop.to_json()
+            self.content.stopped = self.attempt.stopped = stop.noted()
         try:
             if ours:
                 self._save()
@@ -162,18 +160,17 @@ class Manifest:
             self._hold.release()
 
     def _stop_of_loss(self) -> Stop:
-        done = self.attempt["last_completed_step"]
-        step = (self.attempt.get("begins_with") or 0) if done is None else done + 1
-        return Stop(FAILED, step, None, None, f"{HoldLostError.kind} ({self._hold.lost})")
+        text = f"{HoldLostError.kind} ({self._hold.lost})"
+        return Stop(FAILED, self.attempt.open_step, None, None, text)
 
     def _content(self) -> bytes:
         attempts = [
             # What another hand wrote into an earlier attempt is kept as it is.
             self._encoded(attempt, depth=2) if isinstance(attempt, dict) else dump_json(attempt)
-            for attempt in self.content["attempts"]
+            for attempt in self.content.json["attempts"]
         ]
         joined = b"[\n  " + b",\n  ".join(attempts) + b"\n ]"
-        return self._encoded(self.content, attempts=joined) + b"\n"
+        return self._encoded(self.content.to_json(), attempts=joined) + b"\n"
 
     def _encoded(
         self, content: Mapping[str, Any], *, depth: int = 0, attempts: bytes | None = None
@@ -188,7 +185,7 @@ class Manifest:
                 encoded = self._encoded_weights(value)
             elif name == "networks":
                 encoded = self._encoded_networks(value, break_)
-            elif name in ("recorded", GENERATION, RANDOM_STATES):
+            elif name in _IN_ONE_LINE:
                 encoded = dump_json(value)
             else:
                 encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
@@ -223,25 +220,23 @@ class Manifest:
                 under `at_start`.
             phase: the first phase, at that moment.
         """
-        target = self.attempt if self._further else self.content
+        target: Settings = self.attempt if self._further else self.content
         if taken != AT_START:
+            known = {**self.content.json, **self.attempt.json}
             at_start = {
-                name: self._setting(name)
+                name: known[name]
                 for name, value in settings.items()
-                if self._setting(name) not in (None, value)
+                if known.get(name) not in (None, value)
             }
             if at_start:
-                target["at_start"] = at_start
+                target.at_start = at_start
         for name, value in settings.items():
-            target[name] = value
-            if self._further and value == self.content.get(name):
-                del target[name]
-        target["taken"] = taken
+            setattr(target, name, value)
+            if self._further and value == getattr(self.content, name):
+                delattr(target, name)
+        target.taken = taken
         if phase is not None:
-            target["taken_in"] = phase
-
-    def _setting(self, name: str) -> Any:
-        return self.attempt.get(name, self.content.get(name))
+            target.taken_in = phase
 
     def begin(self, step: int) -> None:
         """Note the step with which this attempt begins; what earlier ones left of it goes.
@@ -249,87 +244,77 @@ class Manifest:
         Raises:
             OSError: it cannot be removed.
         """
-        self.attempt["begins_with"] = step
+        self.attempt.begins_with = step
         # The run began with its earliest attempt, wherever the configuration lets this one begin.
-        began = [a.get("begins_with") for a in self.content["attempts"] if isinstance(a, dict)]
-        steps = [begin for begin in began if isinstance(begin, int)]
-        self.content["config"]["initial_step"] = min(steps)
-        if len(self.content["attempts"]) > 1:
-            own = self.content["world"]["rank"]
+        began = [attempt.begins_with for attempt in self.content.attempts]
+        self.content.config.initial_step = min(begin for begin in began if begin is not None)
+        if len(began) > 1:
+            own = self._rank
             left = remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)
             self._note_others(left)
-            listed = recorded.without_steps_from(self.content.get("recorded"), step)
-            self.content["recorded"] = listed
-            known = self.content.get(RANDOM_STATES)
+            self.content.recorded = recorded.without_steps_from(self.content.recorded or {}, step)
+            known = self.content.random_states
             self._states_before = random_states.without_steps_from(known, step)
-            self.content[RANDOM_STATES] = self._states_before
+            self.content.random_states = self._states_before
             self.save()
 
     def _note_others(self, left: Iterable[str]) -> None:
         """Note directories of steps and ranks in which something stays that no run recorded."""
-        known = self.content.get("others")
-        earlier = [n for n in known if isinstance(n, str)] if isinstance(known, list) else []
-        named = others.listed([*earlier, *left])
+        named = others.listed([*(self.content.others or ()), *left])
         if named:
-            self.content["others"] = named
+            self.content.others = named
 
     def note_recorded(
         self, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
     ) -> None:
         """Note how many entries of phases, and saves of keys, a step has; `save` writes it."""
-        known = self.content.get("recorded")
-        self.content["recorded"] = recorded.with_counts(known, step, phases, key_data)
+        known = self.content.recorded or {}
+        self.content.recorded = recorded.with_counts(known, step, phases, key_data)
 
     def note_configurations(self) -> None:
         """Note that configurations.json was written; `save` writes it."""
-        self.content["recorded"] = {
-            **recorded.checked(self.content.get("recorded")),
-            recorded.CONFIGURATIONS: True,
-        }
+        self.content.recorded = {**(self.content.recorded or {}), recorded.CONFIGURATIONS: True}
 
     def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
         """Note the initial weights of a role's network; `save` writes them."""
-        known = self.content.get("initial_weights")
-        if not self._further:
-            self.content["initial_weights"] = {**(known or {}), role: dict(weights)}
-        elif not isinstance(known, dict) or known.get(role) != weights:
-            changed = self.attempt.get("initial_weights", {})
-            self.attempt["initial_weights"] = {**changed, role: dict(weights)}
+        target: Settings = self.attempt if self._further else self.content
+        if not self._further or (self.content.initial_weights or {}).get(role) != weights:
+            target.initial_weights = {**(target.initial_weights or {}), role: dict(weights)}
 
-    def note_networks(self, content: Mapping[str, Any]) -> None:
+    def note_networks(self, content: Settings) -> None:
         """Note what the networks and their optimizers are set to; `save` writes it.
 
         A further attempt notes it under its own entry where it is not what the first one began
         with.
 
         Args:
-            content: the sections `networks`, `modes` and `optimizers`. A part that is the same
-                object as before is not encoded again.
+            content: its `networks`, `modes` and `optimizers`. A network that is the same object
+                as before is not encoded again.
         """
-        for part in self.attempt.get("networks", []), self.content.get("networks", []):
-            for network in part if isinstance(part, list) else ():
-                if not any(network is other for other in content["networks"]):
-                    self._encoded_once.pop(id(network), None)
+        kept = {id(network.json) for network in content.networks}
+        for network in (*self.attempt.networks, *self.content.networks):
+            if id(network.json) not in kept:
+                self._encoded_once.pop(id(network.json), None)
         if not self._further:
-            self.content.update(content)
+            self.content.json.update(content.to_json())
         elif not _began_alike(self.content, content):
-            self.attempt.update(content)
+            self.attempt.json.update(content.to_json())
 
-    def note_generation(self, content: Mapping[str, Any]) -> None:
+    def note_generation(self, content: Mapping[str, Generation]) -> None:
         """Note what phases generate with; `save` writes it.
 
         A further attempt notes it under its own entry where it is not what the first began with.
         """
         if not self._further:
-            self.content[GENERATION] = content
-        elif not _generated_alike(self.content.get(GENERATION), content):
-            self.attempt[GENERATION] = content
+            self.content.generation = dict(content)
+        elif not _generated_alike(self.content.generation, content):
+            self.attempt.generation = dict(content)
 
     def note_random_states(self, content: Mapping[str, Any]) -> None:
         """Note the states of this attempt's steps, behind those of earlier ones; `save` writes."""
         before = self._states_before
         names = dict.fromkeys([*before, *content])
-        self.content[RANDOM_STATES] = {
+        self.content.random_states = {
             name: [*before.get(name, ()), *content.get(name, ())] for name in names
         }
 
@@ -344,12 +329,12 @@ class Manifest:
         Returns:
             those that were not noted before.
         """
-        known = self.content["coverage"]
+        known = self.content.coverage
         roles = known.get(coverage.GRAPH_MODE, {})
         reasons = {cell: as_messages(why) for cell, why in gaps.items()}
         cells, new = coverage.note_reasons(roles.get(role, {}), reasons)
         if new:  # replaced, not changed: the thread that writes may be reading it
-            self.content["coverage"] = {**known, coverage.GRAPH_MODE: {**roles, role: cells}}
+            self.content.coverage = {**known, coverage.GRAPH_MODE: {**roles, role: cells}}
         return new
 
     def note_left_out(self, kind: str, name: str, why: str | Message) -> bool:
@@ -358,13 +343,13 @@ class Manifest:
         Args:
             kind: `phases` or `key_data`; `name` is one of them.
         """
-        whole = self.content["coverage"]
+        whole = self.content.coverage
         known = whole.get(kind, {})
         (reason,) = as_messages(why)
         said = as_json_or_text(reason)
         if known.get(name) == said:
             return False
-        self.content["coverage"] = {**whole, kind: {**known, name: said}}
+        self.content.coverage = {**whole, kind: {**known, name: said}}
         return True
 
     @classmethod
@@ -440,41 +425,38 @@ class Manifest:
             RunError: it did.
         """
         try:
-            world = self.content["world"]
-            refuse_other_job(self._path.parent, world["rank"], world_of(), "refuse")
+            refuse_other_job(self._path.parent, self._rank, world_of(), "refuse")
         except RunError:
             self._path.unlink(missing_ok=True)
             raise
 
 
 def _new_content(
-    rank: int, world: dict[str, Any], config: dict[str, Any], earlier: dict[str, Any] | None
-) -> dict[str, Any]:
+    rank: int, world: dict[str, Any], config: dict[str, Any], earlier: RunFile | None
+) -> RunFile:
     import uuid  # as in _version
 
-    attempt = {
-        "started": _now(),
-        "pid": os.getpid(),
-        "first_step": None,
-        "last_completed_step": None,
-        "state": RUNNING,
-    }
-    attempts = earlier.get("attempts") if earlier else None
-    return {
-        "schema": SCHEMA,
-        "tool": TOOL,
-        "tool_version": _version(TOOL) or "unknown",
-        "run_id": (earlier or {}).get("run_id") or uuid.uuid4().hex,
-        "state": RUNNING,
-        "attempts": [*(attempts if isinstance(attempts, list) else []), attempt],
-        "world": {**world, "rank": rank, "host": platform.node()},
-        **_kept(earlier),
-        "config": config,
-        "coverage": {},
-        "lost": {},
-        "recorded": recorded.checked((earlier or {}).get("recorded")),
-        **({"others": earlier["others"]} if earlier and "others" in earlier else {}),
-    }
+    attempt = Attempt.of(
+        started=_now(), pid=os.getpid(), first_step=None, last_completed_step=None, state=RUNNING
+    )
+    known = earlier or RunFile({})
+    content = RunFile.of(
+        schema=SCHEMA,
+        tool=TOOL,
+        tool_version=_version(TOOL) or "unknown",
+        run_id=known.run_id or uuid.uuid4().hex,
+        state=RUNNING,
+        attempts=[],
+        world=World.of(**world, rank=rank, host=platform.node()),
+    )
+    # What another hand wrote into an earlier attempt is kept as it is.
+    before = known.json.get("attempts")
+    content.json["attempts"] = [*(before if isinstance(before, list) else []), attempt.to_json()]
+    content.json.update(_kept(known), config=config, coverage={}, lost={})
+    content.recorded = known.recorded or {}
+    if known.others is not None:
+        content.others = known.others
+    return content
 
 
 def _fingerprint(path: Path) -> tuple[int, ...] | None:
@@ -486,64 +468,48 @@ def _fingerprint(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _began_alike(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _began_alike(first: Settings, other: Settings) -> bool:
     """Tell whether two attempts began with the same networks, modes and optimizers.
 
     A phase or a network that the other has not come to yet says nothing.
     """
 
-    def beginning(content: Mapping[str, Any]) -> dict[Any, Any]:
+    def beginning(content: Settings) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        for network in content.get("networks") or []:
-            for phase in network["phases"]:
-                found[network["role"], phase] = network["class"], network["cells"]
-        for phase, modes in (content.get("modes") or {}).items():
-            found[phase] = {k: v for k, v in modes[0].items() if k != "step"} if modes else None
-        for name, optimizer in (content.get("optimizers") or {}).items():
-            settings = {k: v for k, v in optimizer["settings"].items() if k != "global_step"}
-            found["optimizer", name] = optimizer["class"], settings
+        for network in content.networks:
+            for phase in network.phases or ():
+                found[network.role, phase] = network.kind, network.cells
+        for phase, modes in content.modes.items():
+            found[phase] = [(mode.training, mode.others) for mode in modes[:1]]
+        for name, optimizer in content.optimizers.items():
+            settings = {k: v for k, v in optimizer.settings.items() if k != "global_step"}
+            found["optimizer", name] = optimizer.kind, settings
         return found
 
-    try:
-        mine, theirs = beginning(first), beginning(other)
-    except (TypeError, KeyError, AttributeError):  # written by another hand
-        return False
+    mine, theirs = beginning(first), beginning(other)
     return all(mine.get(key, value) == value for key, value in theirs.items())
 
 
-def _generated_alike(first: Any, other: Mapping[str, Any]) -> bool:
+def _generated_alike(first: Mapping[str, Generation], other: Mapping[str, Generation]) -> bool:
     """Tell whether two attempts began to generate with the same settings."""
-    if not isinstance(first, dict):
-        return False
     return all(
-        isinstance(first.get(phase), dict)
-        and first[phase].get("settings") == content.get("settings")
-        and "changes" not in content
+        phase in first and first[phase].settings == content.settings and not content.changes
         for phase, content in other.items()
     )
 
 
-def _left_something(earlier: dict[str, Any]) -> bool:
+def _left_something(earlier: RunFile) -> bool:
     """Tell whether an earlier attempt entered a network or ended a step."""
-    attempts = earlier.get("attempts")
-    ended = any(
-        isinstance(attempt, dict) and attempt.get("last_completed_step") is not None
-        for attempt in (attempts if isinstance(attempts, list) else [])
-    )
-    return ended or bool(earlier.get("initial_weights")) or earlier.get("taken") == AT_FIRST_PHASE
+    ended = any(attempt.last_completed_step is not None for attempt in earlier.attempts)
+    return ended or bool(earlier.initial_weights) or earlier.taken == AT_FIRST_PHASE
 
 
-def _kept(earlier: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what a further attempt leaves as the first one noted it."""
-    if earlier is None or not _left_something(earlier):
+def _kept(earlier: RunFile) -> dict[str, Any]:
+    """Return what a further attempt leaves as the first one noted it, as JSON."""
+    if not _left_something(earlier):
         return {}
-    names = (
-        *("versions", "device", "seeds", "determinism", "environment"),
-        *("taken", "taken_in", "at_start", "initial_weights"),
-        *NETWORK_SECTIONS,
-        *(GENERATION, RANDOM_STATES),
-    )
-    return {name: earlier[name] for name in names if name in earlier}
+    names = (*Settings.every_key(), "random_states")
+    return {name: earlier.json[name] for name in names if name in earlier.json}
 
 
 def _with_versions(settings: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,20 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
-from mindrlhf_msprobe.storage.directory.claim import read_manifest
-from mindrlhf_msprobe.storage.directory.job import RankLock, expected_ranks
+from mindrlhf_msprobe.storage.directory.job import RankLock
 from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded
-from mindrlhf_msprobe.storage.manifest.manifest import GENERATION, NETWORK_SECTIONS, RANDOM_STATES
+from mindrlhf_msprobe.storage.manifest.run_file import (
+    Attempt,
+    Part,
+    RunFile,
+    Settings,
+    expected_ranks,
+)
 
 #: What nodes of one job may set differently: it changes nothing that is recorded.
 _OF_A_NODE = frozenset({"dump_path", "existing", "strict", "buffer_mb"})
 #: What a further attempt notes under its own entry where it is different, as `Manifest` does.
-_SETTINGS = (
-    *("versions", "device", "seeds", "determinism", "environment", "initial_weights"),
-    *NETWORK_SECTIONS,
-    GENERATION,
-)
+_SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "taken_in", "at_start")]
 
 _SHOWN = 80  # characters of a value
 #: (phase or data/<key>, step, rank)
@@ -61,7 +62,7 @@ class Merged:
 @dataclass
 class _Input:
     root: Path
-    manifests: dict[int, dict[str, Any]]
+    manifests: dict[int, RunFile]
     places: dict[_Place, Path] = field(default_factory=dict)
     left_out: list[Path] = field(default_factory=list)
 
@@ -140,13 +141,13 @@ def _read(root: Path) -> _Input:
     Raises:
         RunError: it is no run, is still being written, or cannot be read as a whole.
     """
-    manifests: dict[int, dict[str, Any]] = {}
+    manifests: dict[int, RunFile] = {}
     for path in layout.manifests(root):
         rank = layout.manifest_rank(path)
-        manifests[rank] = read_manifest(path)
-        world = manifests[rank].get("world")
-        if not isinstance(world, dict) or world.get("rank") != rank:
-            raise RunError(message("error.merge_rank", path=path, rank=rank, world=world))
+        manifests[rank] = RunFile.read(path)
+        if manifests[rank].rank != rank:
+            said = manifests[rank].json.get("world")
+            raise RunError(message("error.merge_rank", path=path, rank=rank, world=said))
         lock = RankLock(root, rank)
         if lock.held_elsewhere():
             raise RunError(
@@ -221,31 +222,23 @@ def _check_one_job(inputs: Sequence[_Input]) -> None:
                 )
 
 
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _differences(a: RunFile, b: RunFile) -> Iterator[tuple[str, Any, Any]]:
     yield from _unequal("", a, b, ("schema",))
-    world_a, world_b = _section(a, "world"), _section(b, "world")
-    yield from _unequal("world.", world_a, world_b, ("size", "scheduler"))
-    config_a, config_b = _section(a, "config"), _section(b, "config")
-    keys = sorted({*config_a, *config_b} - _OF_A_NODE)
-    yield from _unequal("msprobe_config.", config_a, config_b, keys)
+    yield from _unequal("world.", a.world, b.world, ("size", "scheduler"))
+    keys = sorted({*a.config.json, *b.config.json} - _OF_A_NODE)
+    yield from _unequal("msprobe_config.", a.config, b.config, keys)
 
 
-def _unequal(
-    prefix: str, a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]
-) -> Iterator[tuple[str, Any, Any]]:
+def _unequal(prefix: str, a: Part, b: Part, names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
     for name in names:
-        if a.get(name) != b.get(name):
-            yield prefix + name, a.get(name), b.get(name)
+        mine, theirs = a.json.get(name), b.json.get(name)
+        if mine != theirs:
+            yield prefix + name, mine, theirs
 
 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _section(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
-    section = manifest.get(name)
-    return section if isinstance(section, dict) else {}
 
 
 def _check_apart(inputs: Sequence[_Input]) -> None:
@@ -307,14 +300,14 @@ def _linked_or_copied(source: str, target: Path) -> bool:
 
 def _write_manifests(
     partial: Path, inputs: Sequence[_Input]
-) -> tuple[dict[int, dict[str, Any]], list[str]]:
-    by_rank: dict[int, list[dict[str, Any]]] = {}
+) -> tuple[dict[int, RunFile], list[str]]:
+    by_rank: dict[int, list[RunFile]] = {}
     for one in inputs:
         for rank, manifest in one.manifests.items():
             by_rank.setdefault(rank, []).append(manifest)
     merged = {rank: _one_manifest(manifests) for rank, manifests in by_rank.items()}
     for rank, manifest in merged.items():
-        write_json(partial / layout.manifest_name(rank), manifest)
+        write_json(partial / layout.manifest_name(rank), manifest.to_json())
     return merged, list(_write_configurations(partial, inputs))
 
 
@@ -336,38 +329,36 @@ def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[s
             yield f"{path} says something else than {chosen[0]}, which was taken"
 
 
-def _one_manifest(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _one_manifest(manifests: Sequence[RunFile]) -> RunFile:
     """Return one rank's manifest: of several, those of later attempts continue the first."""
     first, *later = sorted(manifests, key=_started)
-    merged = {**first, "attempts": [*_attempts(first)]}
+    merged = RunFile({**first.json})
+    merged.attempts = _attempts(first)
     for manifest in later:
         own = {
-            name: manifest[name]
+            name: manifest.json[name]
             for name in _SETTINGS
-            if name in manifest and manifest[name] != first.get(name)
+            if name in manifest.json and manifest.json[name] != first.json.get(name)
         }
-        begun, *rest = _attempts(manifest) or [{}]
-        merged["attempts"] += [{**begun, **own}, *rest]
-        merged["state"] = manifest.get("state")
-        merged["recording"] = manifest.get("recording", {})
-        states = random_states.joined(merged.get(RANDOM_STATES), manifest.get(RANDOM_STATES))
+        begun, *rest = _attempts(manifest) or [Attempt({})]
+        merged.attempts = [*merged.attempts, Attempt({**begun.json, **own}), *rest]
+        merged.state, merged.recording = manifest.state, manifest.recording or {}
+        states = random_states.joined(merged.random_states, manifest.random_states)
         if states:
-            merged[RANDOM_STATES] = states
-        merged["recorded"] = recorded.both(merged.get("recorded"), manifest.get("recorded"))
-        merged["lost"] = dict(Counter(_counts(merged)) + Counter(_counts(manifest)))
-        sides = _section(merged, "coverage"), _section(manifest, "coverage")
-        merged["coverage"] = coverage.joined(*sides)
+            merged.random_states = states
+        merged.recorded = recorded.both(merged.recorded or {}, manifest.recorded or {})
+        merged.lost = dict(Counter(_counts(merged)) + Counter(_counts(manifest)))
+        merged.coverage = coverage.joined(merged.coverage, manifest.coverage)
     return merged
 
 
-def _attempts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    attempts = manifest.get("attempts")
-    return [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
+def _attempts(manifest: RunFile) -> list[Attempt]:
+    return [attempt for attempt in manifest.attempts if attempt.json]
 
 
-def _started(manifest: Mapping[str, Any]) -> str:
-    return str(next((a.get("started") for a in _attempts(manifest)), ""))
+def _started(manifest: RunFile) -> str:
+    return next((attempt.started or "" for attempt in _attempts(manifest)), "")
 
 
-def _counts(manifest: Mapping[str, Any]) -> dict[str, int]:
-    return {k: n for k, n in _section(manifest, "lost").items() if isinstance(n, int)}
+def _counts(manifest: RunFile) -> dict[str, int]:
+    return {kind: n for kind, n in manifest.lost.items() if isinstance(n, int)}

@@ -45,10 +45,14 @@ def with_step(spans: Sequence[Span], step: int, count: int) -> list[Span]:
 
 
 def with_counts(
-    recorded: object, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
+    recorded: Mapping[str, Any], step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what a manifest lists, with how many entries and saves a step has of each name."""
-    listed = checked(recorded)
+    """Return what a manifest lists, with how many entries and saves a step has of each name.
+
+    Args:
+        recorded: as `checked` returns it, here and below.
+    """
+    listed = {**recorded}
     for kind, counts in ((PHASES, phases), (KEY_DATA, key_data)):
         names = {**listed.get(kind, {})}
         for name, count in counts.items():
@@ -67,18 +71,17 @@ def before(spans: Sequence[Span], step: int) -> list[Span]:
     return [[first, min(last, step - 1), n] for first, last, n in spans if first < step]
 
 
-def without_steps_from(recorded: object, step: int) -> dict[str, Any]:
+def without_steps_from(recorded: Mapping[str, Any], step: int) -> dict[str, Any]:
     """Return what a manifest lists of the steps before one."""
-    found = checked(recorded)
+    found = {**recorded}
     for kind in (PHASES, KEY_DATA):
         clipped = {name: before(spans, step) for name, spans in found.get(kind, {}).items()}
         found[kind] = {name: spans for name, spans in clipped.items() if spans}
     return found
 
 
-def both(a: object, b: object) -> dict[str, Any]:
+def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return what two manifests of one rank list together: every step of either, as it is read."""
-    one, other = checked(a), checked(b)
     merged: dict[str, Any] = {**one}
     merged.update((name, other[name]) for name in (CONFIGURATIONS, UNLISTED) if name in other)
     for kind in (PHASES, KEY_DATA):
@@ -173,7 +176,7 @@ def gaps(spans: Sequence[Span], there: Sequence[int]) -> Iterator[tuple[int, int
             yield begin, last
 
 
-def steps_in(recorded: object, place: Path, first: int) -> tuple[int, int]:
+def steps_in(listed: Mapping[str, Any], place: Path, first: int) -> tuple[int, int]:
     """Return how many steps from `first` on a manifest lists of a phase, a key or all keys.
 
     Args:
@@ -182,7 +185,6 @@ def steps_in(recorded: object, place: Path, first: int) -> tuple[int, int]:
     Returns:
         how many, and the last of them; -1 without any.
     """
-    listed = checked(recorded)
     name, *key = place.parts
     if name == layout.KEY_DATA_DIR:
         saves = listed.get(KEY_DATA, {})
@@ -198,11 +200,7 @@ def steps_in(recorded: object, place: Path, first: int) -> tuple[int, int]:
 
 
 def count_at(recorded: Mapping[str, Any], kind: str, name: str, step: int) -> int | None:
-    """Return how many entries or saves are listed of one step; None where that is not known.
-
-    Args:
-        recorded: as `checked` returns it.
-    """
+    """Return how many entries or saves are listed of one step; None where that is not known."""
     for first, last, n in recorded.get(kind, {}).get(name, ()):
         if first <= step <= last:
             return n if isinstance(n, int) else None

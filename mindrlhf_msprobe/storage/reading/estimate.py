@@ -230,20 +230,22 @@ def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
             open_entries.remove(ended)
             selection.end(ended.name)
         open_entries.append(entry)
-        chosen = (
-            _begin(selection, entry)
-            and wanted.records_cell(entry.cell)
-            and _direction(entry) in wanted.directions
-            and (entry.token is None or wanted.records_token(entry.token))
-        )
         # A parameter stands in the first recorded call, and again only where it has changed.
         own = parameters.setdefault(entry.call_name, {})
         own |= {record.path: record for record in entry.records if record.io == "parameters"}
-        if chosen:
+        if _begin(selection, entry) and _is_chosen(entry, wanted):
             records = [record for record in entry.records if record.io != "parameters"]
             records += parameters.pop(entry.call_name).values()
             taken = (record for record in records if _takes(record, wanted, selection))
             yield replace(entry, records=tuple(taken))
+
+
+def _is_chosen(entry: Entry, wanted: ProbeConfig) -> bool:
+    return (
+        wanted.records_cell(entry.cell)
+        and _direction(entry) in wanted.directions
+        and (entry.token is None or wanted.records_token(entry.token))
+    )
 
 
 def _begin(selection: Selection, entry: Entry) -> bool:

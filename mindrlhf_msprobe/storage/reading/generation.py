@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.storage.arrays.bounds import is_place
 from mindrlhf_msprobe.storage.manifest import random_states
-from mindrlhf_msprobe.storage.manifest.manifest import GENERATION, RANDOM_STATES
-from mindrlhf_msprobe.storage.reading.missing import rank_of
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 
 
 class Generated(NamedTuple):
@@ -30,42 +28,26 @@ class Generated(NamedTuple):
     changes: Mapping[str, list[tuple[int, Any]]]
 
 
-def generated(manifests: Iterable[Mapping[str, Any]]) -> Iterator[Generated]:
+def generated(files: Iterable[RunFile]) -> Iterator[Generated]:
     """Yield what each phase of each rank generated with.
 
     Of a further attempt only where it generated with something else than the first.
     """
-    for manifest in manifests:
-        attempts = manifest.get("attempts")
-        parts = [manifest, *(attempts if isinstance(attempts, list) else ())]
-        for part in parts:
-            phases = part.get(GENERATION) if isinstance(part, Mapping) else None
-            for phase, content in phases.items() if isinstance(phases, Mapping) else ():
-                if isinstance(content, Mapping) and is_place(content.get("step")):
-                    settings = content.get("settings")
-                    yield Generated(
-                        rank_of(manifest),
-                        str(phase),
-                        content["step"],
-                        settings if isinstance(settings, Mapping) else {},
-                        _changes(content.get("changes")),
-                    )
+    for file in files:
+        for part in (file, *file.attempts):
+            for phase, content in part.generation.items():
+                if content.step is not None:
+                    changes: dict[str, list[tuple[int, Any]]] = {}
+                    for change in content.changes:
+                        if change.step is not None:
+                            name = str(change.name)
+                            changes.setdefault(name, []).append((change.step, change.value))
+                    yield Generated(file.rank, phase, content.step, content.settings, changes)
 
 
-def steps_with_states(manifest: Mapping[str, Any]) -> dict[str, list[int]]:
+def steps_with_states(file: RunFile) -> dict[str, list[int]]:
     """Return the steps in which the state of each random generator is known, in order."""
-    known = random_states.by_step(manifest.get(RANDOM_STATES))
     return {
         name: sorted(step for step, state in states.items() if state != random_states.UNKNOWN)
-        for name, states in known.items()
+        for name, states in random_states.by_step(file.random_states).items()
     }
-
-
-def _changes(changes: Any) -> dict[str, list[tuple[int, Any]]]:
-    found: dict[str, list[tuple[int, Any]]] = {}
-    for change in changes if isinstance(changes, list) else ():
-        if isinstance(change, Mapping) and is_place(change.get("step")):
-            found.setdefault(str(change.get("name")), []).append(
-                (change["step"], change.get("value"))
-            )
-    return found

@@ -11,10 +11,8 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.directory.claim import load_manifest
-from mindrlhf_msprobe.storage.directory.job import expected_ranks
 from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile, expected_ranks
 from mindrlhf_msprobe.storage.reading.keydata import is_ours
 from mindrlhf_msprobe.storage.reading.problems import Problem
 
@@ -26,7 +24,7 @@ _MOST_GAPS = 1000  # of one phase or key
 
 
 def missing(
-    root: Path, manifests: Sequence[Mapping[str, Any]], layers: _LayerDirs, keys: _KeyDirs
+    root: Path, manifests: Sequence[RunFile], layers: _LayerDirs, keys: _KeyDirs
 ) -> Iterator[Problem]:
     """Yield what a run should hold and does not: manifests, and what they list.
 
@@ -37,16 +35,8 @@ def missing(
     """
     yield from _manifests(root, manifests, layers, keys)
     for manifest in manifests:
-        rank = rank_of(manifest)
-        if isinstance(rank, int):
-            yield from _listed(root, rank, recorded.checked(manifest.get("recorded")), layers, keys)
-
-
-def rank_of(manifest: Mapping[str, Any]) -> int | None:
-    """Return whose manifest it is, as it says; None where that cannot be a rank."""
-    world = manifest.get("world")
-    rank: Any = world.get("rank") if isinstance(world, dict) else None
-    return rank if bounds.is_place(rank) and rank >= 0 else None
+        if manifest.rank is not None:
+            yield from _listed(root, manifest.rank, manifest.recorded or {}, layers, keys)
 
 
 def part_of_a_run(directory: Path) -> bool:
@@ -61,16 +51,14 @@ def part_of_a_run(directory: Path) -> bool:
         return True
     for path in layout.manifests(directory.parent)[:1]:
         try:
-            config = load_manifest(path).get("config")
+            return directory.name in RunFile.load(path).config.phases
         except (OSError, ValueError):  # a run stands there, whatever it says
             return True
-        phases = config.get("phases") if isinstance(config, dict) else None
-        return isinstance(phases, dict) and directory.name in phases
     return False
 
 
 def _manifests(
-    root: Path, manifests: Sequence[Mapping[str, Any]], layers: _LayerDirs, keys: _KeyDirs
+    root: Path, manifests: Sequence[RunFile], layers: _LayerDirs, keys: _KeyDirs
 ) -> Iterator[Problem]:
     """Yield the manifests of ranks that this tool recorded, where none says what and how."""
     there = {layout.manifest_rank(path) for path in layout.manifests(root)}

@@ -115,31 +115,33 @@ def key_data_directories(
     for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         step = layout.step_number(step_dir.name)
         assert step is not None
-        if step_dir.parent == root:  # saved from inside a network
-            for rank, path in layout.rank_directories(
-                step_dir, links=True, unlisted=unlisted
-            ).items():
-                for key, saves in _dumped(path, None, unlisted).items():
-                    yield from (((key, step, rank, n), path) for n in range(len(saves)))
-            continue
-        if step_dir.parent.parent != data:
-            continue
         key = step_dir.parent.name
+        in_a_network, of_a_key = step_dir.parent == root, step_dir.parent.parent == data
+        if not (in_a_network or of_a_key):
+            continue
         ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
         for rank, path in ranks.items():
-            micro_steps = [
-                (number, child)
-                for child in layout.subdirectories(path, links=True, unlisted=unlisted)
-                if (number := layout.micro_step_number(child.name)) is not None
-            ]
-            if not micro_steps:
-                saves = _dumped(path, key, unlisted).get(key, [{}])
-                micro_steps = [(number, path) for number in range(len(saves))]
-            elif (path / layout.file_name(key, ".json")).is_file():  # saved without a micro-step
-                taken = {number for number, _ in micro_steps}
-                micro_steps.append((max(taken) + 1 if 0 in taken else 0, path))
-            for number, child in sorted(micro_steps):
-                yield (key, step, rank, number), child
+            if in_a_network:
+                for name, saves in _dumped(path, None, unlisted).items():
+                    yield from (((name, step, rank, n), path) for n in range(len(saves)))
+            else:
+                for number, child in _micro_steps(path, key, unlisted):
+                    yield (key, step, rank, number), child
+
+
+def _micro_steps(path: Path, key: str, unlisted: layout.OnUnlisted) -> Sequence[tuple[int, Path]]:
+    """Return the saves of a key in a rank's directory, each with its micro-step."""
+    found = [
+        (number, child)
+        for child in layout.subdirectories(path, links=True, unlisted=unlisted)
+        if (number := layout.micro_step_number(child.name)) is not None
+    ]
+    if not found:
+        return [(n, path) for n, _ in enumerate(_dumped(path, key, unlisted).get(key, [{}]))]
+    if (path / layout.file_name(key, ".json")).is_file():  # saved without a micro-step
+        taken = {number for number, _ in found}
+        found.append((max(taken) + 1 if 0 in taken else 0, path))
+    return sorted(found)
 
 
 def _dumped(directory: Path, key: str | None, unlisted: layout.OnUnlisted) -> dict[str, list[Save]]:

@@ -8,11 +8,11 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
@@ -22,17 +22,17 @@ from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.directory.claim import load_manifest
-from mindrlhf_msprobe.storage.directory.job import RankLock, expected_ranks
+from mindrlhf_msprobe.storage.directory.job import RankLock
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.manifest import coverage, recorded
+from mindrlhf_msprobe.storage.manifest import recorded
 from mindrlhf_msprobe.storage.manifest.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
+from mindrlhf_msprobe.storage.manifest.run_file import Config, RunFile, expected_ranks
 from mindrlhf_msprobe.storage.reading.journal import read_journal
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
-from mindrlhf_msprobe.storage.reading.missing import missing, rank_of
+from mindrlhf_msprobe.storage.reading.missing import missing
 from mindrlhf_msprobe.storage.reading.places import (
     is_wanted,
     key_data_directories,
@@ -49,19 +49,10 @@ from mindrlhf_msprobe.storage.records import (
     bounded,
 )
 
-#: What every manifest holds.
-_OF_A_MANIFEST = {
-    "state": str,
-    "attempts": list,
-    "world": dict,
-    "config": dict,
-    "coverage": dict,
-    "lost": dict,
-}
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
+_Place = TypeVar("_Place", bound=tuple[Any, ...])
 _LONGEST_STATE = 40  # characters of what a manifest says instead of a state
-_MOST_ATTEMPTS = 10_000  # at one run
 
 
 def open_run(path: str | Path) -> Run:
@@ -110,27 +101,23 @@ class Run:
         self._known_problems: set[Problem] = set()
         empty = message("error.empty") if _is_empty(path) else ""
         self.manifests = list(self._read_manifests())
-        self._of_rank: dict[int, list[dict[str, Any]]] | None = None
-        others = Others(path, self.manifests)
+        self._of_rank: dict[int, list[RunFile]] | None = None
+        files = self.run_files
+        others = Others(path, (name for file in files for name in file.others or ()))
         self._layer_dirs = self._find_layers(others)
         self._key_dirs = self._find_key_data(others)
         self._listed = {
-            own: recorded.checked(manifest["recorded"])
-            for manifest in self.manifests
-            if (own := rank_of(manifest)) is not None and "recorded" in manifest
+            file.rank: listed
+            for file in files
+            if file.rank is not None and (listed := file.recorded) is not None
         }
         unlisted = [*self.problems]
-        for problem in missing(path, self.manifests, self._layer_dirs, self._key_dirs):
+        for problem in missing(path, files, self._layer_dirs, self._key_dirs):
             if not any(known.covers(problem) for known in unlisted):
                 self._problem(problem)
         self._lost_times: dict[tuple[int, int], set[str]] = {}
         # What lies at each (step, rank): a run of many ranks is read place by place.
-        self._layers_at: dict[tuple[int, int], list[tuple[str, int, int]]] = {}
-        for place in self._layer_dirs:
-            self._layers_at.setdefault(place[1:], []).append(place)
-        self._keys_at: dict[tuple[int, int], list[tuple[str, int, int, int]]] = {}
-        for saved in self._key_dirs:
-            self._keys_at.setdefault(saved[1:3], []).append(saved)
+        self._layers_at, self._keys_at = _at_places(self._layer_dirs), _at_places(self._key_dirs)
         if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
             raise RunError(
                 message(
@@ -172,6 +159,11 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
+    @property
+    def run_files(self) -> list[RunFile]:
+        """The manifests as objects whose attributes are their keys, each with its type."""
+        return [RunFile(content) for content in self.manifests if isinstance(content, dict)]
+
     @cached_property
     def dialect(self) -> Dialect:
         """What its files say and never do; msprobe's where nothing in it is this package's."""
@@ -187,7 +179,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether every rank closed its run; an unfinished one was killed or still runs."""
-        return all(manifest.get("state") == FINISHED for manifest in self.manifests)
+        return all(file.state == FINISHED for file in self.run_files)
 
     @property
     def state(self) -> str:
@@ -198,10 +190,8 @@ class Run:
         Where the ranks' are not the same, each with its ranks.
         """
         ranks: dict[str, list[str]] = {}
-        for manifest in self.manifests:
-            world = manifest.get("world")
-            rank = world.get("rank") if isinstance(world, dict) else None
-            ranks.setdefault(shortened(manifest.get("state"), _LONGEST_STATE), []).append(str(rank))
+        for file in self.run_files:
+            ranks.setdefault(shortened(file.state, _LONGEST_STATE), []).append(str(file.rank))
         if len(ranks) < 2:
             return next(iter(ranks), "unknown")
         said = (f"{state} (rank {', '.join(of)})" for state, of in sorted(ranks.items()))
@@ -227,10 +217,9 @@ class Run:
     @cached_property
     def _noted_stops(self) -> list[Stop]:
         stops = []
-        for manifest in self.manifests:
-            rank = rank_of(manifest)
-            held = isinstance(rank, int) and RankLock(self.path, rank).is_held()
-            stop = stop_of(manifest, held=held)
+        for file in self.run_files:
+            held = file.rank is not None and RankLock(self.path, file.rank).is_held()
+            stop = stop_of(file, held=held)
             if stop is not None:
                 stops.append(stop)
         return sorted(stops, key=lambda stop: stop.rank)
@@ -264,8 +253,8 @@ class Run:
 
         They recorded into another directory, or never began; [] for msprobe's runs.
         """
-        here = {rank for manifest in self.manifests if isinstance(rank := rank_of(manifest), int)}
-        return sorted(expected_ranks(self.manifests) - here)
+        files = self.run_files
+        return sorted(expected_ranks(files) - {file.rank for file in files})
 
     @property
     def keys(self) -> list[str]:
@@ -315,16 +304,16 @@ class Run:
         does not name the settings there have always been says nothing.
         """
         known = {field.name for field in fields(ProbeConfig)}
-        for manifest in self._manifests_of(rank):
-            config = manifest.get("config")
-            if not isinstance(config, dict) or not config.keys() >= BASIC_KEYS:
+        for file in self._files_of(rank):
+            config = file.config
+            if not config.json.keys() >= BASIC_KEYS:
                 return None
-            values = {name: config[name] for name in known & config.keys()}
+            values = {name: config.json[name] for name in known & config.json.keys()}
             unusable = _unusable_patterns(config)
             if "include" in unusable:  # a cell that the others do not match may be meant by it
                 values["include"] = ()
             if "exclude" in unusable:
-                others = [t for t in config["exclude"] if t not in unusable["exclude"]]
+                others = [t for t in config.exclude or () if t not in unusable["exclude"]]
                 values["exclude"] = others
             try:
                 return ProbeConfig(**values)
@@ -340,11 +329,9 @@ class Run:
         have left out, `config` says that it should have been recorded.
         """
         found: dict[str, dict[str, str]] = {}
-        for manifest in self.manifests:
-            config = manifest.get("config")
-            if isinstance(config, dict):
-                for name, patterns in _unusable_patterns(config).items():
-                    found.setdefault(name, {}).update(patterns)
+        for file in self.run_files:
+            for name, patterns in _unusable_patterns(file.config).items():
+                found.setdefault(name, {}).update(patterns)
         return found
 
     @property
@@ -355,44 +342,35 @@ class Run:
     @property
     def losses(self) -> list[Message]:
         """What the run says it could not record, by rank and kind."""
-        said = []
-        for manifest in self.manifests:
-            lost, rank = manifest.get("lost"), rank_of(manifest)
-            if isinstance(lost, dict):
-                for what, count in lost.items():
-                    of = {"rank": rank, "count": shortened(count)}
-                    said.append(message("lost.records", **of, what=shortened(what)))
-        return said
+        return [
+            message("lost.records", rank=file.rank, count=shortened(count), what=shortened(what))
+            for file in self.run_files
+            for what, count in file.lost.items()
+        ]
 
     @property
     def cost(self) -> dict[int, dict[str, Any]]:
         """What recording cost each rank, as its manifest says; see `storage.ledger.Ledger`."""
-        said = {}
-        for manifest in self.manifests:
-            rank, recording = rank_of(manifest), manifest.get("recording")
-            if isinstance(rank, int) and isinstance(recording, dict):
-                said[rank] = recording
-        return said
+        return {
+            file.rank: cost
+            for file in self.run_files
+            if file.rank is not None and (cost := file.recording) is not None
+        }
 
     def coverage(self, rank: int = 0) -> dict[str, Any]:
         """Return what a rank could not record in its mode, and why: a tuple of messages for each.
 
         Under `graph_mode` stand role → cell name → why, under `phases` and `key_data` name → why.
         """
-        for manifest in self._manifests_of(rank):
-            found = manifest.get("coverage")
-            if isinstance(found, dict):
-                return coverage.read_coverage(found)
-        return {}
+        return next((file.reasons for file in self._files_of(rank)), {})
 
     def initial_weights(self, role: str, rank: int = 0) -> dict[str, str]:
         """Return the fingerprint of each parameter of a role's network when it was first entered.
 
         By the parameters' names; without those of which none is known.
         """
-        for manifest in self._manifests_of(rank):
-            roles = manifest.get("initial_weights")
-            weights = roles.get(role) if isinstance(roles, dict) else None
+        for file in self._files_of(rank):
+            weights = (file.initial_weights or {}).get(role)
             if isinstance(weights, dict):
                 return {str(n): value for n, value in weights.items() if isinstance(value, str)}
         return {}
@@ -402,17 +380,14 @@ class Run:
 
         An attempt that began with this step, or before it, is the one that counts.
         """
-        for manifest in self._manifests_of(rank):
+        for file in self._files_of(rank):
             ended = False
-            attempts = manifest.get("attempts")
-            for attempt in attempts[-_MOST_ATTEMPTS:] if isinstance(attempts, list) else []:
-                if not isinstance(attempt, dict):
-                    continue
-                first, last = attempt.get("first_step"), attempt.get("last_completed_step")
-                begins = attempt.get("begins_with")
-                if isinstance(begins, int) and begins <= step:
+            for attempt in file.attempts:
+                first, last = attempt.first_step, attempt.last_completed_step
+                begins = attempt.begins_with
+                if begins is not None and begins <= step:
                     ended = False
-                if isinstance(first, int) and isinstance(last, int) and first <= step <= last:
+                if first is not None and last is not None and first <= step <= last:
                     ended = True
             if ended:
                 return True
@@ -543,35 +518,28 @@ class Run:
                     found.append(datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
 
-    def _manifests_of(self, rank: int) -> list[dict[str, Any]]:
+    def _files_of(self, rank: int) -> list[RunFile]:
         """Return the manifest of a rank; a run with a single one has it for every rank."""
         if len(self.manifests) == 1:
-            return self.manifests
+            return self.run_files
         if self._of_rank is None:
             self._of_rank = {}
-            for manifest in self.manifests:
-                if isinstance(number := rank_of(manifest), int):
-                    self._of_rank.setdefault(number, []).append(manifest)
+            for file in self.run_files:
+                if file.rank is not None:
+                    self._of_rank.setdefault(file.rank, []).append(file)
         return self._of_rank.get(rank, [])
 
     def _read_manifests(self) -> Iterator[dict[str, Any]]:
         for path in layout.manifests(self.path):
             try:
-                manifest = load_manifest(path)
+                file = RunFile.load(path)
             except (OSError, ValueError) as error:
                 self._problem(Problem(path, layout.why_unread(error)))
                 continue
-            unlike = [
-                name
-                for name, kind in _OF_A_MANIFEST.items()
-                if not isinstance(manifest.get(name), kind)
-            ]
-            if "world" not in unlike and "rank" in manifest["world"] and rank_of(manifest) is None:
-                unlike.append("rank")
-            if unlike:
-                why = message("unread.not_whole", fields=", ".join(unlike))
+            if unread := file.unread:
+                why = message("unread.not_whole", fields=", ".join(unread))
                 self._problem(Problem(path, why))
-            yield manifest
+            yield file.to_json()
 
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         directory = self._layer_dirs[phase, step, rank]
@@ -649,6 +617,14 @@ class Run:
             self.problems.append(problem)
 
 
+def _at_places(found: Iterable[_Place]) -> dict[tuple[int, int], list[_Place]]:
+    """Return (step, rank) → what lies there, each a name, a step, a rank and what else."""
+    at: dict[tuple[int, int], list[_Place]] = {}
+    for place in found:
+        at.setdefault((place[1], place[2]), []).append(place)
+    return at
+
+
 def _entry(line: JournalLine, files: Locator, phase: str, step: int, rank: int) -> Entry:
     if len(line.entry) > bounds.NAME:
         raise layout.UnreadError(message("unread.long_name", length=len(line.entry)))
@@ -671,13 +647,10 @@ def _entry(line: JournalLine, files: Locator, phase: str, step: int, rank: int) 
     )
 
 
-def _unusable_patterns(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _unusable_patterns(config: Config) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for name in ("include", "exclude"):
-        patterns = config.get(name)
-        if not isinstance(patterns, list) or not all(isinstance(text, str) for text in patterns):
-            continue
-        for text in patterns[:MOST_PATTERNS]:
+    for name, patterns in (("include", config.include), ("exclude", config.exclude)):
+        for text in (patterns or ())[:MOST_PATTERNS]:
             try:
                 pattern(text)
             except PatternError as error:

@@ -30,9 +30,15 @@ from mindrlhf_msprobe.storage.directory.own_places import OwnPlaces, PlaceLostEr
 from mindrlhf_msprobe.storage.directory.removal import files_in, remove_save
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import count_leaves
-from mindrlhf_msprobe.storage.manifest import manifest, recorded
+from mindrlhf_msprobe.storage.manifest import recorded
 from mindrlhf_msprobe.storage.manifest.ending import Stop
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
+from mindrlhf_msprobe.storage.manifest.run_file import (
+    AT_FIRST_PHASE,
+    Config,
+    Generation,
+    Settings,
+)
 from mindrlhf_msprobe.storage.writing.background import Background, Batch, FaultSink
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import PhaseFiles, start_afresh
@@ -146,7 +152,7 @@ class RunWriter:
     @property
     def continues(self) -> bool:
         """Whether an earlier attempt had begun this run."""
-        return len(self._manifest.content["attempts"]) > 1
+        return len(self._manifest.content.attempts) > 1
 
     @property
     def lost(self) -> Loss | None:
@@ -155,8 +161,8 @@ class RunWriter:
 
     def next_step(self) -> int:
         """Return the step after the last one an earlier attempt completed, 0 in a new run."""
-        done = [a.get("last_completed_step") for a in self._manifest.content["attempts"][:-1]]
-        return max((step for step in done if isinstance(step, int)), default=-1) + 1
+        done = [a.last_completed_step for a in self._manifest.content.attempts[:-1]]
+        return max((step for step in done if step is not None), default=-1) + 1
 
     def begin(self, step: int) -> None:
         """Tell which step is the first of this attempt; what an earlier one left of it goes.
@@ -171,7 +177,7 @@ class RunWriter:
         self._task = task
 
         def write() -> None:
-            self._manifest.content["config"] = dict(config)
+            self._manifest.content.config = Config(dict(config))
             self._manifest.save()
 
         self._finish(layout.manifest_name(self.rank), write)
@@ -377,14 +383,14 @@ class RunWriter:
 
         def write() -> None:
             if settings is not None:
-                self._manifest.note_settings(settings, manifest.AT_FIRST_PHASE, phase)
+                self._manifest.note_settings(settings, AT_FIRST_PHASE, phase)
             if weights is not None:
                 self._manifest.note_weights(role, weights)
             self._manifest.save()
 
         self._finish(f"the initial weights of {role}", write)
 
-    def note_networks(self, content: Mapping[str, Any]) -> None:
+    def note_networks(self, content: Settings) -> None:
         """Note what the networks are set to; see `Manifest.note_networks`.
 
         The first time it is written soon, later with the manifest when the step ends.
@@ -399,7 +405,7 @@ class RunWriter:
 
         self._hand_over("the settings of networks", write)
 
-    def note_generation(self, content: Mapping[str, Any]) -> None:
+    def note_generation(self, content: Mapping[str, Generation]) -> None:
         """Note what phases generate with; it is written with the manifest when the step ends."""
         self._hand_over("generation", lambda: self._manifest.note_generation(content))
 
@@ -452,8 +458,8 @@ class RunWriter:
                 self._end_key_data(step)
                 self._forget_key_data(step)
                 self._note_step(step, complete=complete, has_data=has_data)
-                self._manifest.content["lost"] = dict(lost)
-                self._manifest.content["recording"] = self._ledger.to_json(step)
+                self._manifest.content.lost = dict(lost)
+                self._manifest.content.recording = self._ledger.to_json(step)
                 self._manifest.save()
                 self._buffers.trim()
 
@@ -499,7 +505,7 @@ class RunWriter:
 
     def _place_lost(self, error: PlaceLostError) -> None:
         """Count the steps that were lost with a directory, as far as they are listed."""
-        listed = self._manifest.content.get("recorded")
+        listed = self._manifest.content.recorded or {}
         first = self._lost_before.get(error.place, 0)
         steps, last = recorded.steps_in(listed, error.place, first)
         self._lost_before[error.place] = max(first, last + 1)
@@ -512,13 +518,13 @@ class RunWriter:
 
     def _note_step(self, step: int, *, complete: bool, has_data: bool) -> None:
         attempt = self._manifest.attempt
-        if attempt["first_step"] is None and (complete or has_data):
-            attempt["first_step"] = step
+        if attempt.first_step is None and (complete or has_data):
+            attempt.first_step = step
         if complete:
             # Of two threads that end steps, the later step's end may be written first.
-            attempt["last_completed_step"] = max(step, attempt["last_completed_step"] or 0)
+            attempt.last_completed_step = max(step, attempt.last_completed_step or 0)
         elif has_data:
-            attempt["unfinished_step"] = step
+            attempt.unfinished_step = step
 
     def _count_lost_step(
         self, step: int, ended: Sequence[PhaseFiles], error: HoldLostError
@@ -542,7 +548,7 @@ class RunWriter:
 
         def write() -> None:
             if lost is not None:
-                self._manifest.content["lost"] = dict(lost)
+                self._manifest.content.lost = dict(lost)
             self._places.release()
             self._manifest.close(stop)
 

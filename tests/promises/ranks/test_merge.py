@@ -179,6 +179,25 @@ def test_a_rank_that_went_on_elsewhere(tmp_path):
         assert manifest.get("seeds") != {"numpy": 1}
 
 
+def test_attempts_keep_what_either_could_not_record(tmp_path):
+    """Of every kind of coverage: what the first attempt lacked stays beside what the later did."""
+    kinds = {"phases": ("a", "b"), "key_data": ("c", "d"), "mindspore": ("e", "f")}
+    for attempt, name in enumerate(("before", "after")):
+        record_training(tmp_path / name, tokens=1, steps=1)
+        if attempt:
+            for path in sorted((tmp_path / name).rglob("step0"), reverse=True):
+                path.rename(path.with_name("step1"))
+        path = tmp_path / name / "run.json"
+        begun = {**read_json(path)["attempts"][0], "started": f"202{attempt}-01-01"}
+        coverage = {kind: {names[attempt]: "why"} for kind, names in kinds.items()}
+        coverage["graph_mode"] = {"actor": {"cell": name}}
+        rewritten(path, coverage=coverage, attempts=[begun])
+    merge_runs([tmp_path / "after", tmp_path / "before"], tmp_path / "merged")
+    coverage = open_run(tmp_path / "merged").coverage()
+    assert {kind: tuple(coverage[kind]) for kind in kinds} == kinds
+    assert len(coverage["graph_mode"]["actor"]["cell"]) == 2
+
+
 def rewritten(path, **changes):
     """Change what a manifest says, by dotted names."""
     content = read_json(path)

@@ -29,7 +29,6 @@ from mindrlhf_msprobe.phases import (
     key_data_home,
     phase_table,
 )
-from mindrlhf_msprobe.storage.manifest.manifest import GENERATION
 from mindrlhf_msprobe.storage.records import cell_name
 
 MAX_CHECKS = 20
@@ -120,7 +119,7 @@ class _Place:
             return self._of_mode(difference)
         if difference.section == CELLS:
             return self._of_cells(difference)
-        if difference.section == GENERATION:
+        if difference.section == "generation":
             return Nearness.PHASE if self._draws and self._concerns(difference.role) else None
         if difference.section == OPTIMIZERS:
             role = difference.role or ""

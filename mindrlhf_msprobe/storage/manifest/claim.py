@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
@@ -22,6 +21,8 @@ from mindrlhf_msprobe.storage.directory.removal import (
     is_removable,
     was_recorded,
 )
+from mindrlhf_msprobe.storage.manifest.ending import RUNNING
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 
 _SHOWN = 3  # files that are named
 _ADVICE = (
@@ -30,39 +31,13 @@ _ADVICE = (
 )
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read one manifest.
-
-    Raises:
-        RunError: it cannot be read, leaves the run's directory, or is not a manifest.
-    """
-    try:
-        return load_manifest(path)
-    except (OSError, ValueError) as error:
-        raise RunError(
-            message("error.manifest_unread", path=path, why_unread=layout.why_unread(error))
-        ) from None
-
-
-def load_manifest(path: Path) -> dict[str, Any]:
-    """Read one manifest, for callers that say themselves which one could not be read.
-
-    Raises:
-        OSError, ValueError: as `layout.read_json` does, or it is not a manifest.
-    """
-    content = layout.read_json(path.parent, path)
-    if not isinstance(content, dict):
-        raise layout.UnreadError(message("unread.no_manifest"))
-    return content
-
-
-def own_manifest(root: Path, rank: int) -> dict[str, Any] | None:
+def own_manifest(root: Path, rank: int) -> RunFile | None:
     """Return what an earlier attempt at this rank noted, or None."""
     path = root / layout.manifest_name(rank)
-    return read_manifest(path) if path.is_file() else None
+    return RunFile.read(path) if path.is_file() else None
 
 
-def resumed_manifest(root: Path, rank: int, first_step: int) -> dict[str, Any] | None:
+def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
     """Return what an earlier attempt at this rank noted; None where there was none.
 
     Args:
@@ -74,7 +49,7 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> dict[str, Any] |
     """
     path = root / layout.manifest_name(rank)
     if os.path.lexists(path):
-        found = read_manifest(path)
+        found = RunFile.read(path)
         if not _is_ours(path):
             raise RunError(
                 f"{path} is not a manifest of this package, so there is no run to resume. Move it "
@@ -123,10 +98,10 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
     """
     own = root / layout.manifest_name(rank)
     if own.is_file():
-        try:
-            started = read_manifest(own)["attempts"][-1]["started"]
-        except (RunError, KeyError, IndexError, TypeError):
-            started = "at an unknown time"
+        started = None
+        with suppress(RunError):
+            started = RunFile.read(own).attempt.started
+        started = started or "at an unknown time"
         raise RunError(f"dump_path {root} already holds a run, started {started}. {_ADVICE}")
     if refuse_other_job(root, rank, world, "refuse"):
         return
@@ -164,11 +139,11 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
         lock = RankLock(root, layout.manifest_rank(path))
         running = lock.held_elsewhere()
         try:
-            theirs = read_manifest(path)
+            theirs = RunFile.read(path)
         except RunError:
             if existing == "refuse" and not running:
                 raise
-            theirs = {}
+            theirs = RunFile({})
         if running:
             theirs = _as_it_runs(theirs, lock.holder())
         why = _another_job(theirs, world, running)
@@ -186,39 +161,36 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
     return bool(others)
 
 
-def _as_it_runs(manifest: dict[str, Any], holder: dict[str, Any]) -> dict[str, Any]:
+def _as_it_runs(file: RunFile, holder: dict[str, Any]) -> RunFile:
     """Return what is known of the process that holds a rank's lock.
 
     It has the lock before it has written its manifest; until then an earlier run's may stand there.
     """
-    try:
-        own = manifest["attempts"][-1]["pid"] == holder["pid"]
-        own = own and manifest["world"]["host"] == holder["host"]
-    except (KeyError, IndexError, TypeError):
-        own = False
-    return manifest if own else {"world": holder.get("world")}
+    process = file.attempt.pid, file.world.host
+    own = None not in process and process == (holder.get("pid"), holder.get("host"))
+    return file if own else RunFile({"world": holder.get("world")})
 
 
-def _another_job(theirs: dict[str, Any], world: dict[str, Any], running: bool) -> str:
+def _another_job(theirs: RunFile, world: dict[str, Any], running: bool) -> str:
     """Return how a manifest shows that it is of another job; empty if it does not.
 
     Ranks of one job wait for each other, so none has ended a step before another was even started.
     Ranks that nothing connects may be run one after the other.
     """
-    of = theirs.get("world")
+    of = theirs.json.get("world")
     if of is None and running:  # it is about to say
         return ""
     if not isinstance(of, dict) or any(of.get(key) != value for key, value in world.items()):
         shown = {key: of.get(key) for key in world} if isinstance(of, dict) else of
         return f"{shown}; this job is {world}"
+    attempt = theirs.attempt
     try:
-        attempt = theirs["attempts"][-1]
-        started = datetime.datetime.fromisoformat(attempt["started"]).timestamp()
-        worked = attempt["first_step"] is not None or attempt["state"] != "running"
-    except (KeyError, IndexError, TypeError, ValueError):
+        started = datetime.datetime.fromisoformat(attempt.started or "").timestamp()
+    except ValueError:
         return ""
+    worked = attempt.first_step is not None or attempt.state not in (None, RUNNING)
     if worked and (running or world["scheduler"]) and started < int(process_started()):
-        return f"{attempt['state']}, started {attempt['started']}, before this process"
+        return f"{attempt.state}, started {attempt.started}, before this process"
     return ""
 
 
@@ -251,30 +223,30 @@ def remove_rank(root: Path, rank: int, world_size: int) -> list[str]:
     Raises:
         RunError: what stands in the manifest's place is not a manifest of this package.
     """
-    manifests = [root / layout.manifest_name(rank)]
-    if rank == 0:
-        beyond = (p for p in layout.manifests(root) if layout.manifest_rank(p) >= world_size)
-        manifests += [path for path in beyond if path not in manifests]
-    ours = [path for path in manifests if os.path.lexists(path) and _is_ours(path)]
-    if manifests[0] not in ours and os.path.lexists(manifests[0]):
+    own, ours = root / layout.manifest_name(rank), [*filter(_is_ours, layout.manifests(root))]
+    if own not in ours and os.path.lexists(own):
         raise RunError(
-            f"{manifests[0]} is not a manifest of this package, so it is not removed. Move it "
-            f"away, or give another dump_path."
+            f"{own} is not a manifest of this package, so it is not removed. Move it away, or give "
+            f"another dump_path."
         )
-    had_run = any(map(_is_ours, layout.manifests(root)))
-    left = remove_dumps(root, lambda _, other: other == rank or (rank == 0 and other >= world_size))
-    for path in ours:
-        path.unlink(missing_ok=True)
+
+    def goes(_: int, other: int) -> bool:
+        return other == rank or (rank == 0 and other >= world_size)
+
+    left = remove_dumps(root, goes)
+    removed = [path for path in ours if goes(0, layout.manifest_rank(path))]
     configurations = root / layout.CONFIGURATIONS_FILE
-    if rank == 0 and had_run and configurations.is_file() and not configurations.is_symlink():
-        configurations.unlink(missing_ok=True)
+    if rank == 0 and ours and configurations.is_file() and not configurations.is_symlink():
+        removed.append(configurations)
+    for path in removed:
+        path.unlink(missing_ok=True)
     return left
 
 
 def _is_ours(path: Path) -> bool:
     """Tell whether a file is a manifest of this package."""
     try:
-        content = load_manifest(path)
+        content = RunFile.load(path).json
     except (OSError, ValueError):
         return False
     return not path.is_symlink() and {"schema", "attempts", "world"} <= content.keys()

@@ -1,0 +1,364 @@
+"""What run.json, the manifest of one rank, holds: every key, what it reads as, and its default.
+
+A file may be of an older version, of another hand, or damaged. Reading a key never raises: what is
+not there, or is not as this package writes it, reads as the key's default; `RunFile.unread` names
+what every run says and this file does not. What is not read stays in the file: a part keeps the
+JSON object that it stands for, with keys of later versions and in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.manifest.coverage import read_coverage
+from mindrlhf_msprobe.storage.manifest.recorded import checked
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SCHEMA = 1
+TOOL = "mindrlhf_msprobe"
+
+#: When the settings of a run were taken.
+AT_START = "start"
+AT_FIRST_PHASE = "first_phase"
+
+_MOST_PARTS = 10_000  # attempts, networks, changes of one list
+_MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says nothing
+
+T = TypeVar("T")
+
+
+class Key(Generic[T]):
+    """One key of a part, read and written as an attribute; it is read anew each time.
+
+    Args:
+        read: makes the value of what JSON holds under the key; of None the default.
+        name: in the file, where it is not that of the attribute.
+        always: what every run of every version has there, as JSON.
+    """
+
+    def __init__(
+        self, read: Callable[[Any], T], name: str = "", *, always: type | None = None
+    ) -> None:
+        self.read, self.name, self.always = read, name, always
+
+    def __set_name__(self, owner: type[Part], attribute: str) -> None:
+        self.name = self.name or attribute
+
+    @overload
+    def __get__(self, part: None, owner: type) -> Key[T]: ...
+    @overload
+    def __get__(self, part: Part, owner: type) -> T: ...
+    def __get__(self, part: Part | None, owner: type) -> Key[T] | T:
+        return self if part is None else self.read(part.json.get(self.name))
+
+    def __set__(self, part: Part, value: T) -> None:
+        part.json[self.name] = _as_json(value)
+
+    def __delete__(self, part: Part) -> None:
+        del part.json[self.name]
+
+
+class Part:
+    """One JSON object of the file; two are equal if they hold the same."""
+
+    __slots__ = ("json",)
+
+    def __init__(self, json: dict[str, Any]) -> None:
+        self.json = json
+
+    @classmethod
+    def from_json(cls, found: Any) -> Self:
+        """Return what stands in a file; what is no object holds nothing."""
+        return cls(found if isinstance(found, dict) else {})
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Return a part with these values, in this order."""
+        part = cls({})
+        for name, value in values.items():
+            setattr(part, name, value)
+        return part
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object as it stands in the file."""
+        return self.json
+
+    @classmethod
+    def every_key(cls) -> dict[str, Key[Any]]:
+        """Return every key that a part of this kind has, in the order of their declaration."""
+        declared = (vars(base).values() for base in reversed(cls.__mro__))
+        return {key.name: key for keys in declared for key in keys if isinstance(key, Key)}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Part) and self.json == other.json
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+P = TypeVar("P", bound=Part)
+
+
+def _as_json(value: Any) -> Any:
+    """Return what a key holds as JSON: parts may lie in lists, in dicts and in lists in dicts."""
+    if isinstance(value, dict):
+        return {name: _of_parts(part) for name, part in value.items()}
+    return _of_parts(value)
+
+
+def _of_parts(value: Any) -> Any:
+    if isinstance(value, list):
+        return [part.json if isinstance(part, Part) else part for part in value]
+    return value.json if isinstance(value, Part) else value
+
+
+def _any(found: Any) -> Any:
+    return found
+
+
+def _number(found: Any) -> int | None:
+    return found if bounds.is_place(found) and found >= 0 else None
+
+
+def _kind(kind: type[T]) -> Callable[[Any], T | None]:
+    return lambda found: found if isinstance(found, kind) else None
+
+
+_text, _flag, _section = _kind(str), _kind(bool), _kind(dict)
+
+
+def _object(found: Any) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _texts(found: Any) -> list[str] | None:
+    return [t for t in found if isinstance(t, str)] if isinstance(found, list) else None
+
+
+def _only_texts(found: Any) -> list[str] | None:
+    texts = _texts(found)
+    return texts if texts is not None and len(texts) == len(found) else None
+
+
+def _numbers(found: Any) -> list[int]:
+    return [n for n in found if isinstance(n, int)] if isinstance(found, list) else []
+
+
+def _one(kind: type[P]) -> Callable[[Any], P]:
+    return kind.from_json
+
+
+def _parts(kind: type[P]) -> Callable[[Any], list[P]]:
+    def read(found: Any) -> list[P]:
+        listed = found[-_MOST_PARTS:] if isinstance(found, list) else ()
+        return [kind.from_json(part) for part in listed]
+
+    return read
+
+
+def _named(read: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
+    return lambda found: {str(name): read(part) for name, part in _object(found).items()}
+
+
+class Change(Part):
+    """A setting that became another one, from a step on."""
+
+    step = Key(_number)
+    phase = Key(_text)
+    cell = Key(_text)
+    name = Key(_text)
+    value = Key(_any)
+
+
+class Cells(Part):
+    """Cells of one class with the same attributes."""
+
+    kind = Key(_text, "class")
+    attributes = Key(_object)
+    cells = Key(_texts)
+
+
+class Network(Part):
+    """A network that was watched or ran."""
+
+    role = Key(_text)
+    phases = Key(_texts)
+    kind = Key(_text, "class")
+    training = Key(_flag)
+    cells = Key(_parts(Cells))
+    changes = Key(_parts(Change))
+    cut_at = Key(_number)
+
+
+class Mode(Part):
+    """In which mode a network ran, from a step on; `others` are the cells of another mode."""
+
+    step = Key(_number)
+    training = Key(_any)
+    others = Key(_object)
+
+
+class Optimizer(Part):
+    """What an optimizer is set to."""
+
+    kind = Key(_text, "class")
+    settings = Key(_object)
+    changes = Key(_parts(Change))
+
+
+class Generation(Part):
+    """What a phase generated with: the settings of the first call, and what became of them."""
+
+    step = Key(_number)
+    settings = Key(_object)
+    changes = Key(_parts(Change))
+
+
+class Stopped(Part):
+    """Where a run stopped that did not finish."""
+
+    step = Key(_number)
+    phase = Key(_text)
+    error = Key(_text)
+    text = Key(_text)
+
+
+class World(Part):
+    """Whose file it is: the job, the rank and the host."""
+
+    size = Key(_number)
+    scheduler = Key(_any)
+    rank = Key(_number)
+    host = Key(_text)
+
+
+class Config(Part):
+    """The msprobe_config, as far as it is asked of a run without being checked."""
+
+    ranks = Key(_numbers)
+    phases = Key(_object)
+    include = Key(_only_texts)
+    exclude = Key(_only_texts)
+    initial_step = Key(_number)
+
+
+class Settings(Part):
+    """What a process ran with: of the first attempt, and where a further one differs."""
+
+    versions = Key(_section)
+    device = Key(_section)
+    seeds = Key(_section)
+    determinism = Key(_section)
+    environment = Key(_section)
+    taken = Key(_text)
+    taken_in = Key(_text)
+    at_start = Key(_section)
+    initial_weights = Key(_section)
+    networks = Key(_parts(Network))
+    modes = Key(_named(_parts(Mode)))
+    optimizers = Key(_named(_one(Optimizer)))
+    generation = Key(_named(_one(Generation)))
+
+
+class Attempt(Settings):
+    """One process that recorded the rank."""
+
+    started = Key(_text)
+    pid = Key(_number)
+    first_step = Key(_number)
+    last_completed_step = Key(_number)
+    unfinished_step = Key(_number)
+    begins_with = Key(_number)
+    state = Key(_text)
+    stopped = Key(_one(Stopped))
+
+    @property
+    def open_step(self) -> int:
+        """The step after the last one that was ended, or the first of the attempt."""
+        done = self.last_completed_step
+        return (self.begins_with or 0) if done is None else done + 1
+
+
+class RunFile(Settings):
+    """What the manifest of one rank holds."""
+
+    schema = Key(_any)
+    tool = Key(_text)
+    tool_version = Key(_any)
+    run_id = Key(_text)
+    state = Key(_any, always=str)
+    attempts = Key(_parts(Attempt), always=list)
+    world = Key(_one(World), always=dict)
+    config = Key(_one(Config), always=dict)
+    coverage = Key(_object, always=dict)
+    lost = Key(_object, always=dict)
+    recorded = Key(lambda found: None if found is None else checked(found))
+    others = Key(_texts)
+    random_states = Key(_object)
+    recording = Key(_section)
+    stopped = Key(_one(Stopped))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a manifest, for callers that say themselves which one could not be read.
+
+        Raises:
+            OSError, ValueError: as `layout.read_json` does, or it is not a manifest.
+        """
+        content = layout.read_json(path.parent, path)
+        if not isinstance(content, dict):
+            raise layout.UnreadError(message("unread.no_manifest"))
+        return cls(content)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a manifest.
+
+        Raises:
+            RunError: it cannot be read, leaves the run's directory, or is not a manifest.
+        """
+        try:
+            return cls.load(path)
+        except (OSError, ValueError) as error:
+            raise RunError(
+                message("error.manifest_unread", path=path, why_unread=layout.why_unread(error))
+            ) from None
+
+    @property
+    def rank(self) -> int | None:
+        """Whose manifest it is, as it says; None where that cannot be a rank."""
+        return self.world.rank
+
+    @property
+    def attempt(self) -> Attempt:
+        """The last attempt, which says nothing where there is none."""
+        return next(reversed(self.attempts), Attempt({}))
+
+    @property
+    def unread(self) -> list[str]:
+        """The keys that every run has, and that this file lacks or has in another form."""
+        of_every_run = ((name, key.always) for name, key in self.every_key().items() if key.always)
+        names = [n for n, kind in of_every_run if not isinstance(self.json.get(n), kind)]
+        return names + ["rank"] * (self.rank is None and "rank" in self.world.json)
+
+    @property
+    def reasons(self) -> dict[str, Any]:
+        """What is switched on and was not recorded, with messages; see `read_coverage`."""
+        return read_coverage(self.coverage)
+
+
+def expected_ranks(files: Iterable[RunFile]) -> set[int]:
+    """Return which ranks a job was to record, as the manifests of some of them say."""
+    said = {
+        (size, frozenset(file.config.ranks))
+        for file in files
+        if 0 < (size := file.world.size or 0) <= _MOST_RANKS
+    }
+    return {rank for size, chosen in said for rank in chosen or range(size) if 0 <= rank < size}
