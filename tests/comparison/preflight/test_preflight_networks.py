@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe.comparison.preflight.networks import compare_networks
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
 from mindrlhf_msprobe.comparison.preflight.values import Notes, Ranks
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile, Settings
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 Change = Callable[[dict[str, Any]], object]
@@ -68,7 +69,7 @@ SECTIONS: dict[str, Any] = {
 def record(root: Path, sections: dict[str, Any] | None, steps: int = 5) -> Run:
     recording = Recording(root)
     if sections is not None:
-        recording.writer.note_networks(sections)
+        recording.writer.note_networks(Settings(sections))
     for _ in range(steps):
         recording.data("loss", 1.0)
         recording.end_step()
@@ -307,5 +308,5 @@ def test_strange_sections_never_raise(strange: dict[str, Any], attempts: Any) ->
     strange = {**strange, "attempts": attempts}
     for pair in ((SECTIONS, strange), (strange, SECTIONS), (strange, strange)):
         merged = Ranks(1)
-        compare_networks(0, *pair, merged, Notes())
+        compare_networks(0, *map(RunFile.from_json, pair), merged, Notes())
         list(merged.differences())

@@ -12,6 +12,7 @@ from helpers.runs import Recording
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.verdict import axes
 from mindrlhf_msprobe.report.console.console import render
+from mindrlhf_msprobe.storage.manifest.run_file import Settings
 
 PHASE = "actor_compute_log_prob"
 BATCH, LENGTH, HEADS, HIDDEN, VOCABULARY = 3, 7, 4, 20, 11
@@ -53,7 +54,9 @@ def record(path, shape, wrong, *, batch=BATCH, length=LENGTH, argument="input_id
             },
         ]
         network = {"role": "actor", "class": "Net", "phases": [PHASE], "cells": groups}
-        recording.writer.note_networks({"networks": [network], "modes": {}, "optimizers": {}})
+        recording.writer.note_networks(
+            Settings({"networks": [network], "modes": {}, "optimizers": {}})
+        )
     recording.end_step()
     return recording.close()
 

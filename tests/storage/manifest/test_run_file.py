@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import read_json
-from runs import Recording
+from helpers.programs import read_json
+from helpers.runs import Recording
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.common.message import message
