@@ -106,6 +106,11 @@ class History:
             found += self._opened[key]
         return sorted(found, key=lambda opened: opened.begin)
 
+    def same_opening(self, side: int, opened: Opened) -> Opened | None:
+        """Return the opening of the same number in one run, None if it was not recorded."""
+        found = self.opened(side, opened.step, [opened.phase])
+        return next((other for other in found if other.number == opened.number), None)
+
     def role_of(self, phase: str) -> str | None:
         """Return the role whose network runs in a phase, None if nothing is known of it."""
         for view in self.sides:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
 from mindrlhf_msprobe.findings import Finding, Spread
 from mindrlhf_msprobe.storage.records import cell_name
@@ -31,9 +31,7 @@ def spread(step: JudgedStep, index: int) -> tuple[Spread, ...]:
 def relative_distance(finding: Finding) -> float | None:
     """Return ‖a−b‖ / max(‖a‖, ‖b‖) of the elements, else of the recorded norms; None if unknown."""
     norms = [side.norm for side in (finding.a, finding.b)]
-    if _is_text(finding) or not all(
-        isinstance(norm, (int, float)) and math.isfinite(norm) for norm in norms
-    ):
+    if _is_text(finding) or not all(map(is_finite, norms)):
         return None
     larger = max(abs(norm) for norm in norms)
     if not larger:

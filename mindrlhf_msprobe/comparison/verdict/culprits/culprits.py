@@ -43,11 +43,11 @@ def culprit_of(
     if differing is None:
         found = sampling(step, index, runs) or before_optimizer(step, index)
         return found or loss_or_schedule(step, index) or earlier_update(step, index, occasion)
-    found = synchronisation(differing, history) or changed_between(differing, history)
+    found = synchronisation(differing) or changed_between(differing)
     if found is None:
-        found = optimizer(differing, history, runs)
+        found = optimizer(differing, runs)
         if (found and found.code) in _UNDECIDED:
-            found = not_moved(differing, history) or found
+            found = not_moved(differing) or found
     return found
 
 

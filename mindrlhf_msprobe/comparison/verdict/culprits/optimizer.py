@@ -14,13 +14,13 @@ from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     trained_now,
     update_before,
 )
-from mindrlhf_msprobe.comparison.verdict.history import History, Opened, Parameter, matched, same
+from mindrlhf_msprobe.comparison.verdict.history import Opened, Parameter, matched, same
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
 
 
-def optimizer(differing: Differing, history: History, runs: tuple[Run, Run]) -> Culprit | None:
+def optimizer(differing: Differing, runs: tuple[Run, Run]) -> Culprit | None:
     """Return what is known of the update before a parameter that differs; None without any.
 
     The details: `phase`, `step` and `micro_step` of the update, `updates` (how many that step has),
@@ -29,17 +29,17 @@ def optimizer(differing: Differing, history: History, runs: tuple[Run, Run]) -> 
     optimizer), `filtered` (cells were left out) and `ranks_unseen` (the gradients of other ranks
     were not recorded).
     """
-    phases = history.training_phases(differing.role)
-    here = differing.opened(history, 0)
+    phases = differing.history.training_phases(differing.role)
+    here = differing.opened(0)
     if here is None or not phases:
         return None
-    after = _after(differing, history, here, phases)
+    after = _after(differing, here, phases)
     if after is Status.IDENTICAL:
         return None  # the trained network is right
-    update = update_before(differing, history, here, phases)
+    update = update_before(differing, here, phases)
     if update is None:
-        return _not_recorded(differing, history, phases)
-    step = step_of(differing, history, update)
+        return _not_recorded(differing, phases)
+    step = step_of(differing, update)
     if step is None:
         return None
     name = matched(here.weights, update.weights).get(differing.names[0])
@@ -51,10 +51,10 @@ def optimizer(differing: Differing, history: History, runs: tuple[Run, Run]) -> 
         "phase": update.phase,
         "step": update.step,
         "micro_step": update.number,
-        "updates": len(history.opened(0, update.step, [update.phase])),
+        "updates": len(differing.history.opened(0, update.step, [update.phase])),
         "parameters": parameters,
         "of": of,
-        "unmoved": _unmoved(differing, history, phases, update),
+        "unmoved": _unmoved(differing, phases, update),
         "clipped": bool(gradients) and all(f is not None and c for f, c in gradients),
         "filtered": is_filtered(runs),
         "ranks_unseen": any(_ranks_unseen(run) for run in runs),
@@ -65,13 +65,11 @@ def optimizer(differing: Differing, history: History, runs: tuple[Run, Run]) -> 
     return Culprit(code, details)
 
 
-def _after(
-    differing: Differing, history: History, here: Opened, phases: Sequence[str]
-) -> Status | None:
+def _after(differing: Differing, here: Opened, phases: Sequence[str]) -> Status | None:
     """Return the status of the parameter of the trained network after the update, if known."""
     if is_trained_here(differing, here):
         return Status.DIFFERENT
-    return trained_agreement(differing, history, phases)
+    return trained_agreement(differing, phases)
 
 
 def _code(
@@ -94,10 +92,10 @@ def _code(
     return CulpritCode.OPTIMIZER_OR_SYNCHRONISATION
 
 
-def _not_recorded(differing: Differing, history: History, phases: Sequence[str]) -> Culprit | None:
+def _not_recorded(differing: Differing, phases: Sequence[str]) -> Culprit | None:
     """Return which update ought to be recorded; None if there may have been none."""
     before = differing.step.plan.step - 1
-    configs = [view.config(history.rank) for view in history.sides]
+    configs = [view.config(differing.history.rank) for view in differing.history.sides]
     if any(config is None or before < config.initial_step for config in configs):
         return None
     details = {"phase": phases[0], "step": before}
@@ -138,25 +136,19 @@ def _gradients(
     return [*found, *others] if found else []
 
 
-def _unmoved(
-    differing: Differing, history: History, phases: Sequence[str], update: Opened
-) -> str | None:
+def _unmoved(differing: Differing, phases: Sequence[str], update: Opened) -> str | None:
     """Return the run in which the update changed no parameter, if it did so in the other one."""
     moved: list[int | None] = []
     for side in (0, 1):
-        here = differing.opened(history, side)
+        here = differing.opened(side)
         after = here
         if here is not None and not is_trained_here(differing, here):
-            after = trained_now(differing, history, side, phases)
-        began = [
-            opened
-            for opened in history.opened(side, update.step, [update.phase])
-            if opened.number == update.number
-        ]
-        if after is None or not began:
+            after = trained_now(differing, side, phases)
+        began = differing.history.same_opening(side, update)
+        if after is None or began is None:
             return None
-        pairs = matched(began[0].weights, after.weights)
-        answers = [same(began[0].weights[p], after.weights[q]) for p, q in pairs.items()]
+        pairs = matched(began.weights, after.weights)
+        answers = [same(began.weights[p], after.weights[q]) for p, q in pairs.items()]
         unknown = not answers or None in answers
         moved.append(None if unknown else sum(not answer for answer in answers))
     if None in moved or moved.count(0) != 1:

@@ -29,11 +29,13 @@ class Differing:
 
     Attributes:
         step: the place, its pairs judged.
+        history: the places of its rank.
         names: the parameter in each run.
     """
 
     step: JudgedStep
     pair: Pair
+    history: History
     role: str
     phase: str
     opening: int
@@ -53,11 +55,11 @@ class Differing:
         if role is None:
             return None
         names = _parameter(pair.a), _parameter(pair.b)
-        return cls(step, pair, role, pair.entry.phase, pair.entry.opening, names)
+        return cls(step, pair, history, role, pair.entry.phase, pair.entry.opening, names)
 
-    def opened(self, history: History, side: int) -> Opened | None:
+    def opened(self, side: int) -> Opened | None:
         """Return the opening of the phase in which it differs, in one run."""
-        found = history.opened(side, self.step.plan.step, [self.phase])
+        found = self.history.opened(side, self.step.plan.step, [self.phase])
         return next((opened for opened in found if opened.number == self.opening), None)
 
     def counts(self) -> tuple[int, int]:
@@ -94,24 +96,22 @@ def is_trained_here(differing: Differing, opened: Opened) -> bool:
     return differing.phase in UPDATE_PHASES or opened.trains
 
 
-def trained_now(
-    differing: Differing, history: History, side: int, phases: Sequence[str]
-) -> Opened | None:
+def trained_now(differing: Differing, side: int, phases: Sequence[str]) -> Opened | None:
     """Return the first update after the place, which begins with the weights of that time.
 
     None where an update that was not recorded may lie between.
     """
-    here = differing.opened(history, side)
+    here = differing.opened(side)
     if here is None:
         return None
     step = differing.step.plan.step
-    updates = _updates(history.opened(side, step, phases))
+    updates = _updates(differing.history.opened(side, step, phases))
     after = [opened for opened in updates if opened.begin > here.begin]
     if after:
         return after[0]
     if not updates:
         return None
-    return next(iter(_updates(history.opened(side, step + 1, phases))), None)
+    return next(iter(_updates(differing.history.opened(side, step + 1, phases))), None)
 
 
 def _updates(opened: Sequence[Opened]) -> list[Opened]:
@@ -154,7 +154,7 @@ class _Origin:
     exact: bool = True
 
 
-def synchronisation(differing: Differing, history: History) -> Culprit | None:
+def synchronisation(differing: Differing) -> Culprit | None:
     """Return what brought other weights into a network that is not trained itself, if that is it.
 
     The details: of `not_synchronised` and `follows_trained`, `run`, `phase`, `trained` (the phase
@@ -162,18 +162,18 @@ def synchronisation(differing: Differing, history: History) -> Culprit | None:
     `of`, `other` (what the other run has: `current`, a state, or None), `exact`; of
     `synchronisation`, `run` (or None), `phase`, `trained`, `parameters` and `of`.
     """
-    here = differing.opened(history, 0)
+    here = differing.opened(0)
     if here is None or is_trained_here(differing, here):
         return None
-    phases = history.training_phases(differing.role)
+    phases = differing.history.training_phases(differing.role)
     frozen = not phases
     if frozen:
-        phases = history.training_phases("actor")
-    nows = [trained_now(differing, history, side, phases) for side in (0, 1)]
-    origins = [_origin(differing, history, side, phases, nows[side]) for side in (0, 1)]
+        phases = differing.history.training_phases("actor")
+    nows = [trained_now(differing, side, phases) for side in (0, 1)]
+    origins = [_origin(differing, side, phases, nows[side]) for side in (0, 1)]
     if frozen:
-        return _follows(differing, history, origins, nows)
-    return _stale(differing, origins, nows) or _otherwise(differing, history, origins, nows)
+        return _follows(differing, origins, nows)
+    return _stale(differing, origins, nows) or _otherwise(differing, origins, nows)
 
 
 def _stale(
@@ -194,22 +194,19 @@ def _stale(
 
 
 def _follows(
-    differing: Differing,
-    history: History,
-    origins: Sequence[_Origin],
-    nows: Sequence[Opened | None],
+    differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
 ) -> Culprit | None:
     """Return that in one run a frozen network was changed to the weights of the trained one."""
     kinds = [origin.kind for origin in origins]
     if kinds.count("current") != 1:
         return None
     side = kinds.index("current")
-    here = differing.opened(history, side)
+    here = differing.opened(side)
     if here is None:
         return None
     first = differing.names[side]
-    own = [weights for _, weights in _own(differing, history, side)]
-    for then in (*own, history.initial_weights(side, differing.role)):
+    own = [weights for _, weights in _own(differing, side)]
+    for then in (*own, differing.history.initial_weights(side, differing.role)):
         name = matched(here.weights, then).get(first)
         if name is not None and same(here.weights[first], then[name]) is False:
             return _culprit(CulpritCode.FOLLOWS_TRAINED, differing, side, origins, nows)
@@ -241,19 +238,16 @@ def _culprit(
 
 
 def _otherwise(
-    differing: Differing,
-    history: History,
-    origins: Sequence[_Origin],
-    nows: Sequence[Opened | None],
+    differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
 ) -> Culprit | None:
     """Return that the weights differ here while those of the trained network agree."""
-    name = _in_trained(differing, history, nows[0], 0)
-    step = step_of(differing, history, nows[0])
+    name = _in_trained(differing, nows[0], 0)
+    step = step_of(differing, nows[0])
     if name is None or step is None or nows[0] is None:
         return None
     if agreement_of(step, nows[0], name) is not Status.IDENTICAL:
         return None
-    still = not_moved(differing, history)
+    still = not_moved(differing)
     if still is not None:  # in another dtype, say, in which its origin cannot be told
         return Culprit(still.code, {**still.details, "trained_agrees": True})
     current = [side for side in (0, 1) if origins[side].kind == "current"]
@@ -268,45 +262,35 @@ def _otherwise(
     return Culprit(CulpritCode.SYNCHRONISATION, details)
 
 
-def _in_trained(
-    differing: Differing, history: History, now: Opened | None, side: int
-) -> Parameter | None:
+def _in_trained(differing: Differing, now: Opened | None, side: int) -> Parameter | None:
     """Return what the parameter is called in the trained network of the same run."""
-    here = differing.opened(history, side)
+    here = differing.opened(side)
     if here is None or now is None:
         return None
     return matched(here.weights, now.weights).get(differing.names[side])
 
 
-def step_of(differing: Differing, history: History, opened: Opened | None) -> JudgedStep | None:
+def step_of(differing: Differing, opened: Opened | None) -> JudgedStep | None:
     """Return the compared step of an opening; None without one, or where it was not compared."""
     if opened is None:
         return None
     if opened.step == differing.step.plan.step:
         return differing.step
-    return history.judged(opened.step)
+    return differing.history.judged(opened.step)
 
 
-def trained_agreement(
-    differing: Differing, history: History, phases: Sequence[str]
-) -> Status | None:
+def trained_agreement(differing: Differing, phases: Sequence[str]) -> Status | None:
     """Return the status of the same parameter in the trained network, at that time."""
-    now = trained_now(differing, history, 0, phases)
-    name = _in_trained(differing, history, now, 0)
-    step = step_of(differing, history, now)
+    now = trained_now(differing, 0, phases)
+    name = _in_trained(differing, now, 0)
+    step = step_of(differing, now)
     if name is None or step is None or now is None:
         return None
     return agreement_of(step, now, name)
 
 
-def _origin(
-    differing: Differing,
-    history: History,
-    side: int,
-    phases: Sequence[str],
-    now: Opened | None,
-) -> _Origin:
-    here = differing.opened(history, side)
+def _origin(differing: Differing, side: int, phases: Sequence[str], now: Opened | None) -> _Origin:
+    here = differing.opened(side)
     if here is None or now is None:
         return _Origin("other")
     pairs = matched(here.weights, now.weights)
@@ -322,7 +306,7 @@ def _origin(
         known = [answer for answer in told if answer is not None]
         return _Origin("current", sum(known), len(known), exact=exact)
     best = _Origin("other")
-    for states in _earlier(differing, history, side, phases, here):
+    for states in _earlier(differing, side, phases, here):
         for state, weights in states:
             origin = _held_against(here, now, weights, state, first, exact)
             if origin is not None and origin.parameters > best.parameters:
@@ -367,7 +351,7 @@ _State = tuple[Mapping[str, Any], Mapping[Parameter, Leaf]]
 
 
 def _earlier(
-    differing: Differing, history: History, side: int, phases: Sequence[str], here: Opened
+    differing: Differing, side: int, phases: Sequence[str], here: Opened
 ) -> Iterator[list[_State]]:
     """Yield what weights there were: the trained network's, those of this network, initial ones.
 
@@ -375,8 +359,8 @@ def _earlier(
     """
     step = differing.step.plan.step
     trained: list[_State] = []
-    for other in (step, *history.before(step)):
-        for opened in reversed(_updates(history.opened(side, other, phases))):
+    for other in (step, *differing.history.before(step)):
+        for opened in reversed(_updates(differing.history.opened(side, other, phases))):
             if other == step and opened.begin >= here.begin:
                 continue
             state = {"step": other}
@@ -384,31 +368,29 @@ def _earlier(
                 state["micro_step"] = opened.number
             trained.append((state, opened.weights))
     yield trained
-    yield _own(differing, history, side)
-    initial = [history.initial_weights(one, differing.role) for one in (side, 1 - side)]
+    yield _own(differing, side)
+    initial = [differing.history.initial_weights(one, differing.role) for one in (side, 1 - side)]
     # The first network that a role enters may be this one, loaded otherwise: no earlier state then.
     alike = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
     yield [({"initial": True}, alike)]
 
 
-def _own(differing: Differing, history: History, side: int) -> list[_State]:
+def _own(differing: Differing, side: int) -> list[_State]:
     """Return what weights the network itself had in steps before, the latest first."""
     return [
         ({"step": other}, opened.weights)
-        for other in history.before(differing.step.plan.step)
-        for opened in history.opened(side, other, [differing.phase])[:1]
+        for other in differing.history.before(differing.step.plan.step)
+        for opened in differing.history.opened(side, other, [differing.phase])[:1]
     ]
 
 
-def update_before(
-    differing: Differing, history: History, here: Opened, phases: Sequence[str]
-) -> Opened | None:
+def update_before(differing: Differing, here: Opened, phases: Sequence[str]) -> Opened | None:
     """Return the last update of the network before the place; None if it was not recorded."""
     step = differing.step.plan.step
     for other in (step, step - 1):
         updates = [
             opened
-            for opened in _updates(history.opened(0, other, phases))
+            for opened in _updates(differing.history.opened(0, other, phases))
             if other < step or opened.begin < here.begin
         ]
         if updates:
@@ -416,30 +398,28 @@ def update_before(
     return None
 
 
-def changed_between(differing: Differing, history: History) -> Culprit | None:
+def changed_between(differing: Differing) -> Culprit | None:
     """Return that a parameter was changed where nothing is updated, between two phases of a run.
 
     A phase before, without an update between, held it as updated: the same in both runs, and in one
     run the same as now. The details: `run` (in which it was changed), `phase`, `since` (the phase
     before), `parameters` and `of`.
     """
-    heres = [differing.opened(history, side) for side in (0, 1)]
+    heres = [differing.opened(side) for side in (0, 1)]
     here = heres[0]
-    phases = history.training_phases(differing.role)
+    phases = differing.history.training_phases(differing.role)
     if here is None or heres[1] is None or not phases:
         return None
-    update = update_before(differing, history, here, phases)
-    if update is None and not history.is_first(differing.step.plan.step):
+    update = update_before(differing, here, phases)
+    if update is None and not differing.history.is_first(differing.step.plan.step):
         return None
     if update is not None and update.step == differing.step.plan.step:
         return None  # the phases after it are no others than this one
-    before = [
-        opened
-        for opened in history.opened(0, here.step, history.phases_of(differing.role))
-        if opened.begin < here.begin and opened.phase != here.phase
-    ]
-    for last in reversed(before):
-        changed = _changed_since(differing, history, heres, last, update)
+    around = differing.history.opened(0, here.step, differing.history.phases_of(differing.role))
+    for last in reversed(around):
+        if last.begin >= here.begin or last.phase == here.phase:
+            continue
+        changed = _changed_since(differing, heres, last, update)
         if changed is not None:
             parameters, of = differing.counts()
             details = {
@@ -454,50 +434,42 @@ def changed_between(differing: Differing, history: History) -> Culprit | None:
 
 
 def _changed_since(
-    differing: Differing,
-    history: History,
-    heres: Sequence[Opened | None],
-    last: Opened,
-    update: Opened | None,
+    differing: Differing, heres: Sequence[Opened | None], last: Opened, update: Opened | None
 ) -> str | None:
     """Return the run in which a parameter changed since an opening before; None if not known."""
     answers = []
     for side in (0, 1):
         here = heres[side]
-        held = [
-            opened
-            for opened in history.opened(side, last.step, [last.phase])
-            if opened.number == last.number
-        ]
-        if here is None or not held:
+        held = differing.history.same_opening(side, last)
+        if here is None or held is None:
             return None
-        name = matched(here.weights, held[0].weights).get(differing.names[side])
+        name = matched(here.weights, held.weights).get(differing.names[side])
         if name is None:
             return None
         if side == 0:
             if agreement_of(differing.step, last, name) is not Status.IDENTICAL:
                 return None
             if update is not None:
-                began = matched(held[0].weights, update.weights).get(name)
+                began = matched(held.weights, update.weights).get(name)
                 if began is None:
                     return None
-                if same(held[0].weights[name], update.weights[began]) is not False:
+                if same(held.weights[name], update.weights[began]) is not False:
                     return None  # it may be another network, which knows of no update
-        answers.append(same(here.weights[differing.names[side]], held[0].weights[name]))
+        answers.append(same(here.weights[differing.names[side]], held.weights[name]))
     return "AB"[answers.index(False)] if sorted(answers, key=str) == [False, True] else None
 
 
-def not_moved(differing: Differing, history: History) -> Culprit | None:
+def not_moved(differing: Differing) -> Culprit | None:
     """Return that a network did not change in one run since an earlier step, and did in the other.
 
     The details: `run` (that in which nothing changed), `phase`, `trained` (the phase that would
     train it, or None), `step` (since which), `parameters` (how many changed in the other run),
     `of`, `exact`, `trained_agrees` (whether the trained network's weights are known to agree).
     """
-    earlier = history.before(differing.step.plan.step)
+    earlier = differing.history.before(differing.step.plan.step)
     if not earlier:
         return None
-    changes = [_changed(differing, history, side, earlier[0]) for side in (0, 1)]
+    changes = [_changed(differing, side, earlier[0]) for side in (0, 1)]
     for side in (0, 1):
         still, moved = changes[side], changes[1 - side]
         if still is None or moved is None or still.names:
@@ -506,14 +478,14 @@ def not_moved(differing: Differing, history: History) -> Culprit | None:
             continue
         since = earlier[0]
         for before in earlier[1:]:
-            change = _changed(differing, history, side, before)
+            change = _changed(differing, side, before)
             if change is None or change.names:
                 break
             since = before
         details = {
             "run": _RUNS[side],
             "phase": differing.phase,
-            "trained": next(iter(history.training_phases(differing.role)), None),
+            "trained": next(iter(differing.history.training_phases(differing.role)), None),
             "step": since,
             "parameters": len(moved.names),
             "of": moved.of,
@@ -533,10 +505,10 @@ class _Changes:
     exact: bool
 
 
-def _changed(differing: Differing, history: History, side: int, step: int) -> _Changes | None:
+def _changed(differing: Differing, side: int, step: int) -> _Changes | None:
     """Return which parameters differ from those of an earlier step; None if that is not known."""
-    here = differing.opened(history, side)
-    before = history.opened(side, step, [differing.phase])[:1]
+    here = differing.opened(side)
+    before = differing.history.opened(side, step, [differing.phase])[:1]
     if here is None or not before:
         return None
     answers = {
