@@ -88,8 +88,6 @@ class PhaseContext:
     ) -> None:
         if error is not None:
             self._recorder.note_failure(self._phases, error)
-        if error is not None and self._capture is not None:
-            self._recorder.note_exception(self._phases[0], error)
         try:
             self.end(raised=error is not None)
         except Exception:

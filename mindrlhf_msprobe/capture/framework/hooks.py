@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import MethodType
-from typing import Any
+from typing import Any, ClassVar
 
 import mindspore
 from mindspore import nn
@@ -149,9 +150,13 @@ class ParameterHooks:
 class _Registered:
     """A hook of ours that MindSpore holds; a copy of the cell does not have it."""
 
+    on_cells: ClassVar[set[_Registered]] = set()
+
     def __init__(self, cell: nn.Cell, handle: Any) -> None:
+        self._cell = weakref.ref(cell)
         self._handle = handle
         self._end = left_out_of_copies(cell, self._leave_out)
+        self.on_cells.add(self)
 
     def _leave_out(self, attributes: dict[str, Any]) -> None:
         number = self._handle.handle_id
@@ -160,10 +165,28 @@ class _Registered:
                 attributes[name] = OrderedDict(attributes[name])
                 del attributes[name][number]
 
+    def hold_off(self) -> Callable[[], None]:
+        """Take it off and return what puts it back."""
+        cell = self._cell()
+        attributes = vars(cell) if cell is not None else {}
+        before = {name: attributes[name] for name in HOOKS if name in attributes}
+        self._leave_out(attributes)
+        return lambda: attributes.update(before)
+
     def remove(self) -> None:
         """Remove it from the cell."""
+        self.on_cells.discard(self)
         self._end()
         self._handle.remove()
+
+
+@contextmanager
+def no_hooks() -> Iterator[None]:
+    """Hold off every hook of ours on cells: MindSpore would compile them into a graph."""
+    with ExitStack() as ends:
+        for hook in [*_Registered.on_cells]:
+            ends.callback(hook.hold_off())
+        yield
 
 
 class _NoHooks(OrderedDict):

@@ -212,6 +212,12 @@ class GraphProbes:
         watched |= {id(known) for cells in self._optimizers.values() for known in cells}
         return any(id(held) in watched for held in named_cells(cell).values())
 
+    def inside(self, numbers: set[int]) -> set[int]:
+        """Return the numbers of the cells inside those with the given numbers."""
+        networks = [n for watched in self._watched if (n := watched.network()) is not None]
+        outer = [c for n in networks for c in named_cells(n).values() if number_of(c) in numbers]
+        return {number_of(cell) for each in outer for cell in named_cells(each).values()} - {0}
+
     def compiled(self, seconds: float, without: float | None) -> None:
         """Note what compiling cost; see `graph_compiling.Wrapping`."""
         if seconds:

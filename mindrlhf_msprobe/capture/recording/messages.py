@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import traceback
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -122,20 +121,6 @@ class Messages:
                 phase.name,
                 step,
                 phase.role,
-            )
-
-    def raised(self, phase: Phase, error: BaseException) -> None:
-        """Say what to try where MindSpore could not compile cells that hold probes."""
-        frames = traceback.walk_tb(error.__traceback__)
-        codes = (frame.f_code for frame, _ in frames)
-        compiling = any(c.co_name == "compile" and "mindspore" in c.co_filename for c in codes)
-        if compiling and self._first("raised", phase.name, type(error).__name__):
-            logger.warning(
-                "%s passed through phase %s while MindSpore compiled cells that hold probes. If it "
-                "does not happen with msprobe: false, leave out the cell that the error names "
-                "(exclude), or its gradients (directions: [forward]), and report it.",
-                type(error).__name__,
-                phase.name,
             )
 
     def texts(self, texts: Mapping[str, Any]) -> None:

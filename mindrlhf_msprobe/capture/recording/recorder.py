@@ -422,10 +422,6 @@ class Recorder:
             if not (capture.cells_seen or raised):
                 self._messages.silent(phase, self.step)
 
-    def note_exception(self, phase: Phase, error: BaseException) -> None:
-        """Say what to try where MindSpore could not compile cells that hold probes."""
-        self._messages.raised(phase, error)
-
     def _note_graph_gaps(self, role: str, gaps: Mapping[str, Sequence[Message]]) -> None:
         """Write down, and say once, which cells could not be recorded whole, being compiled."""
         with self._lock:

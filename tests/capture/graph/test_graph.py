@@ -742,13 +742,13 @@ class DoesNotCompile(nn.Cell):
 
 
 @pytest.mark.usefixtures("graph_mode")
-def test_what_does_not_compile_is_explained(
+def test_what_does_not_compile_without_probes_is_the_networks_own_fault(
     layer_probe: Callable[..., Probe],
     warnings_of: Callable[[], list[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The trainer gets MindSpore's own error; the log says what to leave out of the recording."""
+    """The trainer gets MindSpore's own error; the log does not lay it to the recording."""
     monkeypatch.chdir(tmp_path)  # MindSpore writes the graph it could not compile
     network = DoesNotCompile()
     probe = layer_probe()
@@ -758,7 +758,7 @@ def test_what_does_not_compile_is_explained(
         probe.phase("actor_update"),
     ):
         network(tensor(2, 2))
-    assert "directions: [forward]" in warnings_of()[0]
+    assert not any("compile" in warning for warning in warnings_of())
 
 
 class UsesPlain(nn.Cell):

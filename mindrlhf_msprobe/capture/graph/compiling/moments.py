@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.framework.hooks import no_hooks
 from mindrlhf_msprobe.capture.framework.private import (
     BY_PHASE,
     BYTECODE_CONTEXT,
@@ -29,6 +30,7 @@ from mindrlhf_msprobe.capture.framework.private import (
     RUN_GRAPH,
 )
 from mindrlhf_msprobe.capture.graph.compiled_graph import MARK, Graph
+from mindrlhf_msprobe.capture.graph.compiling.attempts import compiled_with_probes
 from mindrlhf_msprobe.capture.graph.compiling.variants import TopCall, Variants
 from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
 from mindrlhf_msprobe.capture.graph.probes import SITES
@@ -51,6 +53,9 @@ class Wrapping(Protocol):
 
     def holds_watched(self, cell: nn.Cell) -> bool:
         """Tell whether a cell holds one that gets wrappers."""
+
+    def inside(self, numbers: set[int]) -> set[int]:
+        """Return the numbers of the cells inside those with the given numbers."""
 
     def will_record(self) -> bool:
         """Tell whether anything will be recorded from now on."""
@@ -300,11 +305,21 @@ class Compilations:
             graph = None if call is None else call.graph
             probed = graph is None or call is None or call.probed
             try:
-                with self._compiling, SITES.asked_for() as cells:
+                with self._compiling, no_hooks(), SITES.asked_for() as cells:
                     SITES.differentiated_outside = bool(EXECUTOR.requires_grad())
                     began = perf_counter()
-                    with self._wrapped() if probed else self._lifted(), _same_seeds(graph, probed):
-                        compiled = compile_graph(executor, *args, **kwargs)
+
+                    def compiled_once(*, probes: bool) -> Any:
+                        with self._wrapped() if probes else self._lifted():
+                            return compile_graph(executor, *args, **kwargs)
+
+                    with _same_seeds(graph, probed):
+                        if probed:
+                            compiled = compiled_with_probes(
+                                compiled_once, executor, args[3], cells, self._with_inner
+                            )
+                        else:
+                            compiled = compiled_once(probes=False)
                     seconds = perf_counter() - began
                     if graph is not None:
                         graph.compiled(probed, args[3], cells, executor, seconds)
@@ -324,6 +339,9 @@ class Compilations:
             return compiled
 
         return compile_with_probes
+
+    def _with_inner(self, cells: set[int]) -> set[int]:
+        return cells.union(*(wrapping.inside(cells) for wrapping in self._wrappings))
 
     def _will_record(self) -> bool:
         return any(wrapping.will_record() for wrapping in self._wrappings)

@@ -33,6 +33,9 @@ TEXTS: dict[str, Text] = {
     "gradients_passes_parameter": (
         "gradients where it takes or returns a Parameter of the network"
     ),
+    "changed_in_place": "its calls in a graph that changes tensors in place and is differentiated",
+    "not_compiled": "its calls in a graph that does not compile with probes ({error})",
+    "python_in_graph": "its calls in a graph with values that Python computes while it runs",
     "gradients_in_python": "its gradients: Python differentiates the jitted code around it",
     "gradients_own_bprop": "its gradients: it has a bprop of its own",
     "gradients_recomputed": "its gradients: it is recomputed as a part of another cell",

@@ -1,0 +1,67 @@
+"""Whether a compiled graph changes tensors in place that are no weights."""
+
+from __future__ import annotations
+
+from mindspore.train import mind_ir_pb2
+
+#: How the names of operators begin that change their first input, and return it.
+_CHANGES = "Inplace", "Assign", "Scatter", "CopyWithSlice"
+#: How the names of operators begin whose output may be the memory of their first input.
+_PASSES = (
+    *("Load", "Depend", "TensorMove", "TupleGetItem", "ListGetItem", "DictGetItem", "Identity"),
+    *("Reshape", "View", "Flatten", "ExpandDims", "Squeeze", "Unsqueeze", "Transpose", "Permute"),
+    *("Swap", "Broadcast", "Expand", "StridedSlice", "Slice", "Narrow", "Select", "Split"),
+    *("Chunk", "Unstack", "Unbind", "AsStrided", "Diagonal", "Real", "Imag", "Unfold", *_CHANGES),
+)
+_HOLDS = "MakeTuple", "MakeList", "MakeDict"  # their output holds all their inputs
+#: Stands in the name of what MindSpore adds where it differentiates.
+_OF_GRADIENTS = b"Gradients/"
+
+
+def is_differentiated(graph: bytes) -> bool:
+    """Tell whether a graph computes gradients."""
+    return _OF_GRADIENTS in graph
+
+
+def changes_in_place(graph: bytes) -> bool:
+    """Tell whether a graph may change, in place, a tensor that is no weight of the network.
+
+    Args:
+        graph: in MindSpore's `mind_ir` format.
+    """
+    if not any(change.encode() in graph for change in _CHANGES):
+        return False  # most graphs, and reading one takes time
+    model = mind_ir_pb2.ModelProto()
+    model.ParseFromString(graph)
+    operators = {f"REF::{operator.name}": operator for operator in model.primitives}
+    changing = {name for name, each in operators.items() if each.op_type.startswith(_CHANGES)}
+    graphs = (model.graph, *model.functions)
+    nodes = {node.output[0]: node for each in graphs for node in each.node if node.output}
+    weights = {weight.name for weight in model.graph.parameter}
+
+    def roots_of(name: str) -> set[str]:
+        """Return the names of the nodes, weights and arguments that some memory comes from."""
+        roots: set[str] = set()
+        seen: set[str] = set()
+        waiting = [name]
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            node = nodes.get(name)
+            kind = operators[node.op_type].op_type if node and node.op_type in operators else ""
+            if kind in _HOLDS:
+                waiting += node.input  # type: ignore[union-attr]
+            elif _may_return_its_input(kind):
+                waiting.append(node.input[0])  # type: ignore[union-attr]
+            else:
+                roots.add(name)
+        return roots
+
+    changed = (node.input[0] for node in nodes.values() if node.op_type in changing)
+    return any(not roots_of(name) <= weights for name in changed)
+
+
+def _may_return_its_input(kind: str) -> bool:
+    return kind.startswith(_PASSES) or "View" in kind

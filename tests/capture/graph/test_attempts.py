@@ -1,0 +1,374 @@
+"""Graphs that cannot hold probes: they train as without, and what is missing is coverage."""
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from helpers.small_networks import tensor
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindrlhf_msprobe import Probe, open_run
+
+Pair = namedtuple("Pair", "first second")
+
+
+class Weighted(nn.Cell):
+    """Multiplies by a weight what `body` makes of what the cell is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(np.arange(1, 5, dtype=np.float32)), name="weight")
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        return x * self.weight
+
+
+class AddsInPlace(Weighted):
+    """Changes its argument."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Add, and multiply."""
+        x.add_(1)
+        return x * self.weight
+
+
+class CopiesInPlace(Weighted):
+    """Changes its argument."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Copy, and multiply."""
+        x.copy_(x * 3)
+        return x * self.weight
+
+
+class InALoop(Weighted):
+    """Changes its argument several times."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        for _ in range(3):
+            x.mul_(2)
+        return x * self.weight
+
+
+class OfAView(Weighted):
+    """Changes a view of its argument."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Add, and multiply."""
+        x.view((4, 3)).add_(1)
+        return x * self.weight
+
+
+class OfATuple(Weighted):
+    """Changes an element of a tuple."""
+
+    def construct(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        """Add, and multiply."""
+        pair[0].add_(1)
+        return pair[0] * self.weight
+
+
+def _changed(x: Tensor) -> Tensor:
+    x.add_(1)
+    return x
+
+
+class ByAFunction(Weighted):
+    """Has a function change its argument."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Add, and multiply."""
+        return _changed(x) * self.weight
+
+
+class Holding(nn.Cell):
+    """Holds another cell."""
+
+    def __init__(self, inner: nn.Cell) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def construct(self, x: Any) -> Any:
+        """Call it."""
+        return self.inner(x)
+
+
+class Same(nn.Cell):
+    """Returns what it is given."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Return it."""
+        return x
+
+
+class UsedAfter(nn.Cell):
+    """Uses what it gave to a cell."""
+
+    def __init__(self, inner: nn.Cell, *, in_tuple: bool = False) -> None:
+        super().__init__()
+        self.inner, self.in_tuple = inner, in_tuple
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Call the cell and add what it was given."""
+        given = x * 2
+        returned = self.inner((given, x)) if self.in_tuple else self.inner(given)
+        return returned + given
+
+
+class ChangedByCaller(nn.Cell):
+    """Changes what a cell returned, which is what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same, self.last = Same(), Weighted()
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Call the cell, change its output and use its input."""
+        given = x * 2
+        returned = self.same(given)
+        returned.add_(1)
+        return self.last(returned) + given
+
+
+def trained(
+    network: nn.Cell, settings: dict[str, Any] | None, path: Path, *, jit: bool = False
+) -> list[bytes]:
+    """Train for two steps and return the bits of losses, gradients and weights."""
+    ms.set_context(mode=ms.PYNATIVE_MODE if jit else ms.GRAPH_MODE)
+    optimizer = nn.SGD(network.trainable_params(), 0.01)
+    probe = None
+    if settings is not None:
+        on = {"msprobe": True, "actor_train_dump": True, "step_end": 9, "dump_path": str(path)}
+        probe = Probe.from_config({**on, **settings})
+        probe.watch(actor=network, optimizers={"actor": optimizer})
+
+    def loss_of(x: Tensor) -> Tensor:
+        return network(x).sum()
+
+    forward = ms.value_and_grad(loss_of, None, optimizer.parameters)
+    step = ms.jit(forward) if jit else forward
+    bits = []
+    try:
+        for _ in range(2):
+            with probe.phase("actor_update") if probe else nullcontext():
+                loss, gradients = step(tensor(3, 4))
+                optimizer(gradients)
+            if probe is not None:
+                probe.step()
+            bits += [each.asnumpy().tobytes() for each in (loss, *gradients)]
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        if probe is not None:
+            probe.close()
+    return bits + [each.asnumpy().tobytes() for each in network.get_parameters()]
+
+
+def reasons(path: Path) -> dict[str, set[str]]:
+    """Return the codes of what `coverage.graph_mode` says of each cell."""
+    found = open_run(path).coverage().get("graph_mode", {}).get("actor", {})
+    return {cell: {why.code.partition(".")[2] for why in whys} for cell, whys in found.items()}
+
+
+def _in_place() -> Iterator[Any]:
+    for changing in (AddsInPlace, CopiesInPlace, InALoop, OfAView, ByAFunction):
+        yield pytest.param(lambda c=changing: UsedAfter(c()), id=changing.__name__)
+    yield pytest.param(lambda: UsedAfter(OfATuple(), in_tuple=True), id="tuple")
+    yield pytest.param(lambda: UsedAfter(Holding(AddsInPlace())), id="two cells deep")
+    yield pytest.param(ChangedByCaller, id="by the caller")
+
+
+@pytest.mark.parametrize("make", [*_in_place()])
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "jit"])
+def test_a_change_in_place_reaches_who_holds_the_tensor(
+    tmp_path: Path, make: Callable[[], nn.Cell], jit: bool
+) -> None:
+    """As without probes: MindSpore loses it where a probe stands around the cell."""
+    plain = trained(make(), None, tmp_path / "none", jit=jit)
+    assert trained(make(), {}, tmp_path / "run", jit=jit) == plain
+    run = open_run(tmp_path / "run")
+    assert not run.manifests[0]["lost"]
+    recorded = {entry.name for entry in run.entries() if entry.direction == "forward"}
+    assert recorded or all("changed_in_place" in why for why in reasons(tmp_path / "run").values())
+    assert recorded or "root" in reasons(tmp_path / "run")
+
+
+def test_cells_left_out_change_in_place_as_well(tmp_path: Path) -> None:
+    """A probe at the root, or none but forward ones, is enough to lose a change."""
+    plain = trained(UsedAfter(AddsInPlace()), None, tmp_path / "none")
+    for i, settings in enumerate(({"exclude": ["^inner$"]}, {"directions": ["forward"]})):
+        assert trained(UsedAfter(AddsInPlace()), settings, tmp_path / str(i)) == plain
+
+
+def test_without_gradients_a_change_in_place_is_recorded(tmp_path: Path) -> None:
+    """A graph that is not differentiated holds its probes."""
+    network = UsedAfter(AddsInPlace())
+    ms.set_context(mode=ms.GRAPH_MODE)
+    on = {"msprobe": True, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
+    try:
+        with Probe.from_config(on) as probe:
+            probe.watch(actor=network)
+            with probe.phase("actor_update"):
+                network(tensor(3, 4))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert [entry.name.split(".")[1] for entry in open_run(tmp_path / "run").entries()] == [
+        "root",
+        "inner",
+    ]
+    assert not reasons(tmp_path / "run")
+
+
+class TakesPair(Weighted):
+    """Takes and returns a named tuple."""
+
+    def construct(self, pair: Pair) -> Pair:
+        """Multiply its first element."""
+        return Pair(pair.first * self.weight, pair.second)
+
+
+class MakesPair(nn.Cell):
+    """Gives a named tuple to a cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Holding(TakesPair())
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Call it."""
+        returned = self.inner(Pair(x, x * 2))
+        return returned.first + returned.second
+
+
+class TakesSparse(Weighted):
+    """Takes and returns a COOTensor."""
+
+    def construct(self, sparse: Any, x: Tensor) -> tuple[Any, Tensor]:
+        """Multiply."""
+        return sparse, x * self.weight
+
+
+class MakesSparse(nn.Cell):
+    """Gives a COOTensor to a cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = TakesSparse()
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Call it."""
+        indices = Tensor([[0, 1], [1, 2]], ms.int32)
+        sparse, returned = self.inner(ms.COOTensor(indices, x[0, :2], (3, 4)), x)
+        return returned + sparse.values.sum()
+
+
+class ReturnsNone(nn.Cell):
+    """Returns a dict with None in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Weighted(), Weighted()
+
+    def construct(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Multiply."""
+        y = self.last(self.first(x))
+        return y, {"twice": y * 2, "none": None}
+
+
+class TakesNone(nn.Cell):
+    """Uses a dict with None in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = ReturnsNone()
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Call a cell."""
+        y, named = self.inner(x)
+        return y + named["twice"]
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "jit"])
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (MakesPair, {}),
+        (MakesPair, {"directions": ["forward"]}),
+        (MakesSparse, {}),
+        (TakesNone, {"include": ["^inner$"]}),
+    ],
+    ids=["named tuple", "named tuple, forward", "COOTensor", "None in a dict"],
+)
+def test_what_does_not_compile_with_probes_trains_without(
+    tmp_path: Path, make: Callable[[], nn.Cell], settings: dict[str, Any], jit: bool
+) -> None:
+    """MindSpore's own graph runs; every cell in it is coverage, also one that was not reached."""
+    plain = trained(make(), None, tmp_path / "none", jit=jit)
+    assert trained(make(), settings, tmp_path / "run", jit=jit) == plain
+    names = {name for name, _ in make().cells_and_names() if name} | {"root"}
+    if "include" in settings:
+        names = {"inner"}
+    assert set(reasons(tmp_path / "run")) == names
+    codes = {"not_compiled", "python_in_graph"}
+    assert all(why & codes for why in reasons(tmp_path / "run").values())
+
+
+class Wrong(Weighted):
+    """Does not compile, with probes or without."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Multiply what cannot be multiplied."""
+        return ops.matmul(x, self.weight * x)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "jit"])
+def test_errors_of_the_training_are_its_own(tmp_path: Path, jit: bool) -> None:
+    """What does not compile without probes raises the very same with them."""
+    raised = []
+    for settings in (None, {}):
+        with pytest.raises(Exception, match=r".") as error:
+            trained(UsedAfter(Wrong()), settings, tmp_path / "run", jit=jit)
+        raised.append((error.type, str(error.value).partition("\n")[0]))
+    assert raised[0] == raised[1]
+
+
+class Mixed(Weighted):
+    """Takes and returns what is no tensor, too."""
+
+    def construct(
+        self, x: Tensor, text: str = "text", flag: bool = True, named: Any = None
+    ) -> tuple[Any, ...]:
+        """Multiply."""
+        y = x * self.weight
+        return y, text, flag, {"deep": (y, [y, None, 2])}, [], named
+
+
+class TakesMixed(nn.Cell):
+    """Uses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Mixed()
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Call it in two ways."""
+        first = self.inner(x)
+        second = self.inner(x, "q", flag=False, named={"x": (x, [1, x])})
+        return first[0] + second[3]["deep"][1][0]
+
+
+def test_hooks_are_no_part_of_jitted_code(tmp_path: Path) -> None:
+    """Odd values, which MindSpore cannot hand to a hook that it compiles, are recorded."""
+    plain = trained(TakesMixed(), None, tmp_path / "none", jit=True)
+    assert trained(TakesMixed(), {}, tmp_path / "run", jit=True) == plain
+    assert not reasons(tmp_path / "run")
+    forward = [e.name for e in open_run(tmp_path / "run").entries() if e.direction == "forward"]
+    assert len(forward) == 2 * 3
