@@ -1,4 +1,4 @@
-"""Record what every phase of a reinforcement-learning step computed, and find where two runs part.
+"""Record what every phase of a reinforcement-learning step computed; find where two runs diverge.
 
 The public names load what they need when they are first used, so that importing this package
 costs next to nothing and a switched-off probe imports nothing at all.

@@ -91,7 +91,7 @@ class CulpritCode(str, Enum):
 
 
 class Cause(str, Enum):
-    """Why two runs first part; see docs/en/comparing.md."""
+    """Why two runs first diverge; see docs/en/comparing.md."""
 
     COMPUTATION = "computation"
     PARAMETER = "parameter"
@@ -420,7 +420,7 @@ def _json_of(parameters: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two runs first part, and why.
+    """Where two runs first diverge, and why.
 
     Attributes:
         record: the first record that differs, in causal order.
@@ -843,7 +843,7 @@ class RuleUse:
 
     Attributes:
         compared_by: the tolerance, or the noise, as `Finding.compared_by` has it.
-        records: how many records were judged by it.
+        records: how many records were compared by it.
         passed: how many of them agree only because of it.
     """
 
@@ -928,7 +928,7 @@ class Chosen:
     Attributes:
         steps: ranges of steps, e.g. 2-5; "" for all.
         include, exclude: regular expressions on the names of records.
-        keys: a key, or two that stand against each other with a `=` between them.
+        keys: a key, or two that are compared, with a `=` between them.
         common: what one run alone has is coverage.
         first_only: nothing was compared after the first divergence.
         steps_left_out: those that were not asked for.

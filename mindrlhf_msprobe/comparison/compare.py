@@ -123,8 +123,8 @@ def compare_runs(
             A (Bench), by a file as `-cm`, `-am`, `-dm`, `-lm` take it. True stands for what needs
             no file; data_mapping may be a dict. With one of them names alone decide.
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
-        phases: which phase of A stands against which of B.
-        ranks: which rank of A stands against which of B.
+        phases: which phase of A is compared with which of B.
+        ranks: which rank of A is compared with which of B.
         key_data_only: leave out layer data.
         steps: the steps that are compared: `2-5`, `2,4-6`, a number, or numbers.
         include, exclude: regular expressions, searched in the names of records: those that any of
@@ -446,7 +446,7 @@ def _hidden(job: Job, step: int, rank: int) -> int:
 
 
 def _preflight(job: Job) -> Preflight:
-    """Compare what the ranks that stand against each other ran with."""
+    """Compare what the ranks that are compared ran with."""
     a, b = job.sides
     if a.only_ranks or b.ranks:
         ranks = {shown: b.ranks.get(shown, shown) for shown in (a.ranks or b.ranks)}

@@ -28,7 +28,7 @@ def test_equal_networks_agree(run):
     assert result.verdict.status is Outcome.IDENTICAL
     assert {f.phase for f in result.findings} == {ACTOR}
     assert {f.rank for f in result.findings} == {0, 1}
-    assert result.notes == (f"{ACTOR} of A stands against {REFERENCE} of B",)
+    assert result.notes == (f"{ACTOR} of A is compared with {REFERENCE} of B",)
 
 
 def test_how_runs_were_brought_together_is_said_in_both_languages(run, tmp_path):
@@ -37,7 +37,7 @@ def test_how_runs_were_brought_together_is_said_in_both_languages(run, tmp_path)
     for lang in ("en", "zh"):
         compare_runs(run, ranks=(0, 1), output_path=tmp_path / lang, lang=lang)
         content[lang] = json.loads((tmp_path / lang / "verdict.json").read_text("utf-8"))
-    assert content["en"]["notes"] == ["rank 0 of A stands against rank 1 of B"]
+    assert content["en"]["notes"] == ["rank 0 of A is compared with rank 1 of B"]
     assert content["zh"]["notes"] == ["A 的 rank 0 与 B 的 rank 1 比对"]
     codes = [{"code": "pairing.rank", "params": {"a": 0, "b": 1}}]
     assert content["en"]["note_codes"] == content["zh"]["note_codes"] == codes
@@ -103,7 +103,7 @@ def test_ranks_of_one_run(tmp_path):
     assert place.entry == "Cell.head.Dense.forward.0"
     assert (place.rank, place.phase, place.cause) == (1, "actor_update", Cause.COMPUTATION)
     assert {f.rank for f in result.findings} == {1}
-    assert "rank 1 of A stands against rank 2 of B" in result.notes
+    assert "rank 1 of A is compared with rank 2 of B" in result.notes
 
 
 def test_ranks_that_see_other_data_differ_by_their_input(run):
@@ -129,7 +129,7 @@ def test_steps_of_other_numbers_line_up(tmp_path):
     assert result.verdict.status is Outcome.IDENTICAL
     assert {f.step for f in result.findings} == {1}
     assert {f.phase for f in result.findings} == {REFERENCE}
-    assert "step 1 of A stands against step 5 of B" in result.notes
+    assert "step 1 of A is compared with step 5 of B" in result.notes
     place = compare_runs(a / "critic_update/step0", a / "critic_update/step1")
     assert place.verdict.first_divergence.step == 0
     assert place.verdict.first_divergence.cause in (Cause.INPUT, Cause.PARAMETER)

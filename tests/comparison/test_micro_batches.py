@@ -107,7 +107,7 @@ def test_micro_batches_agree_with_the_batch_they_are_pieces_of(tmp_path, layout,
 def test_shuffled_micro_batches_are_brought_together_by_what_they_were_given(tmp_path):
     result = compared(record(tmp_path / "a", parts=((6, 1, 3, 0), (2, 7, 5, 4))))
     assert result.verdict.status is Outcome.IDENTICAL
-    assert any("same inputs stand against each other, in another order" in n for n in result.notes)
+    assert any("same inputs are paired, in another order" in n for n in result.notes)
 
 
 def test_faults_in_pieces_are_named_where_they_are(tmp_path):

@@ -79,7 +79,7 @@ def test_two_ranks_or_steps_of_a_dump_can_be_held_against_each_other():
     steps = [MSPROBE_DATA / f"md5_8x_a/step{step}/rank" for step in (0, 1)]
     result = compare_runs(*steps)
     assert result.verdict.compared > 50
-    assert "step 0 of A stands against step 1 of B" in result.notes
+    assert "step 0 of A is compared with step 1 of B" in result.notes
 
 
 def test_the_changed_element_is_measured():

@@ -389,7 +389,7 @@ def test_ranks_without_one_in_common_are_paired_in_order(tmp_path):
     a = record_training(tmp_path / "a", steps=1, ranks=(2, 5))
     b = record_training(tmp_path / "b", steps=1, ranks=(0, 1))
     result = compare_runs(a, b)
-    assert "no rank in common: ranks [2, 5] of A stand against [0, 1] of B" in result.notes
+    assert "no rank in common: ranks [2, 5] of A are compared with [0, 1] of B" in result.notes
     assert {f.rank for f in result.findings} == {2, 5}
     assert not result.verdict.counts["only_in_a"] + result.verdict.counts["only_in_b"]
 

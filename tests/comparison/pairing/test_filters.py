@@ -107,7 +107,7 @@ def test_two_keys_stand_against_each_other(with_copy, keys):
     first = result.verdict.first_divergence
     assert (first.step, first.record) == (1, "old_log_prob.1")
     assert result.findings[0].b.name == "log_prob.0"
-    assert "old_log_prob of A stands against log_prob of B" in result.notes
+    assert "old_log_prob of A is compared with log_prob of B" in result.notes
     assert compare_runs(with_copy, keys=keys, steps=0).verdict.status is Outcome.IDENTICAL
 
 

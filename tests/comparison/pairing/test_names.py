@@ -75,7 +75,7 @@ def test_a_wrapper_around_one_network(plain, tmp_path, prefix, swapped):
     assert gap.only_in == ("A" if swapped else "B")
     sides = [f"{prefix}.…", "the network itself"]
     a, b = sides if swapped else reversed(sides)
-    note = f"{REFERENCE}: the cells of A below {a} stand against those of B below {b}"
+    note = f"{REFERENCE}: the cells of A below {a} are compared with those of B below {b}"
     assert note in result.notes
 
 

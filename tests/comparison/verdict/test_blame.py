@@ -157,7 +157,7 @@ def test_msprobes_dump_of_the_same_network_agrees(tmp_path):
     comparison = compare_runs(ours, theirs)
     assert comparison.verdict.status is Outcome.WITHIN_TOLERANCE, comparison.verdict
     assert any("outermost" in gap.reason for gap in comparison.verdict.coverage)
-    assert any("stands against" in note for note in comparison.notes)
+    assert any("is compared with" in note for note in comparison.notes)
 
 
 def test_statistics_of_two_tools_that_differ_are_different(tmp_path):

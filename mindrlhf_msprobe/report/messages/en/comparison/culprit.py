@@ -225,11 +225,11 @@ def _sampling(phase: str, token: int, last: bool, prompt: bool, **_: Any) -> str
         return (
             f"Every recorded cell of {phase} agrees, the outputs of token {token}, the last one, "
             f"bit for bit: the choice of the last token ({_TOKENS}), or what was made of the "
-            f"tokens afterwards, is where the runs part."
+            f"tokens afterwards, is where the runs diverge."
         )
     return (
         f"The outputs of the network for token {token} (its logits) agree bit for bit, the tokens "
-        f"it is given next differ: the choice of the token ({_TOKENS}) is where the runs part"
+        f"it is given next differ: the choice of the token ({_TOKENS}) is where the runs diverge"
         f"{', or a new prompt begins here' if prompt else ''}."
     )
 
@@ -239,7 +239,7 @@ def _sampling_or_logits(token: int, last: bool, **_: Any) -> str:
     return (
         f"The outputs of the network for token {token} (its logits) agree only within a tolerance "
         f"or by statistics, {what} differ: either these small differences tip a token over, or "
-        f"its choice ({_TOKENS}) is where the runs part."
+        f"its choice ({_TOKENS}) is where the runs diverge."
     )
 
 

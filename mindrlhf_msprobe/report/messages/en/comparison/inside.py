@@ -150,6 +150,6 @@ TEXTS: Mapping[str, Any] = {
     "rounding": _rounding,
     "same_statistics": (
         "max, min, mean and norm are the same, the bytes are not, as where values were moved "
-        "rather than changed; full tensors tell"
+        "rather than changed; full tensors show it"
     ),
 }

@@ -36,7 +36,7 @@ def _left_out(side: str, dumps: Sequence[str], more: bool) -> str:
 
 def _below(phase: str, a: str, b: str) -> str:
     a, b = (f"{prefix}.…" if prefix else "the network itself" for prefix in (a, b))
-    return f"{phase}: the cells of A below {a} stand against those of B below {b}"
+    return f"{phase}: the cells of A below {a} are compared with those of B below {b}"
 
 
 def _noise_run(path: str, roles: Sequence[str], settings: Sequence[str], more: bool) -> str:
@@ -61,9 +61,9 @@ _ALIKE = {
 
 def _rows(alike: str, moved: bool, matched: bool, assumed: bool) -> str:
     if not (matched or assumed):
-        return "which rows stand against which is not known"
+        return "which rows belong together is not known"
     order = ", in another order" if moved else ", in the same order"
-    same = f"rows {_ALIKE[alike]} stand against each other{order}"
+    same = f"rows {_ALIKE[alike]} are paired{order}"
     if not assumed:
         return same
     in_order = (
@@ -71,8 +71,8 @@ def _rows(alike: str, moved: bool, matched: bool, assumed: bool) -> str:
         "them"
     )
     if not matched:
-        return f"there are no rows {_ALIKE[alike]}, and rows stand {in_order}"
-    return f"{same}; other rows stand {in_order}"
+        return f"there are no rows {_ALIKE[alike]}, and rows are paired {in_order}"
+    return f"{same}; other rows are paired {in_order}"
 
 
 def _batch_sizes(
@@ -95,10 +95,10 @@ TEXTS = {
         "or let both see whole batches"
     ),
     "key_rows": "{a} of A and {b} of B were saved in other numbers of rows; {how}",
-    "against": "{a} of A stands against {b} of B",
-    "rank": "rank {a} of A stands against rank {b} of B",
-    "step": "step {a} of A stands against step {b} of B",
-    "no_common_rank": "no rank in common: ranks {a} of A stand against {b} of B",
+    "against": "{a} of A is compared with {b} of B",
+    "rank": "rank {a} of A is compared with rank {b} of B",
+    "step": "step {a} of A is compared with step {b} of B",
+    "no_common_rank": "no rank in common: ranks {a} of A are compared with {b} of B",
     "no_common_phase": _no_common_phase,
     "missing_ranks": _missing_ranks,
     "left_out": _left_out,

@@ -1,4 +1,4 @@
-"""What a record was judged by, in English."""
+"""What a record was compared by, in English."""
 
 from __future__ import annotations
 

@@ -30,6 +30,6 @@ TEXTS: dict[str, Text] = {
     ),
     "tokens": "of generation, only tokens {first} to {last} can be in it: no more were recorded",
     "no_parameters": "parameters were not recorded, so they are not in the estimate",
-    "no_fingerprints": "without fingerprints equal tensors cannot be told, so each is counted",
+    "no_fingerprints": "without fingerprints equal tensors are not recognised, so each is counted",
     "unknown_dtype": "tensors of dtype {dtype} have no known size and are not in it",
 }

@@ -1,4 +1,4 @@
-"""What a record was judged by, in Chinese."""
+"""What a record was compared by, in Chinese."""
 
 from __future__ import annotations
 
