@@ -780,8 +780,8 @@ class Verdict:
     Attributes:
         spread: in causal order, where the difference went in the step and rank of the first
             divergence.
-        parted: every rank that parts, the one that does so first at the head, in the order in which
-            they do; see `comparison.verdict.conclude`.
+        parted: every rank that diverges, the one that does so first at the head, in the order in
+            which they do; see `comparison.verdict.conclude`.
         agreeing_ranks: the ranks of which everything that was compared agrees.
         not_read: where all that was compared agrees and the runs are incomparable all the same:
             what of them could not be read.

@@ -108,7 +108,7 @@ def compare_runs(
     keep_earlier: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare two runs, or two phases or ranks of one run, and say where they first part, and why.
+    """Compare two runs, or two phases or ranks of one run; say where they first diverge, and why.
 
     Args:
         a, b: the runs' directories, or one phase's or step's directory of each. Without `b`, or
@@ -149,7 +149,7 @@ def compare_runs(
             `Comparison.agreements` instead of a finding each.
         keep_earlier: name the files with the time in them, beside those of earlier comparisons;
             else they take the place of these.
-        progress: told how many records are done, and of how many as far as is known.
+        progress: called with how many records are done, and of how many as far as is known.
 
     Returns:
         The comparison; `bool(result)` is true only if something was compared and nothing
