@@ -195,7 +195,7 @@ TEXTS = {
     "more": ", … {count} more",
     "steps_form": "step numbers and ranges of them, e.g. 2-5 or 2,4-6",
     "keys_form": (
-        "names of keys, e.g. loss,rewards, or two that stand against each other: values=returns"
+        "names of keys, e.g. loss,rewards, or two to compare with each other: values=returns"
     ),
     "nearest_names": " The nearest names: {names}.",
     "nearest_records": " Nearest: {names}.",
