@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers.runs import Recording
 
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.judging.noise import LEAST_MARGIN, MARGINS
+from mindrlhf_msprobe.comparison.judging.noise import LEAST_MARGIN, MARGINS, within_noise
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
 
 PHASE = "actor_update"
 NOISE = 1e-4
@@ -221,6 +224,20 @@ def test_infinity_where_shapes_vary_excuses_no_nan(compared):
         b = {"keys": {"mask": np.full((2, 8), value)}}
         result = compared(a=each[0], b=b, repetitions=each[1:], where=str(value))
         assert differing(result) == ([] if passes else ["mask"])
+
+
+@pytest.mark.parametrize("lacks", range(4))
+def test_a_statistic_that_one_record_lacks_is_no_noise(lacks):
+    """B's other statistics lie within the noise; what is not known of one may be anything."""
+
+    def of(max, **values):
+        leaf = Leaf("Tensor", dtype="Float32", shape=(4,), max=max, min=0.0, norm=1.0, mean=0.5)
+        return Record("x", "output", "0", replace(leaf, nan_count=0, inf_count=0, **values))
+
+    records = [of(1.0), of(1.001), of(1.002), of(1.0015)]  # B, A and two repetitions
+    assert within_noise(records[1], records[0], records[2:], None).natural
+    records[lacks] = replace(records[lacks], leaf=replace(records[lacks].leaf, mean=None))
+    assert not within_noise(records[1], records[0], records[2:], None).natural
 
 
 def test_nan_on_all_sides_hides_nothing_from_the_statistics(compared):

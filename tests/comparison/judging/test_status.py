@@ -76,6 +76,15 @@ def test_a_gradient_of_zeros_beside_nan_is_not_none():
     assert not status(none, hidden).agrees
 
 
+@pytest.mark.parametrize("kind", ["Mask", "NoneType", "int"])
+def test_a_value_of_which_only_the_type_is_known_is_never_the_same(kind):
+    """Beside a value that is known, and beside another one of the type."""
+    unknown = Record("loss", "data", "", Leaf(kind, opaque=True))
+    known = Record("loss", "data", "", Leaf(kind))
+    assert (status(unknown, known), status(known, unknown)) == (Status.DTYPE_MISMATCH,) * 2
+    assert status(unknown, unknown) is Status.UNREADABLE
+
+
 def status(a, b, tolerance=None):
     return judge(a, b, tolerance or Tolerance())[0]
 

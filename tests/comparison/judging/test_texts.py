@@ -73,6 +73,20 @@ def test_the_first_token_id_that_differs_with_its_row():
     )
 
 
+@pytest.mark.parametrize("place", range(12))
+def test_ids_that_are_left_out_are_marked(place):
+    """Dots stand where the row goes on, and nowhere else."""
+    a = np.arange(100, 112)
+    b = np.where(np.arange(12) == place, 5, a)
+    _, _, shown = text_of(token_difference(a, b), "en").partition(" on: ")
+    for side in shown.split(" against "):
+        ids = side.replace("[", "").replace("]", "").replace("…", "").split()
+        numbers = [place + 100 if n == "5" else int(n) for n in ids]
+        assert numbers == [*range(numbers[0], numbers[-1] + 1)]
+        assert side.startswith("…") == (numbers[0] > 100)
+        assert side.endswith("…") == (numbers[-1] < 111)
+
+
 @pytest.mark.parametrize("length", [0, 3, 8])
 def test_sequences_of_unlike_length_differ_where_one_ends(length):
     """A sequence that ends is marked as ended."""
