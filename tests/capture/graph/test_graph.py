@@ -793,6 +793,19 @@ def test_gradients_go_to_the_call_they_belong_to(
         np.testing.assert_array_equal(gradient, 2 * other)
 
 
+def jitted_step(loss: Callable[[Tensor], Tensor], optimizer: nn.Optimizer) -> Any:
+    """Return a whole training step under ms.jit: forward, backward, update."""
+    gradients_of = ms.value_and_grad(loss, None, optimizer.parameters)
+
+    @ms.jit
+    def step(x: Tensor) -> Tensor:
+        value, gradients = gradients_of(x)
+        optimizer(gradients)
+        return value
+
+    return step
+
+
 def test_a_jitted_step_is_recorded_in_pynative(
     layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
 ) -> None:
@@ -803,14 +816,7 @@ def test_a_jitted_step_is_recorded_in_pynative(
     def loss(x: Tensor) -> Tensor:
         return network(x).sum()
 
-    gradients_of = ms.value_and_grad(loss, None, optimizer.parameters)
-
-    @ms.jit
-    def step(x: Tensor) -> Tensor:
-        value, gradients = gradients_of(x)
-        optimizer(gradients)
-        return value
-
+    step = jitted_step(loss, optimizer)
     probe = layer_probe()
     probe.watch(actor=network, optimizers={"actor": optimizer})
     with probe.phase("actor_update"):
@@ -856,13 +862,7 @@ def test_the_parameters_of_a_jitted_step_are_recorded_before_it_changes_them(
     network = nn.SequentialCell(Bent(), Bent())
     loss = Squared(network)
     optimizer = nn.SGD(network.trainable_params(), 0.1)
-    gradients_of = ms.value_and_grad(loss, None, optimizer.parameters)
-
-    @ms.jit
-    def step(x: Tensor) -> Tensor:
-        value, gradients = gradients_of(x)
-        optimizer(gradients)
-        return value
+    step = jitted_step(loss, optimizer)
 
     opened = GraphCalls.opened
 
