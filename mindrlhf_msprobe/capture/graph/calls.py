@@ -174,8 +174,7 @@ class GraphCalls:
         self._slots = slots
         self._optimizers = optimizers
         self._around = around
-        tokens_around = (around.token,) if around is not None else ()
-        self._tokens = TokenCounter(opening.records_token, *tokens_around)
+        self._tokens = TokenCounter(opening.records_token, around.token if around else None)
         self._learns = learns
         self._watched_run: WatchedRun | None = None
         self._numbers = itertools.count(1)

@@ -62,7 +62,7 @@ class TokenCounter:
     def __init__(
         self,
         records: Callable[[int], bool] | None,
-        around: Callable[[], int | None] = lambda: None,
+        around: Callable[[], int | None] | None = None,
     ) -> None:
         self._records = records
         self._around = around
@@ -78,7 +78,7 @@ class TokenCounter:
         """Return the token to which a call of a cell that begins belongs, and if it is recorded."""
         if self._records is None:
             return None, True
-        token = self._around()
+        token = None if self._around is None else self._around()
         if token is None:
             if outermost:
                 if self.first is None:

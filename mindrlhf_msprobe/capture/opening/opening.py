@@ -4,18 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.opening.counters import StepCounters
 from mindrlhf_msprobe.capture.opening.entries import Entries, FaultSink
-from mindrlhf_msprobe.capture.opening.guarded import Guarded
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.writing.ledger import Charge
 
 if TYPE_CHECKING:
     from mindspore import nn
 
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+
+
+class Guarded:
+    """A context that no exception leaves, but those that end the process."""
+
+    __slots__ = ("_charge", "_fault", "_what")
+
+    def __init__(self, charge: Charge, fault: FaultSink, what: str) -> None:
+        self._charge = charge
+        self._fault = fault
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._charge.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._charge.__exit__(kind, error, trace)
+        if not isinstance(error, Exception):
+            return False
+        self._fault(self._what, error)
+        return True
 
 
 @dataclass(frozen=True, eq=False)
