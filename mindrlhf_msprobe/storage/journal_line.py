@@ -167,7 +167,7 @@ class Sink(Protocol):
 
 def holds_gradients(entry: str) -> bool:
     """Tell whether an entry holds gradients of parameters; msprobe's have no number."""
-    return f".{PARAMETERS_GRAD}." in f"{entry}."
+    return PARAMETERS_GRAD in entry.split(".")[-2:]
 
 
 def _check(line: Any) -> None:
