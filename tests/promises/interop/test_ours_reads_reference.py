@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from reference_tool import interpreter, record
+from helpers.runs import MSPROBE_DATA
+from reference_tool import compare, interpreter, record
 
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
@@ -142,3 +144,42 @@ def test_versions_of_msprobe_line_up(dumped, task):
     result = compare_runs(dumped("8") / f"{task}-0", dumped("26") / f"{task}-0")
     assert result.verdict.status is Outcome.IDENTICAL
     assert not result.verdict.coverage
+
+
+def test_the_columns_say_what_msprobes_say(tmp_path):
+    """NPU and Bench, what lies between them and relative to which: cell by cell, with its options.
+
+    What its Result and Err_message mean is its own.
+    """
+    python = interpreter("MSPROBE_REFERENCE_PYTHON")
+    golden, test = (
+        next((MSPROBE_DATA / f"statistics_{side}" / "step0").glob("*/dump.json")) for side in "ab"
+    )
+    theirs = {row["NPU Name"]: row for row in compare(python, test, golden, tmp_path / "theirs")}
+    options = ["-tp", str(test), "-gp", str(golden), "-o", str(tmp_path), "--csv"]
+    assert main(["compare", *options]) == 1
+    (path,) = tmp_path.glob("compare_result_*.csv")
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        ours = {row["NPU Name"]: row for row in csv.DictReader(file)}
+    assert ours.keys() == theirs.keys()
+    columns = [
+        f"{side} {what}"
+        for side in ("NPU", "Bench")
+        for what in ("Name", "Dtype", "Tensor Shape", "max", "min", "mean", "l2norm")
+    ]
+    columns += [f"{what} diff" for what in ("Max", "Min", "Mean", "L2norm")]
+    columns += [f"{what}RelativeErr" for what in ("Max", "Min", "Mean", "Norm")]
+    for name, row in theirs.items():
+        for column in columns:
+            expected = _number(row[column])
+            if isinstance(expected, float):
+                expected = pytest.approx(expected, rel=1e-6, abs=1e-12)
+            assert _number(ours[name][column]) == expected, (name, column)
+
+
+def _number(text):
+    """Return what a cell holds: a number, or its text."""
+    try:
+        return float(text.rstrip("%"))
+    except ValueError:
+        return text
