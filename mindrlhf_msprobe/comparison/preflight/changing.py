@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.comparison.preflight.values import same
-from mindrlhf_msprobe.storage.manifest.run_file import Change, RunFile
-
-#: What a setting is from a step on, in the order of the steps.
-Timeline = list[tuple[int, Any]]
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile, Timeline
 
 #: Stands for both values where two settings do not differ.
 SAME: Any = object()
-
-
-def steps_of(changes: Iterable[Change]) -> Iterator[tuple[int, Change]]:
-    """Yield the changes that a manifest lists, each with its step."""
-    for change in changes:
-        if change.step is not None:
-            yield change.step, change
 
 
 def last_step(file: RunFile) -> float:

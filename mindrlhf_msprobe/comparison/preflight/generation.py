@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.comparison.preflight.changing import (
     SAME,
-    Timeline,
     first_apart,
     last_step,
-    steps_of,
 )
 from mindrlhf_msprobe.comparison.preflight.values import (
     ABSENT,
@@ -24,7 +22,7 @@ from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.manifest import random_states
 from mindrlhf_msprobe.storage.manifest.random_states import UNKNOWN
-from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile
+from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile, Timeline, timelines
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 SEEDS, GENERATION = "seeds", "generation"
@@ -88,8 +86,8 @@ def _timelines(content: Generation | None) -> dict[str, Timeline]:
     if content is None or content.step is None:
         return {}
     found: dict[str, Timeline] = {n: [(content.step, v)] for n, v in content.settings.items()}
-    for step, change in steps_of(content.changes):
-        found.setdefault(str(change.name), [(content.step, ABSENT)]).append((step, change.value))
+    for name, changes in timelines(content.changes, lambda change: str(change.name)).items():
+        found.setdefault(name, [(content.step, ABSENT)]).extend(changes)
     return found
 
 

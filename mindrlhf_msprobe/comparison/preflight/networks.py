@@ -7,18 +7,16 @@ both runs have to the last; the first step at which it differs is told.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.preflight.changing import (
     SAME,
-    Timeline,
     apart,
     first_apart,
     last_step,
-    steps_of,
 )
 from mindrlhf_msprobe.comparison.preflight.values import (
     ABSENT,
@@ -32,11 +30,10 @@ from mindrlhf_msprobe.comparison.preflight.values import (
 from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.layout import WITHHELD
-from mindrlhf_msprobe.storage.manifest.run_file import Change, Mode, Network, RunFile
+from mindrlhf_msprobe.storage.manifest.run_file import Mode, Network, RunFile, Timeline, timelines
 
 MODES, CELLS, OPTIMIZERS = "modes", "cells", "optimizers"
 _ROOT = "root"
-K = TypeVar("K")
 _MAX_OF_ONE = 8  # changes of one attribute are recorded, and no more
 
 
@@ -95,7 +92,7 @@ class _Networks:
                 found.modes[phase] = timeline
         for name, optimizer in file.optimizers.items():
             if optimizer.json:
-                rates = _timelines(optimizer.changes, lambda change: str(change.name))
+                rates = timelines(optimizer.changes, lambda change: str(change.name))
                 found.optimizers[name] = str(optimizer.kind), optimizer.settings, rates
         return found
 
@@ -111,15 +108,8 @@ def _network(network: Network, role: str) -> _Network:
         for group in network.cells
         for name in group.cells or ()
     }
-    changes = _timelines(network.changes, lambda change: (str(change.cell), str(change.name)))
+    changes = timelines(network.changes, lambda change: (str(change.cell), str(change.name)))
     return _Network(role, network.phases or [], network.training, cells, changes)
-
-
-def _timelines(changes: Iterable[Change], key: Callable[[Change], K]) -> dict[K, Timeline]:
-    found: dict[K, Timeline] = {}
-    for step, change in steps_of(changes):
-        found.setdefault(key(change), []).append((step, change.value))
-    return found
 
 
 def _mode(mode: Mode) -> tuple[bool, dict[str, bool]]:

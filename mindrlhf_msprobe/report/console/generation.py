@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.common.spans import spans
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.storage.manifest.run_file import RunFile
-from mindrlhf_msprobe.storage.reading.generation import Generated, generated, steps_with_states
+from mindrlhf_msprobe.storage.manifest import random_states
+from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile, timelines
 
 _LINE = 100  # characters
 _LONGEST_VALUE = 40
@@ -29,15 +29,8 @@ def render_generation(files: Iterable[RunFile], rank: int | None = None) -> list
         rank: of this one alone; None for all.
     """
     chosen = [file for file in files if rank is None or file.rank in (None, rank)]
-    blocks: dict[tuple[str, tuple[str, ...]], list[int | None]] = {}
-    for found in generated(chosen):
-        blocks.setdefault((_head(found), tuple(_settings(found))), []).append(found.rank)
-    for file in chosen:
-        states = _states(steps_with_states(file))
-        if states:
-            blocks.setdefault((states, ()), []).append(file.rank)
     lines = []
-    for (head, inner), ranks in blocks.items():
+    for (head, inner), ranks in _blocks(chosen).items():
         numbers = sorted({number for number in ranks if number is not None})
         some = numbers and len(numbers) < len(chosen)
         whose = say("listing.of_ranks", ranks=spans(numbers)) if some else ""
@@ -45,16 +38,28 @@ def render_generation(files: Iterable[RunFile], rank: int | None = None) -> list
     return [printable(line) for line in lines]
 
 
-def _head(found: Generated) -> str:
-    return say("listing.generation", phase=found.phase, step=found.step)
+def _blocks(chosen: list[RunFile]) -> dict[tuple[str, tuple[str, ...]], list[int | None]]:
+    """Return a head and the lines below it → the ranks of which they are."""
+    blocks: dict[tuple[str, tuple[str, ...]], list[int | None]] = {}
+    parts = [(file.rank, part) for file in chosen for part in (file, *file.attempts)]
+    for own, part in parts:
+        for phase, found in part.generation.items():
+            if found.step is not None:
+                head = say("listing.generation", phase=phase, step=found.step)
+                blocks.setdefault((head, tuple(_settings(found))), []).append(own)
+    for file in chosen:
+        if states := _states(file):
+            blocks.setdefault((states, ()), []).append(file.rank)
+    return blocks
 
 
-def _settings(found: Generated) -> list[str]:
+def _settings(found: Generation) -> list[str]:
     """Return the settings that stayed, those that are None left out, and those that changed."""
+    changed = timelines(found.changes, lambda change: str(change.name))
     stayed = [
         f"{name}={_value(value)}"
         for name, value in found.settings.items()
-        if value is not None and name not in found.changes
+        if value is not None and name not in changed
     ]
     lines = textwrap.wrap(
         ", ".join(stayed),
@@ -63,7 +68,7 @@ def _settings(found: Generated) -> list[str]:
         subsequent_indent="  ",
         break_on_hyphens=False,
     )
-    for name, changes in found.changes.items():
+    for name, changes in changed.items():
         first = _value(found.settings[name]) if name in found.settings else None
         then = [(step, _value(value)) for step, value in changes]
         left = max(0, len(then) - _CHANGES)
@@ -72,12 +77,12 @@ def _settings(found: Generated) -> list[str]:
     return lines or [f"  {say('listing.no_settings')}"]
 
 
-def _states(known: Mapping[str, Sequence[int]]) -> str:
+def _states(file: RunFile) -> str:
     """Return of which generators the states are noted, and in which steps; "" if of none."""
     steps: dict[str, list[str]] = {}
-    for name, of_name in known.items():
-        if of_name:
-            steps.setdefault(spans(of_name), []).append(_GENERATORS.get(name, name))
+    for name, states in random_states.by_step(file.random_states).items():
+        if known := sorted(n for n, state in states.items() if state != random_states.UNKNOWN):
+            steps.setdefault(spans(known), []).append(_GENERATORS.get(name, name))
     parts = [
         say("listing.states_in", names=", ".join(names), steps=of) for of, names in steps.items()
     ]

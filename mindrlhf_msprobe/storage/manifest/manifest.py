@@ -44,7 +44,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
 )
 
 #: Keys of which the JSON stands in one line.
-_IN_ONE_LINE = ("recorded", "generation", "random_states")
+_IN_ONE_LINE = ("recorded", "generation", "random_states", "initial_weights", "networks")
 
 
 class Manifest:
@@ -181,28 +181,17 @@ class Manifest:
         for name, value in content.items():
             if name == "attempts" and attempts is not None:
                 encoded = attempts
-            elif name == "initial_weights":
-                encoded = self._encoded_weights(value)
-            elif name == "networks":
-                encoded = self._encoded_networks(value, break_)
+            elif name == "initial_weights" and isinstance(value, dict):
+                roles = [dump_json(role) + b": " + self._once(part) for role, part in value.items()]
+                encoded = b"{" + b", ".join(roles) + b"}"
+            elif name == "networks" and isinstance(value, list):
+                encoded = b"[" + b",".join(break_ + b"  " + self._once(n) for n in value) + b"]"
             elif name in _IN_ONE_LINE:
                 encoded = dump_json(value)
             else:
                 encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
             members.append(break_ + b" " + dump_json(name) + b": " + encoded)
         return b"{" + b",".join(members) + break_ + b"}"
-
-    def _encoded_weights(self, weights: Any) -> bytes:
-        if not isinstance(weights, dict):  # of an earlier attempt, by another hand
-            return dump_json(weights)
-        roles = [dump_json(role) + b": " + self._once(part) for role, part in weights.items()]
-        return b"{" + b", ".join(roles) + b"}"
-
-    def _encoded_networks(self, networks: Any, break_: bytes) -> bytes:
-        if not isinstance(networks, list):
-            return dump_json(networks)
-        parts = [break_ + b"  " + self._once(part) for part in networks]
-        return b"[" + b",".join(parts) + b"]"
 
     def _once(self, part: Any) -> bytes:
         """Return a part as JSON in one line, encoded anew only if it is another object."""

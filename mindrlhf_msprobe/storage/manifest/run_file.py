@@ -33,6 +33,9 @@ _MOST_PARTS = 10_000  # attempts, networks, changes of one list
 _MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says nothing
 
 T = TypeVar("T")
+K = TypeVar("K")
+#: What a setting is from a step on, in the order of the steps.
+Timeline = list[tuple[int, Any]]
 
 
 class Key(Generic[T]):
@@ -175,6 +178,15 @@ class Change(Part):
     cell = Key(_text)
     name = Key(_text)
     value = Key(_any)
+
+
+def timelines(changes: Iterable[Change], key: Callable[[Change], K]) -> dict[K, Timeline]:
+    """Return what settings became, and at which steps, of the changes whose step is known."""
+    found: dict[K, Timeline] = {}
+    for change in changes:
+        if change.step is not None:
+            found.setdefault(key(change), []).append((change.step, change.value))
+    return found
 
 
 class Cells(Part):
