@@ -727,6 +727,18 @@ def test_a_phase_that_cannot_be_recorded_is_said_and_noted(
     assert noted == {"actor_generate_sequences": "vLLM generates"}
 
 
+def test_each_reason_of_a_phase_is_kept(tmp_path: Path, layer_probe: Callable[..., Probe]) -> None:
+    """A later reason why a phase is not recorded stands beside the earlier one."""
+    probe = layer_probe()
+    for why in ("vLLM generates", "it is elsewhere", "vLLM generates"):
+        probe.leave_out("actor_generate_sequences", why)
+    probe.close()
+    noted = read_json(tmp_path / "run" / "run.json")["coverage"]["phases"]
+    assert noted == {"actor_generate_sequences": ["vLLM generates", "it is elsewhere"]}
+    kept = open_run(tmp_path / "run").coverage()["phases"]["actor_generate_sequences"]
+    assert [str(why) for why in kept] == ["vLLM generates", "it is elsewhere"]
+
+
 def test_a_step_is_readable_when_step_returns(
     layer_probe: Callable[..., Probe], networks: dict[str, Any], tmp_path: Path
 ) -> None:

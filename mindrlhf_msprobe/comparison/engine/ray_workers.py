@@ -209,7 +209,7 @@ def _refuse_unlike(theirs: dict[str, str], own: dict[str, str]) -> None:
     """Refuse a cluster whose workers would compare with another copy of this package."""
     if "error" in theirs:
         why = f"{theirs['error']} (on {theirs['machine']})"
-        raise UsageError(f"the Ray cluster cannot compare: {why}. {_INSTALL}")
+        raise UsageError(message("error.ray_fails", why=why, install=_INSTALL))
     if any(theirs[key] != own.get(key) for key in ("version", "fingerprint")):
         parent = Path(own["path"]).parent
         where = f"{theirs['version']}, {theirs['path']} on {theirs['machine']}"

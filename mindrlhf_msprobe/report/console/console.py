@@ -260,7 +260,7 @@ def _not_compared(comparison: Comparison) -> list[str]:
         say("console.gap", records=gap.records, only_in=gap.only_in, reason=gap.reason)
         for gap in comparison.verdict.coverage
     ]
-    return gaps + merged(comparison.preflight.unknown)
+    return [*gaps, *map(str, merged(comparison.preflight.not_compared))]
 
 
 def _capped(code: str, lines: Sequence[str], more: str) -> list[str]:

@@ -34,7 +34,7 @@ def render_generation(files: Iterable[RunFile], rank: int | None = None) -> list
         numbers = sorted({number for number in ranks if number is not None})
         some = numbers and len(numbers) < len(chosen)
         whose = say("listing.of_ranks", ranks=spans(numbers)) if some else ""
-        lines += [f"{head}{whose}:" if inner else f"{head}{whose}", *inner]
+        lines += [say("listing.block", head=head + whose) if inner else head + whose, *inner]
     return [printable(line) for line in lines]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mindrlhf_msprobe.common.message import TEXT, Message
 from mindrlhf_msprobe.common.units import size
 from mindrlhf_msprobe.findings import (
     Chosen,
@@ -20,7 +21,6 @@ from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.manifest.ending import Stop
 
 _STOPS = 4  # places where runs stopped
-_SHARED_WORDS = 5  # of lines that may be brought together
 
 
 def place_of(first: Divergence) -> str:
@@ -186,40 +186,37 @@ def factor(value: float | None) -> str:
     return "" if value is None else f"×{value:.2g}" if value < 100 else f"×{value:.0f}"
 
 
-def merged(lines: Sequence[str]) -> list[str]:
-    """Return lines of which those that differ in one word stand in one: x / y was not recorded.
+def merged(messages: Iterable[Message]) -> list[Message]:
+    """Return messages of which those that differ in one name stand in one: x / y was not recorded.
 
-    Lines that differ only in which run they are about stay apart.
+    Messages that differ only in which run they are about stay apart.
     """
-    groups: list[tuple[list[str], int | None, list[str]]] = []
-    for line in lines:
-        words = line.split(" ")
-        for index, (base, place, others) in enumerate(groups):
-            at = _only_difference(base, words)
-            if at is not None and place in (None, at):
-                groups[index] = (base, at, [*others, words[at]])
+    found: list[tuple[Message, str | None, list[str]]] = []
+    for said in messages:
+        for index, (first, name, values) in enumerate(found):
+            other = _only_difference(first, said)
+            if other is not None and name in (None, other):
+                found[index] = first, other, [*values, said.params[other]]
                 break
         else:
-            groups.append((words, None, []))
-    return [_together(*group) for group in groups]
+            found.append((said, None, []))
+    return [
+        first
+        if name is None
+        else Message(first.code, {**first.params, name: " / ".join([first.params[name], *values])})
+        for first, name, values in found
+    ]
 
 
-def _only_difference(a: list[str], b: list[str]) -> int | None:
-    if len(a) != len(b) or len(a) < _SHARED_WORDS:
+def _only_difference(a: Message, b: Message) -> str | None:
+    """Return the one parameter, a name, in which two messages differ; None of others."""
+    if a.code != b.code or a.code == TEXT or a.params.keys() != b.params.keys():
         return None
-    unlike = [index for index, pair in enumerate(zip(a, b)) if pair[0] != pair[1]]
-    if len(unlike) != 1 or {a[unlike[0]], b[unlike[0]]} <= {"A", "B"}:
+    unlike = [name for name in a.params if a.params[name] != b.params[name]]
+    values = [side.params[name] for side in (a, b) for name in unlike]
+    if len(unlike) != 1 or unlike == ["side"]:
         return None
-    return unlike[0]
-
-
-def _together(words: list[str], place: int | None, others: list[str]) -> str:
-    if place is None:
-        return " ".join(words)
-    names = [words[place], *others]
-    end = next((sign for sign in ":;," if all(name.endswith(sign) for name in names)), "")
-    joined = " / ".join(name.removesuffix(end) for name in names)
-    return " ".join([*words[:place], joined + end, *words[place + 1 :]])
+    return unlike[0] if all(isinstance(value, str) for value in values) else None
 
 
 #: Where PrecisionDebugger's settings stand.

@@ -19,6 +19,31 @@ def few_pairs(moved: Sequence[Sequence[int]], of: int) -> str:
     return ", ".join(shown) + (", …" if of > len(shown) else "")
 
 
+def formula(
+    sign: str,
+    value: float,
+    divisors: str,
+    fraction: Sequence[int] | None = None,
+    root: Sequence[int] | None = None,
+    ddof: int = 0,
+    **_: object,
+) -> str:
+    """Return how B comes of A, with what a factor is: a fraction, or the root of one.
+
+    Args:
+        divisors: the language's words for a factor of standard deviations, of `{n}` and `{less}`.
+    """
+    said = f"B = A {sign} {factor_number(value)}"
+    if fraction is not None:
+        p, q = fraction
+        return said if q == 1 else f"{said} = {p}/{q}"
+    if root is None:
+        return said
+    p, q = root
+    said += f" = √({p}/{q})" if q > 1 else f" = √{p}"
+    return said + (divisors.format(n=ddof, less=ddof - 1) if ddof > 2 else "")
+
+
 def factor_number(value: float) -> str:
     """Return a number that stands behind a sign, in brackets where it has one of its own."""
     return f"({value:.7g})" if value < 0 else f"{value:.7g}"

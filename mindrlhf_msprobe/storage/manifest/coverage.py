@@ -25,6 +25,8 @@ PASSES_PARAMETER = "coverage.gradients_passes_parameter"
 #: The inputs that are recorded of a cell have the dtype they were cast to.
 CASTS_INPUTS = "coverage.gradients_casts_inputs"
 
+_MOST = 32  # reasons of one thing
+
 #: How many names lead to a reason; of what older versions wrote beside these, none.
 _DEPTHS = {GRAPH_MODE: 2, PHASES: 1, KEY_DATA: 1, MINDSPORE: 1}
 #: What stands in a text of an older version → the code it has now, where something decides by it.
@@ -48,12 +50,13 @@ def reasons_of(coverage: Mapping[str, Any], *names: str) -> tuple[Message, ...]:
 
 
 def note_reasons(
-    known: Mapping[str, Any], new: Mapping[str, Iterable[Message]]
+    known: Mapping[str, Any], new: Mapping[str, Iterable[Message]], *, alone: bool = False
 ) -> tuple[dict[str, Any], dict[str, tuple[Message, ...]]]:
     """Add the reasons of cells to those that a manifest holds.
 
     Args:
         known: cell → reasons, as JSON; it stays as it is.
+        alone: whether one reason stands for itself, and only several in a list.
 
     Returns:
         cell → reasons of both, as JSON; and those of `new` that were not known.
@@ -62,21 +65,27 @@ def note_reasons(
     for cell, reasons in new.items():
         before = read_messages(known.get(cell, []))
         more = tuple(reason for reason in dict.fromkeys(reasons) if reason not in before)
+        more = more[: max(0, _MOST - len(before))]
         if more:
-            both[cell] = [as_json_or_text(reason) for reason in (*before, *more)]
+            said = [as_json_or_text(reason) for reason in (*before, *more)]
+            both[cell] = said[0] if alone and len(said) == 1 else said
             added[cell] = more
     return both, added
 
 
 def joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what two attempts at a run say, as JSON: every reason of a cell, else the later."""
+    """Return what two attempts at a run say, as JSON: every reason of each."""
     both = {**first, **later}
     for kind in _DEPTHS:
         sides = [side[kind] for side in (first, later) if isinstance(side.get(kind), Mapping)]
         if len(sides) < 2:
             continue
+        if kind != GRAPH_MODE:
+            new = {name: read_messages(why) for name, why in sides[1].items()}
+            both[kind] = note_reasons(sides[0], new, alone=True)[0]
+            continue
         both[kind] = {**sides[0], **sides[1]}
-        for role in sides[0].keys() & sides[1].keys() if kind == GRAPH_MODE else ():
+        for role in sides[0].keys() & sides[1].keys():
             cells = [side[role] if isinstance(side[role], Mapping) else {} for side in sides]
             new = {cell: read_messages(why) for cell, why in cells[1].items()}
             both[kind][role] = note_reasons(cells[0], new)[0]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, as_json_or_text, as_messages
+from mindrlhf_msprobe.common.message import Message, as_messages
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
@@ -332,14 +332,11 @@ class Manifest:
         Args:
             kind: `phases` or `key_data`; `name` is one of them.
         """
-        whole = self.content.coverage
-        known = whole.get(kind, {})
-        (reason,) = as_messages(why)
-        said = as_json_or_text(reason)
-        if known.get(name) == said:
-            return False
-        self.content.coverage = {**whole, kind: {**known, name: said}}
-        return True
+        whole, new = self.content.coverage, {name: as_messages(why)}
+        names, added = coverage.note_reasons(whole.get(kind, {}), new, alone=True)
+        if added:
+            self.content.coverage = {**whole, kind: names}
+        return bool(added)
 
     @classmethod
     def claim(

@@ -10,7 +10,7 @@ import yaml
 from helpers.divergences import first_divergence
 from helpers.runs import Fault, Recording, record_training
 
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.preflight.remark import remark
 from mindrlhf_msprobe.config import ProbeConfig
@@ -30,7 +30,7 @@ from mindrlhf_msprobe.findings import (
 from mindrlhf_msprobe.report.console.console import render
 from mindrlhf_msprobe.report.console.preflight import preflight_lines
 from mindrlhf_msprobe.report.console.wording import before, merged
-from mindrlhf_msprobe.report.messages import paragraph
+from mindrlhf_msprobe.report.messages import paragraph, text_of
 
 
 def said(*texts):
@@ -335,21 +335,19 @@ def test_long_values_are_cut_around_their_first_difference():
 
 def test_lines_that_share_their_reason_stand_in_one():
     """numpy's and Python's generators, two roles; what each run lacks stays apart."""
-    reason = "was looked at when the probe started, perhaps before the trainer set it"
-    assert merged([f"seeds: numpy_state {reason}", "x", f"seeds: random_state {reason}"]) == [
-        f"seeds: numpy_state / random_state {reason}",
+    roles = ("actor", "critic", "reference")
+    unread = [message("preflight.weights_unreadable", role=role, side="A") for role in roles]
+    found = merged([*unread[:1], *said("x"), *unread[1:]])
+    assert [text_of(one, "en") for one in found] == [
+        "initial weights of actor / critic / reference: run A has none that can be read",
         "x",
     ]
-    roles = ("actor", "critic", "reference")
-    assert merged([f"initial weights of {role}: only run A recorded them" for role in roles]) == [
-        "initial weights of actor / critic / reference: only run A recorded them"
-    ]
-    sides = [f"the last snapshot of run {run} was lost" for run in "AB"]
+    sides = [message("preflight.whose_rank", side=side) for side in "AB"]
     assert merged(sides) == sides
-    preflight = Preflight(not_compared=said(*(f"seeds: {name}_state {reason}" for name in "ab")))
+    preflight = Preflight(not_compared=tuple(unread[:2]))
     verdict = replace(parted().verdict, coverage=())
     text = render(parted(preflight=preflight, verdict=verdict))
-    assert text.count("Not compared: seeds: ") == 1
+    assert text.count("Not compared: initial weights of ") == 1
 
 
 def test_settings_that_only_say_where_files_lie_come_last():

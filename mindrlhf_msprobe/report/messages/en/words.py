@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from mindrlhf_msprobe.common.spans import spans
+from mindrlhf_msprobe.report.messages import lists
 
-_FEW = 8
-
-__all__ = ["counted", "few", "listed", "ordinal", "reasons", "section_words", "spans"]
+__all__ = ["counted", "few", "listed", "ordinal", "reasons", "section_words", "some", "spans"]
 
 
 def counted(number: int, what: str) -> str:
@@ -30,22 +30,12 @@ _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 def listed(items: Sequence[str], last: str = "and") -> str:
     """Return `a`, `a and b`, `a, b and c`."""
-    items = [str(item) for item in items]
-    if len(items) < 2:
-        return "".join(items)
-    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+    return lists.listed(items, last, ", ")
 
 
-def few(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - _FEW
-    return ", ".join(names[:_FEW]) + (f" and {more} more" if more > 0 else "")
-
-
-def reasons(why: object) -> str:
-    """Return one reason, or several behind each other."""
-    several = why if isinstance(why, (list, tuple)) else [why]
-    return "; ".join(map(str, several))
+some = partial(lists.some, between=", ", more=" and {left} more")
+few = partial(lists.few, between=", ", more=" and {left} more")
+reasons = partial(lists.reasons, between="; ")
 
 
 def section_words(name: str) -> str:

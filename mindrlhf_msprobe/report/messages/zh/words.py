@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from mindrlhf_msprobe.common.spans import spans
+from mindrlhf_msprobe.report.messages import lists
 
-_FEW = 8
-
-__all__ = ["few", "listed", "reasons", "section_words", "side", "spans"]
+__all__ = ["few", "listed", "reasons", "section_words", "side", "some", "spans"]
 
 
 def listed(items: Sequence[str], last: str = "和") -> str:
     """Return `a`, `a 和 b`, `a、b 和 c`."""
-    items = [str(item) for item in items]
-    if len(items) < 2:
-        return "".join(items)
-    return f"{'、'.join(items[:-1])} {last} {items[-1]}"
+    return lists.listed(items, last, "、")
 
 
-def few(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - _FEW
-    return "、".join(names[:_FEW]) + (f" 等，另有 {more} 个" if more > 0 else "")
+some = partial(lists.some, between="、", more=" 等（另有 {left} 个）")
+few = partial(lists.few, between="、", more=" 等，另有 {left} 个")
+reasons = partial(lists.reasons, between="；")
 
 
 def side(run: str) -> str:
@@ -31,12 +27,6 @@ def side(run: str) -> str:
 
 
 _SIDES = {"A": "标杆", "B": "待比对"}
-
-
-def reasons(why: object) -> str:
-    """Return one reason, or several behind each other."""
-    several = why if isinstance(why, (list, tuple)) else [why]
-    return "；".join(map(str, several))
 
 
 def section_words(name: str) -> str:

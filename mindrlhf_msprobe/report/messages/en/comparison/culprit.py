@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.report.messages.en.words import counted, ordinal
@@ -80,22 +81,17 @@ def _unseen(filtered: bool, ranks_unseen: bool, **_: Any) -> str:
     return f" But gradients {' and '.join(unseen)} may differ, and act through a sum or a norm."
 
 
-def _optimizer(parameters: int, of: int, **details: Any) -> str:
-    return (
-        f"The gradients of the update before it, {_update(**details)}, and the weights it began "
-        f"with agree bit for bit; the weights after it differ in {parameters} of "
-        f"{counted(of, 'parameter')}: {_optimizer_step(**details)} is to blame."
-        f"{_unmoved(**details)}{_unseen(**details)}"
+def _optimizer(parameters: int, of: int, after: bool = True, **details: Any) -> str:
+    weights = "the weights after it" if after else "these weights"
+    or_else = (
+        f", or what brings the weights from the trained network here. The weights of "
+        f"{details['phase']} after it, which would tell, were not recorded."
     )
-
-
-def _optimizer_or_synchronisation(parameters: int, of: int, **details: Any) -> str:
     return (
         f"The gradients of the update before it, {_update(**details)}, and the weights it began "
-        f"with agree bit for bit; these weights differ in {parameters} of "
-        f"{counted(of, 'parameter')}: {_optimizer_step(**details)} is to blame, or what brings the "
-        f"weights from the trained network here. The weights of {details['phase']} after it, which "
-        f"would tell, were not recorded.{_unmoved(**details)}{_unseen(**details)}"
+        f"with agree bit for bit; {weights} differ in {parameters} of {counted(of, 'parameter')}: "
+        f"{_optimizer_step(**details)} is to blame{'.' if after else or_else}"
+        f"{_unmoved(**details)}{_unseen(**details)}"
     )
 
 
@@ -256,7 +252,7 @@ TEXTS: Mapping[str, Any] = {
     "earlier_update": _earlier_update,
     "optimizer": _optimizer,
     "before_optimizer": _before_optimizer,
-    "optimizer_or_synchronisation": _optimizer_or_synchronisation,
+    "optimizer_or_synchronisation": partial(_optimizer, after=False),
     "update_close": _update_close,
     "gradients_not_recorded": _gradients_not_recorded,
     "update_not_recorded": (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.report.messages.en.words import counted
-from mindrlhf_msprobe.report.messages.numbers import factor_number, few_pairs, few_spans
+from mindrlhf_msprobe.report.messages.numbers import few_pairs, few_spans, formula
 
 #: What axes are called.
 _NOUNS = {
@@ -64,41 +64,21 @@ def _along(axis: int, name: str | None) -> str:
     return f"along axis {axis}" + ("" if name is None else f" ({_NOUNS[name]}s)")
 
 
-def _factor(factor: float, **known: Any) -> str:
-    return _computed("×", factor, "max, min, mean and norm say", **known)
+def _computed(sign: str, said_by: str, key: str) -> Callable[..., str]:
+    """Return the text of a change by one number, which `key` names."""
+
+    def text(basis: str, within: float, every: bool, **known: Any) -> str:
+        exact = f", to {within:.1e}" if within else ", exactly"
+        said = formula(sign, known.pop(key), _DIVISORS, **known)
+        if basis == "statistics":
+            return f"{said_by} {said}{exact}"
+        each = "in every element" if every else "in each element that differs"
+        return f"{said} {each}{exact}"
+
+    return text
 
 
-def _offset(offset: float, **known: Any) -> str:
-    return _computed("+", offset, "the statistics say", **known)
-
-
-def _computed(
-    sign: str, value: float, said_by: str, basis: str, within: float, every: bool, **known: Any
-) -> str:
-    number = factor_number(value)
-    exact = f", to {within:.1e}" if within else ", exactly"
-    if basis == "statistics":
-        return f"{said_by} B = A {sign} {number}{_named(**known)}{exact}"
-    each = "in every element" if every else "in each element that differs"
-    return f"B = A {sign} {number}{_named(**known)} {each}{exact}"
-
-
-def _named(
-    fraction: Sequence[int] | None = None,
-    root: Sequence[int] | None = None,
-    ddof: int = 0,
-    **_: Any,
-) -> str:
-    """Return what a factor is: a fraction, or the root of one."""
-    if fraction is not None:
-        p, q = fraction
-        return "" if q == 1 else f" = {p}/{q}"
-    if root is None:
-        return ""
-    p, q = root
-    said = f" = √({p}/{q})" if q > 1 else f" = √{p}"
-    of = f", as between standard deviations that divide by {ddof} and by {ddof - 1} (ddof)"
-    return said + (of if ddof > 2 else "")
+_DIVISORS = ", as between standard deviations that divide by {n} and by {less} (ddof)"
 
 
 def _rounded(side: str, dtype: str, **_: Any) -> str:
@@ -140,8 +120,8 @@ TEXTS: Mapping[str, Any] = {
     "differs": _differs,
     "element": _element,
     "axis": _axis,
-    "factor": _factor,
-    "offset": _offset,
+    "factor": _computed("×", "max, min, mean and norm say", "factor"),
+    "offset": _computed("+", "the statistics say", "offset"),
     "rounded": _rounded,
     "order": _order,
     "order_inside": _order_inside,

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mindrlhf_msprobe.common.spans import few_numbers
-from mindrlhf_msprobe.report.messages.en.words import section_words
-
-
-def some(names: Sequence[object], more: int) -> str:
-    """Return names, and how many more there are."""
-    shown = ", ".join(map(str, names))
-    return f"{shown} and {more} more" if more else shown
+from mindrlhf_msprobe.report.messages.en.words import section_words, some
 
 
 def _about(template: str) -> Callable[..., str]:

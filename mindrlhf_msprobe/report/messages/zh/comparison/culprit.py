@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.report.messages.zh.words import listed, side
@@ -74,19 +75,15 @@ def _unseen(filtered: bool, ranks_unseen: bool, **_: Any) -> str:
     return f"但{listed(unseen)}的梯度可能不同，并通过求和或范数产生影响。"
 
 
-def _optimizer(parameters: int, of: int, **details: Any) -> str:
-    return (
-        f"此前一次更新（{_update(**details)}）的梯度和更新前的权重均逐位一致；更新后 {of} 个权重中"
-        f"有 {parameters} 个不同：问题出在 {_optimizer_step(**details)}。"
-        f"{_unmoved(**details)}{_unseen(**details)}"
+def _optimizer(parameters: int, of: int, after: bool = True, **details: Any) -> str:
+    or_else = (
+        f"，或出在把权重从训练网络同步到此处的环节。{details['phase']} 更新后的权重未采集，因此无法"
+        f"区分。"
     )
-
-
-def _optimizer_or_synchronisation(parameters: int, of: int, **details: Any) -> str:
     return (
-        f"此前一次更新（{_update(**details)}）的梯度和更新前的权重均逐位一致；此处 {of} 个权重中有 "
-        f"{parameters} 个不同：问题出在 {_optimizer_step(**details)}，或出在把权重从训练网络同步到"
-        f"此处的环节。{details['phase']} 更新后的权重未采集，因此无法区分。"
+        f"此前一次更新（{_update(**details)}）的梯度和更新前的权重均逐位一致；"
+        f"{'更新后' if after else '此处'} {of} 个权重中有 {parameters} 个不同：问题出在 "
+        f"{_optimizer_step(**details)}{'。' if after else or_else}"
         f"{_unmoved(**details)}{_unseen(**details)}"
     )
 
@@ -224,7 +221,7 @@ TEXTS: Mapping[str, Any] = {
     "earlier_update": _earlier_update,
     "optimizer": _optimizer,
     "before_optimizer": _before_optimizer,
-    "optimizer_or_synchronisation": _optimizer_or_synchronisation,
+    "optimizer_or_synchronisation": partial(_optimizer, after=False),
     "update_close": _update_close,
     "gradients_not_recorded": _gradients_not_recorded,
     "update_not_recorded": (

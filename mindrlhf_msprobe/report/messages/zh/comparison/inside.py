@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mindrlhf_msprobe.report.messages.numbers import factor_number, few_pairs, few_spans
+from mindrlhf_msprobe.report.messages.numbers import few_pairs, few_spans, formula
 
 #: 各轴的含义。
 _NOUNS = {
@@ -55,39 +55,20 @@ def _along(axis: int, name: str | None) -> str:
     return f"沿轴 {axis}" + ("" if name is None else f"（{_NOUNS[name]}）")
 
 
-def _factor(factor: float, **known: Any) -> str:
-    return _computed("×", factor, "max、min、mean 和 norm 表明", **known)
+def _computed(sign: str, said_by: str, key: str) -> Callable[..., str]:
+    """Return the text of a change by one number, which `key` names."""
+
+    def text(basis: str, within: float, every: bool, **known: Any) -> str:
+        exact = f"，误差不超过 {within:.1e}" if within else "，精确成立"
+        said = formula(sign, known.pop(key), _DIVISORS, **known)
+        if basis == "statistics":
+            return f"{said_by} {said}{exact}"
+        return f"{'所有元素' if every else '每个不同的元素'}均满足 {said}{exact}"
+
+    return text
 
 
-def _offset(offset: float, **known: Any) -> str:
-    return _computed("+", offset, "统计量表明", **known)
-
-
-def _computed(
-    sign: str, value: float, said_by: str, basis: str, within: float, every: bool, **known: Any
-) -> str:
-    number = factor_number(value)
-    exact = f"，误差不超过 {within:.1e}" if within else "，精确成立"
-    if basis == "statistics":
-        return f"{said_by} B = A {sign} {number}{_named(**known)}{exact}"
-    each = "所有元素" if every else "每个不同的元素"
-    return f"{each}均满足 B = A {sign} {number}{_named(**known)}{exact}"
-
-
-def _named(
-    fraction: Sequence[int] | None = None,
-    root: Sequence[int] | None = None,
-    ddof: int = 0,
-    **_: Any,
-) -> str:
-    if fraction is not None:
-        p, q = fraction
-        return "" if q == 1 else f" = {p}/{q}"
-    if root is None:
-        return ""
-    p, q = root
-    said = f" = √({p}/{q})" if q > 1 else f" = √{p}"
-    return said + (f"，如同标准差分别除以 {ddof} 和 {ddof - 1}（ddof）" if ddof > 2 else "")
+_DIVISORS = "，如同标准差分别除以 {n} 和 {less}（ddof）"
 
 
 def _rounded(side: str, dtype: str, **_: Any) -> str:
@@ -120,8 +101,8 @@ TEXTS: Mapping[str, Any] = {
     "differs": _differs,
     "element": _element,
     "axis": _axis,
-    "factor": _factor,
-    "offset": _offset,
+    "factor": _computed("×", "max、min、mean 和 norm 表明", "factor"),
+    "offset": _computed("+", "统计量表明", "offset"),
     "rounded": _rounded,
     "order": _order,
     "order_inside": _order_inside,

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mindrlhf_msprobe.common.spans import few_numbers
-from mindrlhf_msprobe.report.messages.zh.words import section_words
-
-
-def some(names: Sequence[object], more: int) -> str:
-    """Return names, and how many more there are."""
-    shown = "、".join(map(str, names))
-    return f"{shown} 等（另有 {more} 个）" if more else shown
+from mindrlhf_msprobe.report.messages.zh.words import section_words, some
 
 
 def _only_one_side(side: str, names: Sequence[str], more: int) -> str:

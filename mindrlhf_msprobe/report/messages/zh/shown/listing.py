@@ -31,6 +31,7 @@ def _holds_none(path: str, what: str, number: int, held: Sequence[int]) -> str:
 
 
 TEXTS: dict[str, Any] = {
+    "block": "{head}：",
     "states": lambda state: _STATES.get(state, str(state)),
     "columns_of_run": "\tstep\trank\t保存次数/条目数\t记录数\t大小",
     "columns_of_entries": "条目\tstep\trank\t记录数",

@@ -1,0 +1,31 @@
+"""Lists of names as both languages write them: each gives its own separators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_FEW = 8
+
+
+def listed(items: Sequence[object], last: str, between: str) -> str:
+    """Return `a`, `a and b`, `a, b and c`, with the language's own word and sign."""
+    texts = [str(item) for item in items]
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{between.join(texts[:-1])} {last} {texts[-1]}"
+
+
+def some(names: Sequence[object], left: int, between: str, more: str) -> str:
+    """Return names, and how many are left out; `more` says so of `{left}`."""
+    shown = between.join(map(str, names))
+    return shown + (more.format(left=left) if left > 0 else "")
+
+
+def few(names: Sequence[object], between: str, more: str) -> str:
+    """Return the first names, and how many more there are."""
+    return some(names[:_FEW], len(names) - _FEW, between, more)
+
+
+def reasons(why: object, between: str) -> str:
+    """Return one reason, or several behind each other."""
+    return between.join(map(str, why if isinstance(why, (list, tuple)) else [why]))
