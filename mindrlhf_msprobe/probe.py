@@ -22,9 +22,9 @@ from mindrlhf_msprobe.capture.calls.arguments import (
 )
 from mindrlhf_msprobe.capture.calls.phase import NO_PHASE, NoPhase, PhaseContext
 from mindrlhf_msprobe.common.current import CURRENT
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
-from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import GENERATE, ROLES, Phase
 
 if TYPE_CHECKING:
@@ -56,10 +56,7 @@ class Probe:
 
     def __init__(self, config: ProbeConfig | None = None) -> None:
         if not isinstance(config, ProbeConfig | None):
-            raise UsageError(
-                f"Probe() got a {type(config).__name__}, but it takes a ProbeConfig. For a YAML "
-                f"path, a mapping or a trainer's own configuration, call Probe.from_config(…)."
-            )
+            raise UsageError(message("error.no_config", name=type(config).__name__))
         self._config = config or ProbeConfig()
         self._phases = self._config.phase_table()
         self._networks: dict[str, Any] = {}
@@ -130,7 +127,7 @@ class Probe:
             return
         self._refuse_if_closed("start_at")
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise UsageError(f"start_at({step!r}): expected the number of a step, 0 or larger.")
+            raise UsageError(message("error.start_at", step=step))
         self._recorder.start_at(step)
 
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
@@ -155,9 +152,12 @@ class Probe:
         for role in (*networks, *(optimizers or {})):
             if role not in roles:
                 raise UsageError(
-                    f"watch() got the role {role!r}; expected one of "
-                    f"{', '.join(dict.fromkeys(roles))}.{nearest(role, roles)} A role of your own "
-                    f"is declared in msprobe_config.phases."
+                    message(
+                        "error.unknown_role",
+                        role=role,
+                        join=", ".join(dict.fromkeys(roles)),
+                        nearest=nearest_of(role, roles),
+                    )
                 )
         self._networks |= {
             role: None if network is None else checked_cell(f"watch({role}=…)", network)
@@ -237,13 +237,10 @@ class Probe:
         several = isinstance(name, (list, tuple)) and len(name) != 1
         together = [self._known_phase("phase", each) for each in (name if several else [name])]
         if len({phase.role for phase in together}) < max(len(together), 1):
-            raise UsageError(
-                f"phase({name!r}): expected phases of different roles, each of which records its "
-                f"own network."
-            )
+            raise UsageError(message("error.phases_of_a_role", name=name))
         if model is not None:
             if len(together) > 1:
-                raise UsageError(f"phase({name!r}, model=…): a model is that of one phase.")
+                raise UsageError(message("error.model_of_phases", name=name))
             model = checked_cell(f"phase({name!r}, model=…)", model)
         if token_range is not None:
             token_range = checked_tokens(f"phase({name!r}, token_range=…)", token_range)
@@ -253,9 +250,13 @@ class Probe:
         phase = self._phases.get(name) if isinstance(name, str) else None
         if phase is None:
             raise UsageError(
-                f"{call}({name!r}) is not known.{nearest(str(name), self._phases)} Phases: "
-                f"{', '.join(self._phases)}. A phase of your own is declared in "
-                f"msprobe_config.phases."
+                message(
+                    "error.unknown_phase",
+                    call=call,
+                    name=name,
+                    nearest=nearest_of(str(name), self._phases),
+                    join=", ".join(self._phases),
+                )
             )
         return phase
 
@@ -328,9 +329,11 @@ class Probe:
             from mindrlhf_msprobe.capture.settings.configurations import as_text
 
             raise UsageError(
-                f"save_configs() got {as_text(configurations):.80s} "
-                f"({type(configurations).__name__}); "
-                f"expected a mapping of name to configuration."
+                message(
+                    "error.no_configurations",
+                    as_text=as_text(configurations)[:80],
+                    name=type(configurations).__name__,
+                )
             )
         from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS
 
@@ -351,10 +354,7 @@ class Probe:
         self._refuse_if_closed("step")
         with self._lock:
             if self._open is not None:
-                raise UsageError(
-                    f"step() inside the phase {self._open.name!r}: a step ends after its phases. "
-                    f"Move the call behind the `with probe.phase({self._open.name!r})` block."
-                )
+                raise UsageError(message("error.step_in_phase", name=self._open.name))
             self._recorder.wait_for_graphs()
             ended = self._recorder.advance()
         self._recorder.end_step(ended)
@@ -430,10 +430,7 @@ class Probe:
 
     def _refuse_if_closed(self, call: str) -> None:
         if self._closed:
-            raise UsageError(
-                f"{call}() after close(): this run has ended. Make a new probe with another "
-                f"dump_path."
-            )
+            raise UsageError(message("error.after_close", call=call))
 
     def enter_phases(
         self, context: PhaseContext, phases: Sequence[Phase], model: Any
@@ -443,10 +440,7 @@ class Probe:
         with self._lock:
             if self._open is not None:
                 raise UsageError(
-                    f"phase({context.name!r}) while the phase {self._open.name!r} is still open: "
-                    f"phases do not nest, and a decorated function does not call itself. Leave "
-                    f"{self._open.name!r} first; for one call that is several phases at once, name "
-                    f"them together: phase([{self._open.name!r}, {context.name!r}])."
+                    message("error.nested_phase", name=context.name, name2=self._open.name)
                 )
             self._open = context
         assert self._recorder is not None
@@ -475,11 +469,7 @@ class Probe:
         if not self._config.records_phase(phase):
             return None
         if model is None and phase.role not in self._networks:
-            raise UsageError(
-                f"phase({phase.name!r}) before a network was watched for its role: call "
-                f"probe.watch({phase.role}=cell) first, or give phase({phase.name!r}, "
-                f"model=cell)."
-            )
+            raise UsageError(message("error.no_network", name=phase.name, role=phase.role))
         return model if model is not None else self._networks[phase.role]
 
     def leave_phases(self, context: PhaseContext) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe import log
-from mindrlhf_msprobe.errors import RunError, UsageError, nearest
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.log import logger
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ def compare_distributed(
     dir2 = options.pop("bench_dump_dir", dir2)
     if dir1 is None or dir2 is None or output_path is None:
         raise UsageError(
-            f"compare_distributed(dir1={dir1!r}, dir2={dir2!r}, output_path={output_path!r}); "
-            f"expected two directories to compare and one to write into."
+            message("error.compare_distributed", dir1=dir1, dir2=dir2, output_path=output_path)
         )
     _compare("compare_distributed", dir2, dir1, output_path, options)
 
@@ -80,8 +80,12 @@ def compare(
     """
     if not isinstance(input_param, Mapping):
         raise UsageError(
-            f"compare(input_param={input_param!r}); expected a dict with {_DUMPS[0][0]} and "
-            f"{_DUMPS[1][0]}."
+            message(
+                "error.compare_input",
+                input_param=input_param,
+                value=_DUMPS[0][0],
+                value2=_DUMPS[1][0],
+            )
         )
     dumps = [
         next((input_param[name] for name in names if input_param.get(name)), None)
@@ -89,9 +93,7 @@ def compare(
     ]
     for names, dump in zip(_DUMPS, dumps):
         if not isinstance(dump, (str, os.PathLike)):
-            raise UsageError(
-                f"compare(): input_param has {names[0]} {dump!r}; expected the path of a dump.json."
-            )
+            raise UsageError(message("error.compare_dump", value=names[0], dump=dump))
     _compare("compare", dumps[1], dumps[0], output_path, options)
 
 
@@ -99,8 +101,13 @@ def _compare(call: str, a: Any, b: Any, output: _PathLike, options: Mapping[str,
     for name, value in options.items():
         if name not in (*_OF_THE_OUTPUT, *MAPPINGS):
             raise UsageError(
-                f"{call}() got the unknown option {name}={value!r}."
-                f"{nearest(name, (*_OF_THE_OUTPUT, *MAPPINGS))}"
+                message(
+                    "error.unknown_option",
+                    call=call,
+                    name=name,
+                    value=value,
+                    nearest=nearest_of(name, (*_OF_THE_OUTPUT, *MAPPINGS)),
+                )
             )
     from mindrlhf_msprobe.comparison import compare_runs
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
@@ -148,10 +149,7 @@ class PrecisionDebugger:
     @classmethod
     def _shared_for(cls, call: str) -> SharedProbe | None:
         if PrecisionDebugger._instance is None:
-            raise UsageError(
-                f"PrecisionDebugger.{call}() before PrecisionDebugger(config_path=…): nothing says "
-                f"what to record."
-            )
+            raise UsageError(message("error.debugger_first", call=call))
         return PrecisionDebugger._instance._shared
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import NO_END, SECTION, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, nearest
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
@@ -71,17 +72,15 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: Any) -> dict[str, Any]:
     if not isinstance(path, (str, Path)):
-        raise ConfigError(f"config_path is {path!r}; expected the path of msprobe's config.json.")
+        raise ConfigError(message("error.config_path", path=path))
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: there is no such file. Give the path of msprobe's config.json."
-        ) from None
+        raise ConfigError(message("error.no_config_json", path=path)) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
+        raise ConfigError(message("error.unread_json", path=path, error=error)) from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a JSON object, found a {type(content).__name__}.")
+        raise ConfigError(message("error.no_json_object", path=path, name=type(content).__name__))
     return content
 
 
@@ -98,17 +97,14 @@ def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
         if name == "dump_enable" and value is True:
             continue
         if name in _NOT_OFFERED and value is not None and value != []:
-            raise ConfigError(f"{where}: {name} is {value!r}, which is not offered; remove it.")
+            raise ConfigError(message("error.not_offered", where=where, name=name, value=value))
 
 
 def _task(where: str, task: Any) -> str:
     if task is None or task == "":
         return TASKS[0]
     if task in _OTHER_TASKS:
-        raise ConfigError(
-            f"{where}: task is {task!r}, which is not offered; expected {' or '.join(TASKS)}. Use "
-            f"msprobe itself for it."
-        )
+        raise ConfigError(message("error.task", where=where, task=task, join=" or ".join(TASKS)))
     if not isinstance(task, str) or task not in TASKS:
         raise _wrong(where, "task", task, " or ".join(TASKS), TASKS)
     return task
@@ -116,10 +112,7 @@ def _task(where: str, task: Any) -> str:
 
 def _check_level(where: str, level: Any) -> None:
     if level in _OTHER_LEVELS:
-        raise ConfigError(
-            f"{where}: level is {level!r}, which is not offered; expected {LEVEL!r}, the inputs "
-            f"and outputs of cells. Use msprobe itself for {level}."
-        )
+        raise ConfigError(message("error.level", where=where, level=level, level2=LEVEL))
     if level not in (None, "", LEVEL):
         raise _wrong(where, "level", level, repr(LEVEL))
 
@@ -149,7 +142,9 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
                 f"{where}: unknown key {name!r} (value {value!r}).{nearest(name, known)}"
             )
         if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
-            raise ConfigError(f"{where}.{name} is {value!r}, which is not offered; remove it.")
+            raise ConfigError(
+                message("error.not_offered_there", where=where, name=name, value=value)
+            )
     mode = section.get("summary_mode")
     if mode not in (None, "", *_SUMMARY_MODES):
         raise _wrong(where, "summary_mode", mode, " or ".join(_SUMMARY_MODES), _SUMMARY_MODES)

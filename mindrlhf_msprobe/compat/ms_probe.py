@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindrlhf_msprobe.capture.calls.arguments import MISSING
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest
 from mindrlhf_msprobe.log import logger
@@ -97,9 +98,7 @@ class MsProbe:
             return
         alone = isinstance(string_list, (str, bytes, Mapping))
         if alone or not isinstance(string_list, Iterable):
-            raise UsageError(
-                f"save_string_list({name!r}, {string_list!r}); expected a list of texts."
-            )
+            raise UsageError(message("error.string_list", name=name, string_list=string_list))
         cls._shared.probe.save_data(name, list(string_list))
 
     @classmethod

@@ -8,6 +8,7 @@ import random
 import sys
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 
 _LARGEST = 2**32 - 1  # that numpy takes
@@ -29,10 +30,10 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
         UsageError: an argument has the wrong type, or the seed is out of range.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST:
-        raise UsageError(f"seed_all(seed={seed!r}); expected a whole number from 0 to {_LARGEST}.")
+        raise UsageError(message("error.seed", seed=seed, largest=_LARGEST))
     for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
         if not isinstance(value, bool):
-            raise UsageError(f"seed_all({name}={value!r}); expected True or False.")
+            raise UsageError(message("error.seed_flag", name=name, value=value))
     import numpy
 
     torch = sys.modules.get("torch")

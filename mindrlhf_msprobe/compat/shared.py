@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 from mindrlhf_msprobe.capture.calls.phase import PhaseContext
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe, recording_probes
@@ -125,10 +126,7 @@ class SharedProbe:
     def _network(self, call: str, role: str, model: Any) -> Any:
         if model is None:
             if role not in self._networks:
-                raise UsageError(
-                    f"{call} was called without a model; expected a mindspore.nn.Cell, or a list "
-                    f"of them, at the first call."
-                )
+                raise UsageError(message("error.no_model", call=call))
             return self._networks[role]
         known = self._networks.get(role)
         network = model
@@ -171,13 +169,12 @@ def _joined(call: str, models: Any) -> Any:
     from mindrlhf_msprobe.capture.framework.private import put_child
 
     if not models:
-        raise UsageError(f"{call} got an empty list; expected cells in it.")
+        raise UsageError(message("error.empty_list", call=call))
     holder = nn.Cell(auto_prefix=False)
     for number, model in enumerate(models):
         if not isinstance(model, nn.Cell):
             raise UsageError(
-                f"{call}: model[{number}] is a {type(model).__name__}; expected a "
-                f"mindspore.nn.Cell."
+                message("error.model_item", call=call, number=number, name=type(model).__name__)
             )
         put_child(holder, str(number), model)
     return holder

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindrlhf_msprobe import log
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
@@ -60,12 +61,9 @@ class SingleSave:
     ) -> SingleSave:
         """Make the saver of `dump_path`, or return the one there is, as the current one."""
         if fmk not in _FRAMEWORKS:
-            raise UsageError(
-                f"SingleSave(fmk={fmk!r}); expected one of {', '.join(_FRAMEWORKS)}. It is taken "
-                f"for the sake of old scripts: tensors are known by themselves."
-            )
+            raise UsageError(message("error.fmk", fmk=fmk, join=", ".join(_FRAMEWORKS)))
         if not isinstance(dump_path, (str, os.PathLike)) or not os.fspath(dump_path):
-            raise UsageError(f"SingleSave(dump_path={dump_path!r}); expected a directory's path.")
+            raise UsageError(message("error.single_dump_path", dump_path=dump_path))
         from mindrlhf_msprobe.compat.shared import SharedProbe, place_of, probe_at
 
         place = place_of(dump_path)
@@ -133,9 +131,7 @@ class SingleSave:
     @classmethod
     def _for(cls, call: str) -> SharedProbe:
         if cls._current is None:
-            raise UsageError(
-                f"SingleSave.{call}() before SingleSave(dump_path): nothing says where to save."
-            )
+            raise UsageError(message("error.single_first", call=call))
         return cls._current._shared
 
 
@@ -161,8 +157,7 @@ def _micro_step(given: Any) -> int:
         number = -1
     if isinstance(given, bool) or not 0 <= number <= _LARGEST_MICRO_STEP:
         raise UsageError(
-            f"SingleSave.save_ex(micro_batch={given!r}); expected a whole number from 0 to "
-            f"{_LARGEST_MICRO_STEP}, or None."
+            message("error.micro_batch", given=given, largest_micro_step=_LARGEST_MICRO_STEP)
         )
     return number
 
@@ -235,8 +230,11 @@ class SingleComparator:
         whole = isinstance(num_processes, int) and not isinstance(num_processes, bool)
         if not whole or not 1 <= num_processes <= _MOST_PROCESSES:
             raise UsageError(
-                f"num_processes is {num_processes!r}; expected a whole number from 1 to "
-                f"{_MOST_PROCESSES}."
+                message(
+                    "error.num_processes",
+                    num_processes=num_processes,
+                    most_processes=_MOST_PROCESSES,
+                )
             )
         from mindrlhf_msprobe.common.processes import available_cores
         from mindrlhf_msprobe.comparison import compare_runs
@@ -255,7 +253,11 @@ def _run_of(directory: _PathLike) -> Path:
         path = path.parent
     if not (path / layout.KEY_DATA_DIR).is_dir():
         raise RunError(
-            f"{directory} holds no key data: there is no {path / layout.KEY_DATA_DIR}. Give the "
-            f"dump_path of a run with key data ({layout.KEY_DATA_DIR}/<key>/step<N>/rank<N>)."
+            message(
+                "error.no_key_data",
+                directory=directory,
+                value=path / layout.KEY_DATA_DIR,
+                key_data_dir=layout.KEY_DATA_DIR,
+            )
         )
     return path

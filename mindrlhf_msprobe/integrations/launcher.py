@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.integrations import mindrlhf
 from mindrlhf_msprobe.log import configure
@@ -25,10 +26,7 @@ def check_script(script: str) -> None:
     """
     if not os.path.isfile(script):
         what = "is a directory" if os.path.isdir(script) else "does not exist"
-        raise UsageError(
-            f"{script!r} {what}; expected the Python script that starts the training, e.g. "
-            f"main.py, and behind it what the script takes."
-        )
+        raise UsageError(message("error.no_script", script=script, what=what))
 
 
 def start(script: str, arguments: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from mindspore.train import Callback
 
 from mindrlhf_msprobe.capture.framework.private import children_of
 from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest
 from mindrlhf_msprobe.log import logger
@@ -120,10 +121,7 @@ class ProbeCallback(Callback):
         try:
             return Probe(self._config)
         except RunError as error:
-            raise RunError(
-                f"this ProbeCallback has recorded the training of another network: {error} Two "
-                f"trainings are two runs: give each a callback with a dump_path of its own."
-            ) from None
+            raise RunError(message("error.callback_again", error=error)) from None
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Open the phase."""
@@ -222,8 +220,9 @@ def recorded_network(
         name_as_seen_from(wanted or cell, forward)
     except ValueError:
         raise UsageError(
-            f"ProbeCallback(network=…) got {type(wanted).__name__}, which is no cell of the "
-            f"{type(forward).__name__} that is trained; expected the network, or a cell of it."
+            message(
+                "error.callback_network", name=type(wanted).__name__, name2=type(forward).__name__
+            )
         ) from None
     return forward
 

@@ -171,23 +171,18 @@ def check_key(key: object) -> str:
         UsageError: it is not a text, is empty, too long, or would leave the directory.
     """
     if not isinstance(key, str):
-        raise UsageError(
-            f"key data are saved under a name, got {key!r} ({type(key).__name__}); "
-            f"expected a text such as 'advantages'."
-        )
+        raise UsageError(message("error.key_no_text", key=key, name=type(key).__name__))
     if key.strip() in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", key):
-        raise UsageError(
-            f"the key {key!r} cannot name a directory inside {KEY_DATA_DIR}/; expected a name "
-            f"without '/', '\\' or control characters and other than '.' and '..'."
-        )
+        raise UsageError(message("error.key_no_directory", key=key, key_data_dir=KEY_DATA_DIR))
     try:
         length = len(key.encode("utf-8"))
     except UnicodeEncodeError:
-        raise UsageError(f"the key {key!r} is not valid Unicode text.") from None
+        raise UsageError(message("error.key_no_unicode", key=key)) from None
     if length > _MAX_KEY_BYTES:
         raise UsageError(
-            f"the key {key[:40]!r}… is {length} bytes long; expected at most {_MAX_KEY_BYTES}, "
-            f"because it becomes part of file names."
+            message(
+                "error.key_too_long", value=key[:40], length=length, max_key_bytes=_MAX_KEY_BYTES
+            )
         )
     return key
 

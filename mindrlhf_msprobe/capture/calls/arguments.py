@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 
 MISSING: Any = object()  # data that were not given; None is data
@@ -20,8 +21,7 @@ def checked_cell(call: str, network: Any) -> Any:
         from mindrlhf_msprobe.capture.networks.cells import check_cell
     except ImportError as error:
         raise UsageError(
-            f"{call} got {type(network).__name__}, which is not a cell here: MindSpore cannot be "
-            f"imported ({error})."
+            message("error.no_mindspore", call=call, name=type(network).__name__, error=error)
         ) from None
     return check_cell(call, network)
 
@@ -35,10 +35,7 @@ def checked_tokens(call: str, token_range: Any) -> tuple[int, int]:
     pair = tuple(token_range) if isinstance(token_range, (list, tuple)) else ()
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
     if len(pair) != 2 or not whole or not 0 <= pair[0] <= pair[1]:
-        raise UsageError(
-            f"{call} is {token_range!r}; expected two whole numbers, the first token and the last "
-            f"one, 0 or larger."
-        )
+        raise UsageError(message("error.token_range", call=call, token_range=token_range))
     return pair
 
 
@@ -54,8 +51,5 @@ def key_data_items(name: Any, data: Any, named: Mapping[str, Any]) -> list[tuple
     if isinstance(name, Mapping):
         return [*name.items(), *items]
     if name is not None or not named:
-        raise UsageError(
-            f"save_data() got {name!r} without data; expected save_data('loss', loss), "
-            f"save_data({{'loss': loss}}) or save_data(loss=loss)."
-        )
+        raise UsageError(message("error.key_without_data", name=name))
     return items

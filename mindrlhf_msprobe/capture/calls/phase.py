@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import Phase
 
@@ -115,13 +116,10 @@ class PhaseContext:
             UsageError: it is not a function, or one whose body runs after it returned.
         """
         if not callable(function):
-            raise UsageError(
-                f"phase({self.name!r}) cannot decorate {function!r}; expected a function."
-            )
+            raise UsageError(message("error.no_function", name=self.name, function=function))
         if any(kind(function) for kind in _RUN_LATER):
             raise UsageError(
-                f"phase({self.name!r}) cannot decorate {function.__qualname__}, whose body runs "
-                f"after it returned; use `with probe.phase(…)` inside it."
+                message("error.late_function", name=self.name, qualname=function.__qualname__)
             )
         probe, model, tokens = self._probe, self._model, self._token_range
         each = [phase.name for phase in self._phases]

@@ -46,7 +46,7 @@ from mindrlhf_msprobe.capture.graph.files.switch import reduces
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.opening.entries import FaultSink
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.manifest.coverage import CASTS_INPUTS
@@ -349,9 +349,7 @@ def _refuse_compiled(call: str, network: nn.Cell) -> None:
     if compiled is not None:
         where = "it" if compiled is network else f"it, inside {type(compiled).__name__},"
         raise UsageError(
-            f"{call} got {type(network).__name__}, but {where} has been compiled already, and a "
-            f"compiled graph cannot be given probes. Call probe.watch() after the networks are "
-            f"built and before the first one runs, trains or is compiled."
+            message("error.compiled_already", call=call, name=type(network).__name__, where=where)
         )
 
 

@@ -9,6 +9,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.private import children_of, parameters_of
 from mindrlhf_msprobe.capture.networks.recompute import is_helper
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 
 ROOT_NAME = "root"
@@ -124,8 +125,5 @@ def check_cell(call: str, cell: object) -> nn.Cell:
     """
     if not isinstance(cell, nn.Cell):
         kind = f"class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__
-        raise UsageError(
-            f"{call} got {kind}, which is not a cell; expected a mindspore.nn.Cell "
-            f"(the network itself, not its class, parameters or trainer)."
-        )
+        raise UsageError(message("error.no_cell", call=call, kind=kind))
     return cell

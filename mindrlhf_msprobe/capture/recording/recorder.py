@@ -143,10 +143,7 @@ class Recorder:
         if self._config.initial_step:
             return
         if self._roles_entered or self._open_step.has_saves or self._steps_ended:
-            raise UsageError(
-                f"start_at({step}) after something was recorded in step {self.step}; call it "
-                f"before the first phase and the first save_data()."
-            )
+            raise UsageError(message("error.start_too_late", step=step, step2=self.step))
         self._begin(step)
         self._messages.starts_at(step)
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
@@ -25,10 +26,7 @@ from mindrlhf_msprobe.storage.manifest.ending import RUNNING
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 
 _SHOWN = 3  # files that are named
-_ADVICE = (
-    "Give another dump_path, or set existing: resume to continue that run, or existing: "
-    "overwrite to replace it."
-)
+_ADVICE = message("error.advice")
 
 
 def own_manifest(root: Path, rank: int) -> RunFile | None:
@@ -51,10 +49,7 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
     if os.path.lexists(path):
         found = RunFile.read(path)
         if not _is_ours(path):
-            raise RunError(
-                f"{path} is not a manifest of this package, so there is no run to resume. Move it "
-                f"away, or give another dump_path."
-            )
+            raise RunError(message("error.resume_foreign_manifest", path=path))
         return found
     steps: dict[bool, set[int]] = {True: set(), False: set()}  # of this package, or of another tool
     for step_dir in layout.step_directories(root):
@@ -67,16 +62,12 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
         return None
     what = f"dump_path {root} holds dumps of rank {rank} up to step {last}"
     if not steps[True]:
-        raise RunError(
-            f"{what}. They are of another tool, so there is no run to resume, and existing: "
-            f"overwrite does not remove them. Give another dump_path, or move them away."
-        )
+        raise RunError(message("error.resume_foreign", what=what))
     replaced = "what was recorded"
     if steps[False]:
         replaced = f"what a {layout.JOURNAL_FILE} names; dumps of another tool stay"
     raise RunError(
-        f"{what}, but not their {path.name}, so there is no run to resume. Bring {path.name} back, "
-        f"give another dump_path, or set existing: overwrite to replace {replaced}."
+        message("error.resume_without_manifest", what=what, name=path.name, replaced=replaced)
     )
 
 
@@ -102,21 +93,14 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
         with suppress(RunError):
             started = RunFile.read(own).attempt.started
         started = started or "at an unknown time"
-        raise RunError(f"dump_path {root} already holds a run, started {started}. {_ADVICE}")
+        raise RunError(message("error.holds_a_run", root=root, started=started, advice=_ADVICE))
     if refuse_other_job(root, rank, world, "refuse"):
         return
     if not layout.has_dumps(root):
         return
     if _has_journal(root):
-        raise RunError(
-            f"dump_path {root} already holds a run without its {layout.RUN_FILE}. Give another "
-            f"dump_path, or set existing: overwrite to replace what a journal of it names."
-        )
-    raise RunError(
-        f"dump_path {root} already holds dumps of another tool, or key data without their "
-        f"{layout.RUN_FILE}, and existing: overwrite removes nothing of another tool. Give another "
-        f"dump_path, or move them away."
-    )
+        raise RunError(message("error.holds_journals", root=root, run_file=layout.RUN_FILE))
+    raise RunError(message("error.foreign_dumps", root=root, run_file=layout.RUN_FILE))
 
 
 def _has_journal(root: Path) -> bool:
@@ -149,14 +133,18 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
         why = _another_job(theirs, world, running)
         if why and running:
             raise InUseError(
-                f"dump_path {root} is being written by another job that still runs "
-                f"({lock.holder_in_words()}, as rank {lock.rank}; {path.name} says {why}). Give "
-                f"this job another dump_path, or start it when that one has ended."
+                message(
+                    "error.being_written",
+                    root=root,
+                    holder_in_words=lock.holder_in_words(),
+                    rank=lock.rank,
+                    name=path.name,
+                    why=why,
+                )
             )
         if why and existing == "refuse":
             raise RunError(
-                f"dump_path {root} already holds the run of another job ({path.name} says {why}). "
-                f"{_ADVICE}"
+                message("error.of_another_job", root=root, name=path.name, why=why, advice=_ADVICE)
             )
     return bool(others)
 
@@ -208,9 +196,7 @@ def refuse_links(root: Path, phases: Collection[str]) -> None:
                 links = [below for below in sorted(path.iterdir()) if below.is_symlink()]
         if links:
             raise RunError(
-                f"dump_path {root}: {links[0].relative_to(root)} is a symbolic link, and links in "
-                f"a run are not followed: what it leads to would be mixed with this run. Remove "
-                f"the link, or give a dump_path on the disk that it leads to."
+                message("error.link_in_run", root=root, relative_to=links[0].relative_to(root))
             )
 
 
@@ -225,10 +211,7 @@ def remove_rank(root: Path, rank: int, world_size: int) -> list[str]:
     """
     own, ours = root / layout.manifest_name(rank), [*filter(_is_ours, layout.manifests(root))]
     if own not in ours and os.path.lexists(own):
-        raise RunError(
-            f"{own} is not a manifest of this package, so it is not removed. Move it away, or give "
-            f"another dump_path."
-        )
+        raise RunError(message("error.foreign_manifest", value=own))
 
     def goes(_: int, other: int) -> bool:
         return other == rank or (rank == 0 and other >= world_size)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, as_messages
+from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
@@ -373,8 +373,7 @@ class Manifest:
         except OSError as error:
             (hold or lock).release()
             raise RunError(
-                f"dump_path {root} cannot be written: {error.strerror or error}. Give a directory "
-                f"in which this process may create files."
+                message("error.dump_path_unwritten", root=root, value=error.strerror or error)
             ) from None
         except RunError:
             (hold or lock).release()

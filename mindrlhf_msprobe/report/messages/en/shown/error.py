@@ -235,4 +235,201 @@ TEXTS = {
     "earlier_no_object": "it holds no JSON object",
     "earlier_status": "its status is none that a comparison ends in",
     "earlier_divergence": "its first divergence is no JSON object",
+    "no_config": (
+        "Probe() got a {name}, but it takes a ProbeConfig. For a YAML path, a mapping or a "
+        "trainer's own configuration, call Probe.from_config(…)."
+    ),
+    "start_at": "start_at({step!r}): expected the number of a step, 0 or larger.",
+    "phases_of_a_role": (
+        "phase({name!r}): expected phases of different roles, each of which records its own "
+        "network."
+    ),
+    "unknown_phase": (
+        "{call}({name!r}) is not known.{nearest} Phases: {join}. A phase of your own is declared "
+        "in msprobe_config.phases."
+    ),
+    "no_configurations": (
+        "save_configs() got {as_text} ({name}); expected a mapping of name to configuration."
+    ),
+    "after_close": (
+        "{call}() after close(): this run has ended. Make a new probe with another dump_path."
+    ),
+    "no_network": (
+        "phase({name!r}) before a network was watched for its role: call "
+        "probe.watch({role}=cell) first, or give phase({name!r}, model=cell)."
+    ),
+    "unknown_role": (
+        "watch() got the role {role!r}; expected one of {join}.{nearest} A role of your own is "
+        "declared in msprobe_config.phases."
+    ),
+    "model_of_phases": "phase({name!r}, model=…): a model is that of one phase.",
+    "step_in_phase": (
+        "step() inside the phase {name!r}: a step ends after its phases. Move the call behind "
+        "the `with probe.phase({name!r})` block."
+    ),
+    "nested_phase": (
+        "phase({name!r}) while the phase {name2!r} is still open: phases do not nest, and a "
+        "decorated function does not call itself. Leave {name2!r} first; for one call that is "
+        "several phases at once, name them together: phase([{name2!r}, {name!r}])."
+    ),
+    "resume_without_manifest": (
+        "{what}, but not their {name}, so there is no run to resume. Bring {name} back, give "
+        "another dump_path, or set existing: overwrite to replace {replaced}."
+    ),
+    "foreign_dumps": (
+        "dump_path {root} already holds dumps of another tool, or key data without their "
+        "{run_file}, and existing: overwrite removes nothing of another tool. Give another "
+        "dump_path, or move them away."
+    ),
+    "resume_foreign": (
+        "{what}. They are of another tool, so there is no run to resume, and existing: overwrite "
+        "does not remove them. Give another dump_path, or move them away."
+    ),
+    "holds_a_run": "dump_path {root} already holds a run, started {started}. {advice}",
+    "holds_journals": (
+        "dump_path {root} already holds a run without its {run_file}. Give another dump_path, or "
+        "set existing: overwrite to replace what a journal of it names."
+    ),
+    "foreign_manifest": (
+        "{value} is not a manifest of this package, so it is not removed. Move it away, or give "
+        "another dump_path."
+    ),
+    "resume_foreign_manifest": (
+        "{path} is not a manifest of this package, so there is no run to resume. Move it away, "
+        "or give another dump_path."
+    ),
+    "being_written": (
+        "dump_path {root} is being written by another job that still runs ({holder_in_words}, as "
+        "rank {rank}; {name} says {why}). Give this job another dump_path, or start it when that "
+        "one has ended."
+    ),
+    "of_another_job": (
+        "dump_path {root} already holds the run of another job ({name} says {why}). {advice}"
+    ),
+    "link_in_run": (
+        "dump_path {root}: {relative_to} is a symbolic link, and links in a run are not "
+        "followed: what it leads to would be mixed with this run. Remove the link, or give a "
+        "dump_path on the disk that it leads to."
+    ),
+    "key_no_text": (
+        "key data are saved under a name, got {key!r} ({name}); expected a text such as "
+        "'advantages'."
+    ),
+    "key_no_directory": (
+        "the key {key!r} cannot name a directory inside {key_data_dir}/; expected a name without "
+        "'/', '\\' or control characters and other than '.' and '..'."
+    ),
+    "key_too_long": (
+        "the key {value!r}… is {length} bytes long; expected at most {max_key_bytes}, because it "
+        "becomes part of file names."
+    ),
+    "key_no_unicode": "the key {key!r} is not valid Unicode text.",
+    "dump_path_unwritten": (
+        "dump_path {root} cannot be written: {value}. Give a directory in which this process may "
+        "create files."
+    ),
+    "token_range": (
+        "{call} is {token_range!r}; expected two whole numbers, the first token and the last "
+        "one, 0 or larger."
+    ),
+    "key_without_data": (
+        "save_data() got {name!r} without data; expected save_data('loss', loss), "
+        "save_data({{'loss': loss}}) or save_data(loss=loss)."
+    ),
+    "no_mindspore": (
+        "{call} got {name}, which is not a cell here: MindSpore cannot be imported ({error})."
+    ),
+    "no_function": "phase({name!r}) cannot decorate {function!r}; expected a function.",
+    "late_function": (
+        "phase({name!r}) cannot decorate {qualname}, whose body runs after it returned; use "
+        "`with probe.phase(…)` inside it."
+    ),
+    "compiled_already": (
+        "{call} got {name}, but {where} has been compiled already, and a compiled graph cannot "
+        "be given probes. Call probe.watch() after the networks are built and before the first "
+        "one runs, trains or is compiled."
+    ),
+    "no_cell": (
+        "{call} got {kind}, which is not a cell; expected a mindspore.nn.Cell (the network "
+        "itself, not its class, parameters or trainer)."
+    ),
+    "data_after_close": (
+        "the data {key!r} came after close(): this run has ended. Make a new probe with another "
+        "dump_path."
+    ),
+    "start_too_late": (
+        "start_at({step}) after something was recorded in step {step2}; call it before the first "
+        "phase and the first save_data()."
+    ),
+    "advice": (
+        "Give another dump_path, or set existing: resume to continue that run, or existing: "
+        "overwrite to replace it."
+    ),
+    "compare_distributed": (
+        "compare_distributed(dir1={dir1!r}, dir2={dir2!r}, output_path={output_path!r}); "
+        "expected two directories to compare and one to write into."
+    ),
+    "compare_input": (
+        "compare(input_param={input_param!r}); expected a dict with {value} and {value2}."
+    ),
+    "compare_dump": (
+        "compare(): input_param has {value} {dump!r}; expected the path of a dump.json."
+    ),
+    "unknown_option": "{call}() got the unknown option {name}={value!r}.{nearest}",
+    "debugger_first": (
+        "PrecisionDebugger.{call}() before PrecisionDebugger(config_path=…): nothing says what "
+        "to record."
+    ),
+    "config_path": "config_path is {path!r}; expected the path of msprobe's config.json.",
+    "no_json_object": "{path}: expected a JSON object, found a {name}.",
+    "task": (
+        "{where}: task is {task!r}, which is not offered; expected {join}. Use msprobe itself "
+        "for it."
+    ),
+    "level": (
+        "{where}: level is {level!r}, which is not offered; expected {level2!r}, the inputs and "
+        "outputs of cells. Use msprobe itself for {level}."
+    ),
+    "no_config_json": "{path}: there is no such file. Give the path of msprobe's config.json.",
+    "unread_json": "{path}: cannot be read as JSON: {error}",
+    "not_offered": "{where}: {name} is {value!r}, which is not offered; remove it.",
+    "not_offered_there": "{where}.{name} is {value!r}, which is not offered; remove it.",
+    "string_list": "save_string_list({name!r}, {string_list!r}); expected a list of texts.",
+    "seed": "seed_all(seed={seed!r}); expected a whole number from 0 to {largest}.",
+    "seed_flag": "seed_all({name}={value!r}); expected True or False.",
+    "empty_list": "{call} got an empty list; expected cells in it.",
+    "model_item": "{call}: model[{number}] is a {name}; expected a mindspore.nn.Cell.",
+    "no_model": (
+        "{call} was called without a model; expected a mindspore.nn.Cell, or a list of them, at "
+        "the first call."
+    ),
+    "micro_batch": (
+        "SingleSave.save_ex(micro_batch={given!r}); expected a whole number from 0 to "
+        "{largest_micro_step}, or None."
+    ),
+    "no_key_data": (
+        "{directory} holds no key data: there is no {value}. Give the dump_path of a run with "
+        "key data ({key_data_dir}/<key>/step<N>/rank<N>)."
+    ),
+    "fmk": (
+        "SingleSave(fmk={fmk!r}); expected one of {join}. It is taken for the sake of old "
+        "scripts: tensors are known by themselves."
+    ),
+    "single_dump_path": "SingleSave(dump_path={dump_path!r}); expected a directory's path.",
+    "single_first": "SingleSave.{call}() before SingleSave(dump_path): nothing says where to save.",
+    "num_processes": (
+        "num_processes is {num_processes!r}; expected a whole number from 1 to {most_processes}."
+    ),
+    "no_script": (
+        "{script!r} {what}; expected the Python script that starts the training, e.g. main.py, "
+        "and behind it what the script takes."
+    ),
+    "callback_network": (
+        "ProbeCallback(network=…) got {name}, which is no cell of the {name2} that is trained; "
+        "expected the network, or a cell of it."
+    ),
+    "callback_again": (
+        "this ProbeCallback has recorded the training of another network: {error} Two trainings "
+        "are two runs: give each a callback with a dump_path of its own."
+    ),
 }

@@ -196,4 +196,155 @@ TEXTS = {
     "earlier_no_object": "其中没有 JSON 对象",
     "earlier_status": "其 status 不是比对结论",
     "earlier_divergence": "其首个差异点不是 JSON 对象",
+    "no_config": (
+        "Probe() 收到 {name}，应为 ProbeConfig。YAML 路径、映射或训练脚本自己的配置请用 "
+        "Probe.from_config(…)。"
+    ),
+    "start_at": "start_at({step!r})：应为 step 编号，不小于 0。",
+    "phases_of_a_role": "phase({name!r})：应为不同角色的阶段，每个阶段采集各自的网络。",
+    "unknown_phase": (
+        "{call}({name!r})：阶段未知。{nearest}已有阶段：{join}。自定义阶段在 "
+        "msprobe_config.phases 中声明。"
+    ),
+    "no_configurations": "save_configs() 收到 {as_text}（{name}）；应为名称到配置的映射。",
+    "after_close": "close() 之后调用了 {call}()：本次采集已结束。请用另一个 dump_path 新建 Probe。",
+    "no_network": (
+        "phase({name!r}) 之前没有 watch 该角色的网络：请先调用 probe.watch({role}=cell)，或使用 "
+        "phase({name!r}, model=cell)。"
+    ),
+    "unknown_role": (
+        "watch() 的角色为 {role!r}；应为 {join} 之一。{nearest}自定义角色在 "
+        "msprobe_config.phases 中声明。"
+    ),
+    "model_of_phases": "phase({name!r}, model=…)：model 只能用于单个阶段。",
+    "step_in_phase": (
+        "在阶段 {name!r} 内调用了 step()：step 应在其各阶段之后结束。请将调用移到 `with "
+        "probe.phase({name!r})` 之后。"
+    ),
+    "nested_phase": (
+        "阶段 {name2!r} 尚未结束时调用了 phase({name!r})：阶段不能嵌套，"
+        "被装饰的函数也不能调用自身。请先结束 {name2!r}；同一次调用属于多个阶段时请一并给出："
+        "phase([{name2!r}, {name!r}])。"
+    ),
+    "resume_without_manifest": (
+        "{what}，但没有它们的 {name}，因此没有可续接的采集结果。请恢复 {name}，或另给 dump_path，"
+        "或设置 existing: overwrite 以替换 {replaced}。"
+    ),
+    "foreign_dumps": (
+        "dump_path {root} 中已有其他工具的数据，或没有 {run_file} 的关键数据，而 existing: "
+        "overwrite 不会删除其他工具的数据。请另给 dump_path，或将其移走。"
+    ),
+    "resume_foreign": (
+        "{what}。它们属于其他工具，因此没有可续接的采集结果，existing: overwrite 也不会删除它们。"
+        "请另给 dump_path，或将其移走。"
+    ),
+    "holds_a_run": "dump_path {root} 中已有采集结果，开始于 {started}。{advice}",
+    "holds_journals": (
+        "dump_path {root} 中已有缺少 {run_file} 的采集结果。请另给 dump_path，或设置 existing: "
+        "overwrite 以替换其 journal 所列的内容。"
+    ),
+    "foreign_manifest": (
+        "{value} 不是本工具的 run.json，因此不会删除。请将其移走，或另给 dump_path。"
+    ),
+    "resume_foreign_manifest": (
+        "{path} 不是本工具的 run.json，因此没有可续接的采集结果。请将其移走，或另给 dump_path。"
+    ),
+    "being_written": (
+        "dump_path {root} 正由另一个仍在运行的作业写入（{holder_in_words}，rank {rank}；{name} "
+        "中为 {why}）。请为本作业另给 dump_path，或等其结束后再启动。"
+    ),
+    "of_another_job": "dump_path {root} 中已有另一个作业的采集结果（{name} 中为 {why}）。{advice}",
+    "link_in_run": (
+        "dump_path {root}：{relative_to} 是符号链接，采集不会跟随链接："
+        "其所指内容会与本次采集混在一起。请移除该链接，或给出它所指磁盘上的 dump_path。"
+    ),
+    "key_no_text": "关键数据按名称保存，收到 {key!r}（{name}）；应为文本，例如 'advantages'。",
+    "key_no_directory": (
+        "关键数据名 {key!r} 不能作为 {key_data_dir}/ 下的目录名；不应含 '/'、'\\' 或控制字符，"
+        "也不应为 '.' 或 '..'。"
+    ),
+    "key_too_long": (
+        "关键数据名 {value!r}… 长 {length} 字节；最多 {max_key_bytes} 字节，"
+        "因为它是文件名的一部分。"
+    ),
+    "key_no_unicode": "关键数据名 {key!r} 不是有效的 Unicode 文本。",
+    "dump_path_unwritten": "dump_path {root} 无法写入：{value}。请给出本进程可创建文件的目录。",
+    "token_range": "{call} 为 {token_range!r}；应为两个不小于 0 的整数：首个与最后一个 token。",
+    "key_without_data": (
+        "save_data() 只收到 {name!r}，没有数据；应为 save_data('loss', loss)、"
+        "save_data({{'loss': loss}}) 或 save_data(loss=loss)。"
+    ),
+    "no_mindspore": "{call} 收到 {name}，它在此处不是 Cell：无法导入 MindSpore（{error}）。",
+    "no_function": "phase({name!r}) 不能装饰 {function!r}；应为函数。",
+    "late_function": (
+        "phase({name!r}) 不能装饰 {qualname}，其函数体在返回之后才运行；请在其内部使用 `with "
+        "probe.phase(…)`。"
+    ),
+    "compiled_already": (
+        "{call} 收到 {name}，但 {where} 已经编译，编译后的计算图无法插入采集。请在网络构建之后、"
+        "首次运行、训练或编译之前调用 probe.watch()。"
+    ),
+    "no_cell": (
+        "{call} 收到 {kind}，它不是 Cell；应为 mindspore.nn.Cell（网络本身，而不是其类、参数或 "
+        "trainer）。"
+    ),
+    "data_after_close": (
+        "close() 之后收到数据 {key!r}：本次采集已结束。请用另一个 dump_path 新建 Probe。"
+    ),
+    "start_too_late": (
+        "start_at({step}) 时 step {step2} 已有采集内容；请在首个阶段和首次 save_data() 之前调用。"
+    ),
+    "advice": (
+        "请另给 dump_path，或设置 existing: resume 续接该采集结果，或 existing: overwrite 替换它。"
+    ),
+    "compare_distributed": (
+        "compare_distributed(dir1={dir1!r}, dir2={dir2!r}, output_path={output_path!r})；"
+        "应为两个要比对的目录和一个输出目录。"
+    ),
+    "compare_input": "compare(input_param={input_param!r})；应为含 {value} 和 {value2} 的 dict。",
+    "compare_dump": "compare()：input_param 的 {value} 为 {dump!r}；应为 dump.json 的路径。",
+    "unknown_option": "{call}() 收到未知选项 {name}={value!r}。{nearest}",
+    "debugger_first": (
+        "PrecisionDebugger(config_path=…) 之前调用了 PrecisionDebugger.{call}()：没有说明采集什么。"
+    ),
+    "config_path": "config_path 为 {path!r}；应为 msprobe 的 config.json 的路径。",
+    "no_json_object": "{path}：应为 JSON 对象，实际为 {name}。",
+    "task": "{where}：task 为 {task!r}，不支持；应为 {join}。该任务请使用 msprobe。",
+    "level": (
+        "{where}：level 为 {level!r}，不支持；应为 {level2!r}，即 Cell 的输入与输出。{level} "
+        "请使用 msprobe。"
+    ),
+    "no_config_json": "{path}：文件不存在。请给出 msprobe 的 config.json 的路径。",
+    "unread_json": "{path}：无法按 JSON 读取：{error}",
+    "not_offered": "{where}：{name} 为 {value!r}，不支持；请删除。",
+    "not_offered_there": "{where}.{name} 为 {value!r}，不支持；请删除。",
+    "string_list": "save_string_list({name!r}, {string_list!r})；应为文本列表。",
+    "seed": "seed_all(seed={seed!r})；应为 0 到 {largest} 的整数。",
+    "seed_flag": "seed_all({name}={value!r})；应为 True 或 False。",
+    "empty_list": "{call} 收到空列表；应含有 Cell。",
+    "model_item": "{call}：model[{number}] 为 {name}；应为 mindspore.nn.Cell。",
+    "no_model": "{call} 没有给出 model；首次调用时应为 mindspore.nn.Cell 或其列表。",
+    "micro_batch": (
+        "SingleSave.save_ex(micro_batch={given!r})；应为 0 到 {largest_micro_step} 的整数，或 "
+        "None。"
+    ),
+    "no_key_data": (
+        "{directory} 中没有关键数据：不存在 {value}。请给出含关键数据的采集结果的 "
+        "dump_path（{key_data_dir}/<key>/step<N>/rank<N>）。"
+    ),
+    "fmk": "SingleSave(fmk={fmk!r})；应为 {join} 之一。该参数仅为兼容旧脚本：张量类型会自动识别。",
+    "single_dump_path": "SingleSave(dump_path={dump_path!r})；应为目录路径。",
+    "single_first": "SingleSave(dump_path) 之前调用了 SingleSave.{call}()：没有说明保存到哪里。",
+    "num_processes": "num_processes 为 {num_processes!r}；应为 1 到 {most_processes} 的整数。",
+    "no_script": (
+        "{script!r} {what}；应为启动训练的 Python 脚本，例如 main.py，其后是脚本自己的参数。"
+    ),
+    "callback_network": (
+        "ProbeCallback(network=…) 收到 {name}，它不是所训练的 {name2} 中的 Cell；"
+        "应为该网络或其中的 Cell。"
+    ),
+    "callback_again": (
+        "该 ProbeCallback 已采集过另一个网络的训练：{error}两次训练是两份采集结果："
+        "请各用一个回调，并给出各自的 dump_path。"
+    ),
 }
