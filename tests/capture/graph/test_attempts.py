@@ -139,6 +139,28 @@ class ChangedByCaller(nn.Cell):
         return self.last(returned) + given
 
 
+class CopiesIntoCache(Weighted):
+    """Changes a Parameter that it is given."""
+
+    def construct(self, cache: Parameter, x: Tensor) -> Tensor:
+        """Keep the product, and add what is kept."""
+        cache.copy_(x * self.weight)
+        return x * self.weight + cache
+
+
+class HoldsCache(nn.Cell):
+    """Holds the Parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = CopiesIntoCache()
+        self.cache = Parameter(ops.ones((3, 4)), name="cache", requires_grad=False)
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Call the cell and read the Parameter."""
+        return self.inner(self.cache, x) * 2 + self.cache
+
+
 def trained(
     network: nn.Cell, settings: dict[str, Any] | None, path: Path, *, jit: bool = False
 ) -> list[bytes]:
@@ -184,6 +206,7 @@ def _in_place() -> Iterator[Any]:
     yield pytest.param(lambda: UsedAfter(OfATuple(), in_tuple=True), id="tuple")
     yield pytest.param(lambda: UsedAfter(Holding(AddsInPlace())), id="two cells deep")
     yield pytest.param(ChangedByCaller, id="by the caller")
+    yield pytest.param(HoldsCache, id="a Parameter that is passed")
 
 
 @pytest.mark.parametrize("make", [*_in_place()])

@@ -39,7 +39,7 @@ def compiled_with_probes(
     seeds = dict(OP_SEEDS or {})
     try:
         compiled = compile_graph(probes=True)
-        why = _why_not(executor, phase) if cells else None
+        why = _why_not(executor, phase, cells) if cells else None
     except Exception as error:
         why = message("coverage.not_compiled", error=type(error).__name__)
     if why is None:
@@ -55,7 +55,7 @@ def compiled_with_probes(
     return compiled
 
 
-def _why_not(executor: Any, phase: str) -> Message | None:
+def _why_not(executor: Any, phase: str, cells: set[int]) -> Message | None:
     """Return why a graph cannot run with its probes, if it cannot."""
     try:
         graph = executor.get_func_graph_proto(phase, "mind_ir", False)
@@ -66,4 +66,6 @@ def _why_not(executor: Any, phase: str) -> Message | None:
         return message("coverage.python_in_graph") if computes else None
     if not (is_differentiated(graph) or EXECUTOR.requires_grad()):
         return None
-    return message("coverage.changed_in_place") if changes_in_place(graph) else None
+    passed = any(map(SITES.passes_parameter, cells))
+    changes = changes_in_place(graph, weights_are_passed=passed)
+    return message("coverage.changed_in_place") if changes else None

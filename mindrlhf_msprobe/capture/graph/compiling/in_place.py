@@ -1,6 +1,8 @@
-"""Whether a compiled graph changes tensors in place that are no weights."""
+"""Whether a compiled graph changes tensors in place that cells pass to each other."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from mindspore.train import mind_ir_pb2
 
@@ -23,11 +25,12 @@ def is_differentiated(graph: bytes) -> bool:
     return _OF_GRADIENTS in graph
 
 
-def changes_in_place(graph: bytes) -> bool:
-    """Tell whether a graph may change, in place, a tensor that is no weight of the network.
+def changes_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
+    """Tell whether a graph may change a tensor in place that cells pass to each other.
 
     Args:
         graph: in MindSpore's `mind_ir` format.
+        weights_are_passed: whether weights are among the arguments or outputs of cells.
     """
     if not any(change.encode() in graph for change in _CHANGES):
         return False  # most graphs, and reading one takes time
@@ -59,8 +62,15 @@ def changes_in_place(graph: bytes) -> bool:
                 roots.add(name)
         return roots
 
-    changed = (node.input[0] for node in nodes.values() if node.op_type in changing)
-    return any(not roots_of(name) <= weights for name in changed)
+    changed = [node for node in nodes.values() if node.op_type in changing]
+    if weights_are_passed and any(_is_in_place(operators[node.op_type]) for node in changed):
+        return True
+    return any(not roots_of(node.input[0]) <= weights for node in changed)
+
+
+def _is_in_place(operator: Any) -> bool:
+    """Tell whether an operator changes any tensor; those that assign reach a Parameter itself."""
+    return bool(operator.op_type.startswith("Inplace"))
 
 
 def _may_return_its_input(kind: str) -> bool:
