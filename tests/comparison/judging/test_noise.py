@@ -198,6 +198,20 @@ def test_non_finite_elements_pass_where_a_repetition_has_the_same_ones(compared,
     assert 0 < passed < len(keys[1])
 
 
+@pytest.mark.parametrize(("changed", "agrees"), [(1, True), (2, True), (40, False)])
+def test_tokens_stray_by_how_many_of_them_differ(compared, changed, agrees):
+    """The share of elements that differ is the distance; B's may not be far above the noise."""
+
+    def of(run, count):
+        tokens = np.arange(1000)
+        tokens[100 * run : 100 * run + count] += 5000
+        return {"keys": {"tokens": tokens}}
+
+    result = compared(a=of(0, 1), b=of(1, changed), repetitions=[of(n, 1) for n in (2, 3, 4)])
+    (finding,) = [f for f in result.findings if f.key == "tokens"]
+    assert finding.status.agrees == agrees
+
+
 @pytest.mark.parametrize("places", [1, 5])
 @pytest.mark.parametrize("where", ["a", "repetition"])
 def test_infinity_in_one_run_excuses_no_other_number(compared, where, places):

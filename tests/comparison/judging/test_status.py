@@ -185,6 +185,14 @@ def test_a_non_finite_pair_says_which_side(stored):
     assert note(scalar(1.0), scalar(INF)) == "in B only: 1.0 against inf"
 
 
+def test_infinities_of_both_signs_are_no_nan_where_nothing_was_counted():
+    """Their mean is NaN all the same; and of other extremes it tells of a NaN."""
+    uncounted = {"nan_count": None, "inf_count": None, "mean": NAN, "norm": None}
+    finite = bare([1.0, 2.0])
+    assert note(bare([INF, -INF], **uncounted), finite) == "in A only: 1 Inf"
+    assert note(bare([1.0, 2.0], **uncounted), finite) == "in A only: 1 NaN"
+
+
 def test_infinity_against_nan_is_different(stored):
     """Where both sides are not finite but not the same, they are different."""
     for make in (stored, summary, bare):

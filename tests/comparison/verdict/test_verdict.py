@@ -137,6 +137,7 @@ def test_other_prompts_are_an_input(compared):
     assert (place.step, place.phase) == (1, "actor_generate_sequences")
     assert (place.record, place.entry, place.cause) == ("prompts", None, Cause.INPUT)
     assert place.agreed_steps == 1
+    assert "were not recorded" not in place.explanation  # no cell makes them
 
 
 def test_other_responses_are_an_input_where_generation_was_not_recorded(tmp_path):
@@ -147,6 +148,7 @@ def test_other_responses_are_an_input_where_generation_was_not_recorded(tmp_path
     place = first(compare_runs(a, b))
     assert (place.step, place.record, place.cause) == (1, "responses", Cause.INPUT)
     assert place.entry is None
+    assert "and the cells of actor_generate_sequences were not recorded" in place.explanation
 
 
 def test_other_responses_are_data_where_generation_agrees(compared):
