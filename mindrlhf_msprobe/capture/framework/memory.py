@@ -20,17 +20,15 @@ import numpy as np
 
 _BITS_OF_BFLOAT16 = "<u2"
 _LARGE = 1 << 16  # bytes; below, a copy takes no longer than to find out where the elements are
-_TYPES = {  # by MindSpore's name of a dtype
-    **{"Float16": "<f2", "Float32": "<f4", "Float64": "<f8", "BFloat16": _BITS_OF_BFLOAT16},
-    **{"Int8": "|i1", "Int16": "<i2", "Int32": "<i4", "Int64": "<i8", "Bool": "|b1"},
-    **{"UInt8": "|u1", "UInt16": "<u2", "UInt32": "<u4", "UInt64": "<u8"},
-    **{"Complex64": "<c8", "Complex128": "<c16"},
+_DTYPES = {  # by MindSpore's name of a dtype
+    name: np.dtype(kind)
+    for name, kind in {
+        **{"Float16": "<f2", "Float32": "<f4", "Float64": "<f8", "BFloat16": _BITS_OF_BFLOAT16},
+        **{"Int8": "|i1", "Int16": "<i2", "Int32": "<i4", "Int64": "<i8", "Bool": "|b1"},
+        **{"UInt8": "|u1", "UInt16": "<u2", "UInt32": "<u4", "UInt64": "<u8"},
+        **{"Complex64": "<c8", "Complex128": "<c16"},
+    }.items()
 }
-
-
-_DTYPES = {name: np.dtype(kind) for name, kind in _TYPES.items()}
-
-
 _OF_TRAINING = "_mindrlhf_msprobe_of_training"
 
 

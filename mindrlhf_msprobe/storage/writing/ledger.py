@@ -92,15 +92,10 @@ class GraphCost:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
+        graphs = {"with_probes": (self.with_probes, self.with_seconds)}
+        graphs["without_probes"] = self.without_probes, self.without_seconds
         return {
-            "with_probes": {
-                "compiled": self.with_probes,
-                "seconds": round(self.with_seconds, 6),
-            },
-            "without_probes": {
-                "compiled": self.without_probes,
-                "seconds": round(self.without_seconds, 6),
-            },
+            **{k: {"compiled": n, "seconds": round(s, 6)} for k, (n, s) in graphs.items()},
             "host_functions": {
                 "calls": self.calls,
                 "seconds": round(self.seconds, 6),
