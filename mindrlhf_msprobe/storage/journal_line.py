@@ -174,9 +174,10 @@ def _check(line: Any) -> None:
     if not isinstance(line, dict):
         raise ValueError("a journal line that is no JSON object")
     for name, types in _HEAD.items():
-        if not isinstance(line.get(name), types):
-            raise ValueError(f"a journal line whose {name} is {line.get(name)!r}")
-        if int in types and line.get(name) is not None and not bounds.is_place(line[name]):
+        value = line.get(name)
+        if not isinstance(value, types):
+            raise ValueError(f"a journal line whose {name} is {value!r}")
+        if isinstance(value, int) and not bounds.is_place(value):
             raise ValueError(f"a journal line whose {name} is out of range")
     if len(line["entry"]) > bounds.NAME:
         raise ValueError(f"a journal line whose entry has {len(line['entry'])} characters")
