@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mindspore.train import mind_ir_pb2
@@ -34,38 +35,45 @@ def changes_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
     """
     if not any(change.encode() in graph for change in _CHANGES):
         return False  # most graphs, and reading one takes time
-    model = mind_ir_pb2.ModelProto()
-    model.ParseFromString(graph)
-    operators = {f"REF::{operator.name}": operator for operator in model.primitives}
+    nodes, operators, weights = _read(graph)
     changing = {name for name, each in operators.items() if each.op_type.startswith(_CHANGES)}
-    graphs = (model.graph, *model.functions)
-    nodes = {node.output[0]: node for each in graphs for node in each.node if node.output}
-    weights = {weight.name for weight in model.graph.parameter}
-
-    def roots_of(name: str) -> set[str]:
-        """Return the names of the nodes, weights and arguments that some memory comes from."""
-        roots: set[str] = set()
-        seen: set[str] = set()
-        waiting = [name]
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            node = nodes.get(name)
-            kind = operators[node.op_type].op_type if node and node.op_type in operators else ""
-            if kind in _HOLDS:
-                waiting += node.input  # type: ignore[union-attr]
-            elif _may_return_its_input(kind):
-                waiting.append(node.input[0])  # type: ignore[union-attr]
-            else:
-                roots.add(name)
-        return roots
-
     changed = [node for node in nodes.values() if node.op_type in changing]
     if weights_are_passed and any(_is_in_place(operators[node.op_type]) for node in changed):
         return True
-    return any(not roots_of(node.input[0]) <= weights for node in changed)
+    return any(not _roots_of(node.input[0], nodes, operators) <= weights for node in changed)
+
+
+def _read(graph: bytes) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
+    """Return the nodes by what they return, the operators by name, and the names of weights."""
+    model = mind_ir_pb2.ModelProto()
+    model.ParseFromString(graph)
+    nodes = (node for each in (model.graph, *model.functions) for node in each.node)
+    return (
+        {node.output[0]: node for node in nodes if node.output},
+        {f"REF::{operator.name}": operator for operator in model.primitives},
+        {weight.name for weight in model.graph.parameter},
+    )
+
+
+def _roots_of(name: str, nodes: Mapping[str, Any], operators: Mapping[str, Any]) -> set[str]:
+    """Return the names of the nodes, weights and arguments that some memory comes from."""
+    roots: set[str] = set()
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        node = nodes.get(name)
+        kind = operators[node.op_type].op_type if node and node.op_type in operators else ""
+        if kind in _HOLDS:
+            waiting += node.input
+        elif _may_return_its_input(kind):
+            waiting.append(node.input[0])
+        else:
+            roots.add(name)
+    return roots
 
 
 def _is_in_place(operator: Any) -> bool:
