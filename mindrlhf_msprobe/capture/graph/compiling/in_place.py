@@ -68,9 +68,9 @@ def _roots_of(name: str, nodes: Mapping[str, Any], operators: Mapping[str, Any])
         node = nodes.get(name)
         kind = operators[node.op_type].op_type if node and node.op_type in operators else ""
         if kind in _HOLDS:
-            waiting += node.input
+            waiting += node.input  # type: ignore[union-attr]
         elif _may_return_its_input(kind):
-            waiting.append(node.input[0])
+            waiting.append(node.input[0])  # type: ignore[union-attr]
         else:
             roots.add(name)
     return roots
