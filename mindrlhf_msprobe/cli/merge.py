@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
 def _merge(arguments: argparse.Namespace) -> int:
     import dataclasses
 
-    from mindrlhf_msprobe.common.spans import spans
+    from mindrlhf_msprobe.common.numbers import spans
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 

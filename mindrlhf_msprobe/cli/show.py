@@ -80,7 +80,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _run(run: Run, at: _At) -> _Shown:
-    from mindrlhf_msprobe.common.spans import spans
+    from mindrlhf_msprobe.common.numbers import spans
     from mindrlhf_msprobe.report.console import listing
     from mindrlhf_msprobe.report.console.generation import render_generation
     from mindrlhf_msprobe.storage.reading.inventory import inventory

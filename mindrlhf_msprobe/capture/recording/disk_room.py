@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mindrlhf_msprobe.common.units import size
+from mindrlhf_msprobe.common.numbers import size
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.common.numbers import size
 from mindrlhf_msprobe.common.printable import printable
-from mindrlhf_msprobe.common.units import size
 from mindrlhf_msprobe.report.console.listing import header, in_columns
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA, Estimate

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.numbers import size, spans
 from mindrlhf_msprobe.common.printable import printable, shortened
-from mindrlhf_msprobe.common.spans import spans
-from mindrlhf_msprobe.common.units import size
 from mindrlhf_msprobe.report.console.width import padded, width_of
 from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import TEXT, Message
-from mindrlhf_msprobe.common.units import size
+from mindrlhf_msprobe.common.numbers import size
 from mindrlhf_msprobe.findings import (
     Chosen,
     Divergence,

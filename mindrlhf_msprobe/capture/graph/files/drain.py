@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from mindrlhf_msprobe.common.units import size as in_words
+from mindrlhf_msprobe.common.numbers import size as in_words
 from mindrlhf_msprobe.storage.directory.graph_files import GraphFile, files_in, newest_in
 
 #: The kind of the files by which one knows that all before them have been written.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mindrlhf_msprobe.common.spans import spans
+from mindrlhf_msprobe.common.numbers import spans
 from mindrlhf_msprobe.report.messages import lists
 
 __all__ = ["counted", "few", "listed", "ordinal", "reasons", "section_words", "some", "spans"]

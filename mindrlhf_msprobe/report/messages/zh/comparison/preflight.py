@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.common.spans import few_numbers
+from mindrlhf_msprobe.common.numbers import few_numbers
 from mindrlhf_msprobe.report.messages.zh.words import section_words, some
 
 
