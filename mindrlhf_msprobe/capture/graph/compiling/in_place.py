@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mindspore.train import mind_ir_pb2
+from mindspore.train import anf_ir_pb2, mind_ir_pb2
 
 #: How the names of operators begin that change their first input, and return it.
 _CHANGES = "Inplace", "Assign", "Scatter", "CopyWithSlice"
@@ -38,9 +38,24 @@ def changes_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
     nodes, operators, weights = _read(graph)
     changing = {name for name, each in operators.items() if each.op_type.startswith(_CHANGES)}
     changed = [node for node in nodes.values() if node.op_type in changing]
-    if weights_are_passed and any(_is_in_place(operators[node.op_type]) for node in changed):
+    if weights_are_passed and any(
+        _is_in_place(operators[node.op_type].op_type) for node in changed
+    ):
         return True
     return any(not _roots_of(node.input[0], nodes, operators) <= weights for node in changed)
+
+
+def may_change_in_place(graph: bytes) -> bool:
+    """Tell whether a graph may change anything but weights in place, which optimizers assign.
+
+    Args:
+        graph: in MindSpore's `anf_ir` format, which leaves out what stands in branches.
+    """
+    model = anf_ir_pb2.ModelProto()
+    model.ParseFromString(graph)
+    weights = {weight.name for weight in model.graph.parameters}
+    changing = [node for node in model.graph.node if node.op_type.startswith(_CHANGES)]
+    return any(_is_in_place(n.op_type) or n.input[0].name not in weights for n in changing)
 
 
 def _read(graph: bytes) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
@@ -76,9 +91,9 @@ def _roots_of(name: str, nodes: Mapping[str, Any], operators: Mapping[str, Any])
     return roots
 
 
-def _is_in_place(operator: Any) -> bool:
+def _is_in_place(kind: str) -> bool:
     """Tell whether an operator changes any tensor; those that assign reach a Parameter itself."""
-    return bool(operator.op_type.startswith("Inplace"))
+    return kind.startswith("Inplace")
 
 
 def _may_return_its_input(kind: str) -> bool:
