@@ -395,3 +395,56 @@ def test_hooks_are_no_part_of_jitted_code(tmp_path: Path) -> None:
     assert not reasons(tmp_path / "run")
     forward = [e.name for e in open_run(tmp_path / "run").entries() if e.direction == "forward"]
     assert len(forward) == 2 * 3
+
+
+class Summed(Holding):
+    """A network's output as one number."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Add it up."""
+        return self.inner(x).sum()
+
+
+class TrainStep(nn.Cell):
+    """Trains, and returns what it does not know as None, as MindFormers' wrappers do."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__()
+        self.loss = Summed(network)
+        self.optimizer = nn.SGD(network.trainable_params(), 0.01)
+        self.gradients = ops.GradOperation(get_by_list=True)
+
+    def construct(self, x: Tensor) -> tuple[Tensor, Any]:
+        """Train for one step; Python makes None while the graph runs."""
+        loss = self.loss(x)
+        gradients = self.gradients(self.loss, self.optimizer.parameters)(x)
+        return ops.depend(loss, self.optimizer(gradients)), None
+
+
+@pytest.mark.parametrize("inner", [Weighted, AddsInPlace])
+def test_a_step_that_returns_none_is_recorded(tmp_path: Path, inner: type[nn.Cell]) -> None:
+    """None only leaves the graph; a change in place still does without probes."""
+    weights = []
+    for on in (False, True):
+        network = UsedAfter(inner())
+        step = TrainStep(network)
+        section = {"msprobe": on, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
+        ms.set_context(mode=ms.GRAPH_MODE)
+        try:
+            with Probe.from_config(section) as probe:
+                probe.watch(actor=network, optimizers={"actor": step.optimizer})
+                with probe.phase("actor_update"):
+                    _, none = step(tensor(3, 4))
+        finally:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+        assert none is None
+        weights.append(network.inner.weight.asnumpy().tobytes())
+    assert weights[0] == weights[1]
+    directions = {entry.direction for entry in open_run(tmp_path / "run").entries()}
+    found = set().union(*reasons(tmp_path / "run").values())
+    if inner is Weighted:
+        assert directions >= {"forward", "backward"}
+        assert not found
+    else:
+        assert "forward" not in directions
+        assert found == {"changed_in_place"}
