@@ -448,3 +448,47 @@ def test_a_step_that_returns_none_is_recorded(tmp_path: Path, inner: type[nn.Cel
     else:
         assert "forward" not in directions
         assert found == {"changed_in_place"}
+
+
+class Picks(Weighted):
+    """Picks elements, which MindSpore differentiates by operators that scatter."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Multiply what is picked in several ways."""
+        y = x * self.weight
+        rows = Tensor([[0, 1], [2, 3]], ms.int32)
+        picked = ops.gather_nd(y, rows).sum() + y[1, 2] + ops.topk(y, 2)[0].sum()
+        return y + picked + ops.sort(y)[0] + y.max(axis=1, keepdims=True)
+
+
+class SkipsUpdates(TrainStep):
+    """Updates weights where nothing overflowed."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Train for one step."""
+        loss = self.loss(x)
+        gradients = self.gradients(self.loss, self.optimizer.parameters)(x)
+        if ops.isfinite(loss):
+            self.optimizer(gradients)
+        return loss
+
+
+@pytest.mark.parametrize("step", [TrainStep, SkipsUpdates])
+def test_what_only_seems_to_change_in_place_is_recorded(
+    tmp_path: Path, step: type[TrainStep]
+) -> None:
+    """Operators that scatter into a new tensor, and an optimizer in a branch."""
+    network = UsedAfter(Picks())
+    training = step(network)
+    section = {"msprobe": True, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        with Probe.from_config(section) as probe:
+            probe.watch(actor=network, optimizers={"actor": training.optimizer})
+            with probe.phase("actor_update"):
+                training(tensor(3, 4))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert not reasons(tmp_path / "run")
+    directions = {entry.direction for entry in open_run(tmp_path / "run").entries()}
+    assert directions >= {"forward", "backward"}

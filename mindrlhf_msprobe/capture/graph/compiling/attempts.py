@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, OP_SEEDS
@@ -63,15 +62,16 @@ def compiled_with_probes(
 
 def _why_not(executor: Any, phase: str, cells: set[int]) -> Message | None:
     """Return why a graph cannot run with its probes, if it cannot."""
-    differentiated = EXECUTOR.requires_grad()
     try:
         graph = executor.get_func_graph_proto(phase, "mind_ir", False)
-        passed = any(map(SITES.passes_parameter, cells))
-        changes = partial(changes_in_place, graph, weights_are_passed=passed)
+        changes = changes_in_place
     except Exception:  # there is no such format of what Python computes
         graph = executor.get_func_graph_proto(phase, "anf_ir", False)
         if not are_only_returned(graph):
             return message("coverage.python_in_graph")
-        changes = partial(may_change_in_place, graph)
-    differentiated |= is_differentiated(graph)
-    return message("coverage.changed_in_place") if differentiated and changes() else None
+        changes = may_change_in_place
+    if not (is_differentiated(graph) or EXECUTOR.requires_grad()):
+        return None
+    passed = any(map(SITES.passes_parameter, cells))
+    lost = changes(graph, weights_are_passed=passed)
+    return message("coverage.changed_in_place") if lost else None

@@ -7,8 +7,9 @@ from typing import Any
 
 from mindspore.train import anf_ir_pb2, mind_ir_pb2
 
-#: How the names of operators begin that change their first input, and return it.
-_CHANGES = "Inplace", "Assign", "Scatter", "CopyWithSlice"
+#: How the names of operators begin that change their first input, any tensor, and return it. Those
+#: that take Parameters alone (Assign, ScatterUpdate) reach them wherever a probe stands.
+_CHANGES = "Inplace", "CopyWithSlice"
 #: How the names of operators begin whose output may be the memory of their first input.
 _PASSES = (
     *("Load", "Depend", "TensorMove", "TupleGetItem", "ListGetItem", "DictGetItem", "Identity"),
@@ -17,13 +18,14 @@ _PASSES = (
     *("Chunk", "Unstack", "Unbind", "AsStrided", "Diagonal", "Real", "Imag", "Unfold", *_CHANGES),
 )
 _HOLDS = "MakeTuple", "MakeList", "MakeDict"  # their output holds all their inputs
-#: Stands in the name of what MindSpore adds where it differentiates.
-_OF_GRADIENTS = b"Gradients/"
+#: How the names of nodes begin that MindSpore adds where it differentiates; what they change in
+#: place is their own.
+_OF_GRADIENTS = "Gradients/"
 
 
 def is_differentiated(graph: bytes) -> bool:
     """Tell whether a graph computes gradients."""
-    return _OF_GRADIENTS in graph
+    return _OF_GRADIENTS.encode() in graph
 
 
 def changes_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
@@ -36,26 +38,35 @@ def changes_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
     if not any(change.encode() in graph for change in _CHANGES):
         return False  # most graphs, and reading one takes time
     nodes, operators, weights = _read(graph)
-    changing = {name for name, each in operators.items() if each.op_type.startswith(_CHANGES)}
-    changed = [node for node in nodes.values() if node.op_type in changing]
-    if weights_are_passed and any(
-        _is_in_place(operators[node.op_type].op_type) for node in changed
-    ):
-        return True
-    return any(not _roots_of(node.input[0], nodes, operators) <= weights for node in changed)
+    kinds = {name: each.op_type for name, each in operators.items()}
+    changed = [
+        node
+        for node in nodes.values()
+        if kinds.get(node.op_type, "").startswith(_CHANGES)
+        and not node.domain.startswith(_OF_GRADIENTS)
+    ]
+    if weights_are_passed:
+        return bool(changed)
+    roots = {root for node in changed for root in _roots_of(node.input[0], nodes, operators)}
+    # A branch has an input for each weight that it uses, of the weight's name behind its own.
+    return not {root.rpartition(":")[2] for root in roots} <= weights
 
 
-def may_change_in_place(graph: bytes) -> bool:
-    """Tell whether a graph may change anything but weights in place, which optimizers assign.
+def may_change_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
+    """Tell the same of a graph that has no such format, as far as that can be known.
 
     Args:
         graph: in MindSpore's `anf_ir` format, which leaves out what stands in branches.
+        weights_are_passed: as of `changes_in_place`.
     """
     model = anf_ir_pb2.ModelProto()
     model.ParseFromString(graph)
-    weights = {weight.name for weight in model.graph.parameters}
-    changing = [node for node in model.graph.node if node.op_type.startswith(_CHANGES)]
-    return any(_is_in_place(n.op_type) or n.input[0].name not in weights for n in changing)
+    weights = set() if weights_are_passed else {w.name for w in model.graph.parameters}
+    return any(
+        node.op_type.startswith(_CHANGES) and node.input[0].name not in weights
+        for node in model.graph.node
+        if not node.full_name.startswith(_OF_GRADIENTS)
+    )
 
 
 def _read(graph: bytes) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
@@ -89,11 +100,6 @@ def _roots_of(name: str, nodes: Mapping[str, Any], operators: Mapping[str, Any])
         else:
             roots.add(name)
     return roots
-
-
-def _is_in_place(kind: str) -> bool:
-    """Tell whether an operator changes any tensor; those that assign reach a Parameter itself."""
-    return kind.startswith("Inplace")
 
 
 def _may_return_its_input(kind: str) -> bool:
