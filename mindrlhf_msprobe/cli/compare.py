@@ -120,6 +120,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+    from mindrlhf_msprobe.common.message import in_words
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.findings import Outcome
     from mindrlhf_msprobe.report import OutputError
@@ -138,7 +139,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         result = compare(arguments.output_path)
     except OutputError as error:
         unwritable = True
-        complain("compare", say("cli.no_tables", error=str(error)))
+        complain("compare", say("cli.no_tables", error=in_words(error.said)))
         result = compare(None) if error.comparison is None else error.comparison
     undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
     code = UNDECIDED if undecided else SAME if result else DIVERGED

@@ -182,6 +182,9 @@ def test_an_output_that_cannot_be_written_exits_with_2(compare, runs, tmp_path):
     assert out.startswith("IDENTICAL")  # the comparison itself is not lost
     assert "cannot be written" in err
     assert "-o" in err
+    err = compare(runs[0], runs[1], "-o", tmp_path / "file" / "out", "--lang", "zh")[2]
+    assert "无法写入" in err
+    assert "cannot be written" not in err
 
 
 def test_an_unreadable_record_exits_with_1(compare, tmp_path):

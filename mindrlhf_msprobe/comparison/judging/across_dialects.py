@@ -65,7 +65,7 @@ def _sums_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
     sizes = [abs(v) for x in (exact, found) for n in names if is_finite(v := getattr(x, n))]
     scale = max(sizes, default=0.0)
     norm = exact.norm if is_finite(exact.norm) else 0.0
-    total = norm * math.sqrt(math.prod(exact.shape or ()))
+    total = norm * math.prod(math.sqrt(size) for size in exact.shape or ())
     return all(
         _close(x, y, scale, precision.error, most * (1 + precision.error) >= limit)
         for x, y, most, limit in (

@@ -78,7 +78,9 @@ def _said(value: Any, lang: str) -> Any:
     if isinstance(value, Mapping):
         return {name: _said(item, lang) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_said(item, lang) for item in value]
+        said = [_said(item, lang) for item in value]
+        # What holds no message stays what it is: a tuple is shown as one.
+        return value if all(a is b for a, b in zip(said, value)) else said
     return value
 
 

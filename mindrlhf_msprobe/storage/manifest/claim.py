@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import in_words, message
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
@@ -73,8 +73,9 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
 
 def being_written(root: Path, lock: RankLock) -> str:
     """Say that another process holds the lock of a rank."""
+    holder = in_words(lock.holder_in_words(), "en")
     return (
-        f"dump_path {root} is being written by a job that still runs ({lock.holder_in_words()}, as "
+        f"dump_path {root} is being written by a job that still runs ({holder}, as "
         f"rank {lock.rank}). Give this job another dump_path, or start it when that one has ended. "
         f"If both are of one job, each must know its rank when its probe starts: set RANK_ID, or "
         f"call mindspore.communication.init() before."

@@ -174,7 +174,7 @@ class Run:
     @property
     def foreign(self) -> bool:
         """Whether another tool wrote it."""
-        return self.dialect is not OWN
+        return self.dialect != OWN  # a pickled run has a copy
 
     @property
     def finished(self) -> bool:

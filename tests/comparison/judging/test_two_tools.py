@@ -101,6 +101,13 @@ def test_infinity_is_none_of_these():
     assert status(ours(largest), msprobe_s(array)) is Status.NON_FINITE
 
 
+def test_a_shape_of_more_elements_than_a_float_counts_is_compared():
+    """What a damaged or hostile dump claims raises nothing."""
+    huge = replace(ours(VALUES.astype(np.float32)), shape=(2**62,) * 40)
+    theirs = replace(msprobe_s(VALUES.astype(np.float32)), shape=huge.shape, max=99.0)
+    assert status(huge, theirs) is Status.DIFFERENT
+
+
 def test_subnormal_numbers_may_be_zeros():
     array = np.array([1e-40, 1e-45], np.float32)
     flushed = replace(msprobe_s(array), max=0.0, min=0.0, mean=0.0, norm=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -64,6 +65,18 @@ def test_in_our_own_dialect_all_of_it_is_missing():
     missing = gaps(OWN, None)
     assert len(missing) == 5  # loss is not loss.0 either
     assert set(missing.values()) == {None}
+
+
+def test_a_run_keeps_its_dialect_on_its_way_to_a_worker(tmp_path):
+    recording = Recording(tmp_path / "run")
+    with recording.phase(PHASE):
+        recording.call("a", "Dense", lambda x: x, np.float32(1))
+    recording.end_step()
+    recording.close()
+    for path, foreign in ((tmp_path / "run", False), (MSPROBE_DATA / "statistics_a", True)):
+        run = open_run(path)
+        assert run.foreign is foreign
+        assert pickle.loads(pickle.dumps(run)).foreign is foreign
 
 
 @pytest.mark.parametrize("journal", [True, False])
