@@ -3,10 +3,10 @@
 At exit MindSpore closes its connections (`ClusterContext::Finalize`) while a thread of one of them
 may still run. Jobs of two ranks that compute, communicate and end are started in turns: without
 the probe; with one that records layers and key data and is closed at exit, by the order at exit of
-its own; and without it, but with something else to do at exit that takes as long on one rank alone
-(a trainer that writes its last log, for instance), because ranks that do not end in the same moment
-are what the race is about. A job may crash only behind its script; anything else stops the
-benchmark.
+its own; with one that the script closes before its last collective; and without it, but with
+something else to do at exit that takes as long, on each rank another time (a trainer that writes
+its last log, for instance), because ranks that do not end in the same moment are what the race may
+be about. A job may crash only behind its script; anything else stops the benchmark.
 
     python benchmarks/exit_race.py [--jobs N] [--graph]
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import os
+import random
 import re
 import signal
 import socket
@@ -27,9 +28,9 @@ import tempfile
 import time
 from pathlib import Path
 
-KINDS = ("no probe", "probe", "delay")
+KINDS = ("no probe", "probe", "closed", "delay")
 RANKS = 2
-DELAY = 0.02  # seconds; closing the probe's run takes 0.01 to 0.04
+DELAY = 0.05  # seconds, at most; closing the probe's run takes 0.01 to 0.04
 _CODE = re.compile(r"Worker process \d+ exit with exception\. Error code: (-?\d+)\.")
 
 
@@ -45,7 +46,7 @@ def work(kind: str, directory: str, *, graph: bool) -> None:
     init()
     network, total = nn.Dense(8, 8), ops.AllReduce()
     probe = None
-    if kind == "probe":
+    if kind in ("probe", "closed"):
         from mindrlhf_msprobe import Probe
 
         settings = {"msprobe": True, "actor_train_dump": True, "key_data_dump": True, "step_end": 9}
@@ -64,8 +65,10 @@ def work(kind: str, directory: str, *, graph: bool) -> None:
             probe.step()
     sys.stdout.write(f"DONE {get_rank()}\n")
     sys.stdout.flush()
-    if kind == "delay" and get_rank() == 0:
-        atexit.register(time.sleep, DELAY)
+    if kind == "delay":
+        atexit.register(time.sleep, random.uniform(0, DELAY))
+    if kind == "closed":
+        probe.close()
     total(Tensor([1.0])).asnumpy()  # returns when all have come: msrun kills those left by a crash
 
 
