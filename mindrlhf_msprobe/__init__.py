@@ -17,6 +17,8 @@ _HOMES = {
     "load_config": "mindrlhf_msprobe.config",
     "open_run": "mindrlhf_msprobe.storage.reading.reader",
     "Run": "mindrlhf_msprobe.storage.reading.reader",
+    "check_run": "mindrlhf_msprobe.checks",
+    "check_runs": "mindrlhf_msprobe.checks",
     "compare_runs": "mindrlhf_msprobe.comparison",
     "Tolerance": "mindrlhf_msprobe.comparison",
     "MsProbe": "mindrlhf_msprobe.compat.ms_probe",
@@ -50,6 +52,8 @@ __all__ = [
     "Tolerance",
     "UsageError",
     "__version__",
+    "check_run",
+    "check_runs",
     "compare_distributed",
     "compare_runs",
     "load_config",
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.calls.saving import save as save
     from mindrlhf_msprobe.capture.calls.saving import save_grad as save_grad
     from mindrlhf_msprobe.capture.calls.saving import step as step
+    from mindrlhf_msprobe.checks import check_run, check_runs
     from mindrlhf_msprobe.comparison import Tolerance, compare_runs
     from mindrlhf_msprobe.compat.comparing import compare as compare
     from mindrlhf_msprobe.compat.comparing import compare_distributed

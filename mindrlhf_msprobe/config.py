@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import numbers
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -276,6 +276,22 @@ class ProbeConfig:
 _KEYS = tuple(key.name for key in dataclasses.fields(ProbeConfig))
 #: The keys the section has had from its first version on; the later ones are extensions.
 BASIC_KEYS = frozenset(_KEYS[: _KEYS.index("task")])
+
+
+def section_of(
+    config: ProbeConfig | None, phases: Iterable[Phase], first: int, last: int
+) -> dict[str, Any]:
+    """Return the settings that record phases in the steps `first` to `last`, inclusive.
+
+    The trainer's own phases and the number of its first step are taken from `config`.
+    """
+    section: dict[str, Any] = {"msprobe": True}
+    if config and config.phases:
+        section["phases"] = dict(config.phases)
+    if config and config.initial_step:
+        section["initial_step"] = config.initial_step
+    section.update({phase.switch: True for phase in phases if phase.switch is not None})
+    return section | {"step_start": first, "step_end": last}
 
 
 def load_config(source: Any, ignore: Callable[[str], None] | None = None) -> ProbeConfig:

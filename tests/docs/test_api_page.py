@@ -12,12 +12,16 @@ from documents import ROOT
 import mindrlhf_msprobe
 from mindrlhf_msprobe import Probe, Run, compare_runs
 from mindrlhf_msprobe.findings import Comparison, Divergence, Finding, Verdict
+from mindrlhf_msprobe.health import CheckFinding, CheckResult, CheckResults
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 PAGES = ["docs/en/api.md", "docs/zh/api.md"]
-CLASSES = [Probe, Run, Entry, Record, Leaf, KeyDatum, Comparison, Verdict, Divergence, Finding]
+CLASSES = [
+    *(Probe, Run, Entry, Record, Leaf, KeyDatum, Comparison, Verdict, Divergence, Finding),
+    *(CheckResults, CheckResult, CheckFinding),
+]
 
 _CODE = re.compile(r"`([^`]+)`")
 _CALL = re.compile(r"(\w+)(?:\((.*)\))?")

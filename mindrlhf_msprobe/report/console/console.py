@@ -165,7 +165,7 @@ def _look_closer(first: Divergence, output: str | None, one_run: bool) -> list[s
     size = size_of_next(first, one_run)
     lines = [
         say("console.look_closer", unless=unless, one_run=one_run, size=size),
-        f"  {place_of_settings(first.next_step)}: {_settings(first.next_step)}",
+        f"  {place_of_settings(first.next_step)}: {settings_in_one_line(first.next_step)}",
     ]
     if words := bisection_of(first):
         lines.append(f"  {words}")
@@ -288,7 +288,8 @@ def _files(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _settings(settings: Mapping[str, Any]) -> str:
+def settings_in_one_line(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML in one line, those of PrecisionDebugger as JSON."""
     in_yaml = place_of_settings(settings) != CONFIG_JSON
     return _yaml(settings) if in_yaml else json.dumps(settings)
 

@@ -459,6 +459,10 @@ class Run:
         """Return the phases of which layer data were recorded in one place."""
         return sorted(phase for phase, *_ in self._layers_at.get((step, rank), ()))
 
+    def keys_at(self, step: int, rank: int) -> list[str]:
+        """Return the names of the key data that were saved in one place."""
+        return sorted({key for key, *_ in self._keys_at.get((step, rank), ())})
+
     def journal_lines(self, phase: str, step: int, rank: int) -> list[bytes] | None:
         """Return the lines of one journal as they are on disk.
 

@@ -11,8 +11,7 @@ from mindrlhf_msprobe.comparison.pairing.networks import all_inside_recorded
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, END
 from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep, is_filtered
-from mindrlhf_msprobe.comparison.verdict.next_recording.update import section_of
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import ProbeConfig, section_of
 from mindrlhf_msprobe.findings import Finding, Status
 from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase, phase_table
 from mindrlhf_msprobe.storage.reading.reader import Run

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 TEXTS: dict[str, str] = {
+    "check": "check one run by itself: NaN, RL invariants, weights, history, ranks",
+    "check_describes": (
+        "Check runs, each by itself, without a baseline: where NaN or Inf first arose, what RL "
+        "must satisfy, weights, history, ranks. Exit codes: 0 nothing found, 1 an error or a "
+        "warning, 2 nothing could be checked."
+    ),
+    "check_runs": "the dump_path of a run",
+    "check_rules": "YAML: rules that are off, thresholds, severities",
+    "check_rule": "a rule of your own, a Python function (repeatable)",
+    "check_output_path": "write checks.xlsx into this directory, or into this .xlsx file",
+    "check_json": "print the findings as JSON",
     "compare": "compare two runs and find the first divergence",
     "compare_describes": (
         "Compare two runs, write tables and verdict.json, and name the first divergence and "

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 TEXTS: dict[str, str] = {
+    "check": "不依赖标杆检查一份采集结果：NaN、RL 不变量、权重、历史、各 rank",
+    "check_describes": (
+        "逐份检查采集结果，无需标杆：NaN/Inf 首次产生的位置、RL 必须满足的关系、权重、历史趋势、"
+        "各 rank。退出码：0 未发现问题，1 有错误或告警，2 没有可检查的内容。"
+    ),
+    "check_runs": "一份采集结果的 dump_path",
+    "check_rules": "YAML：关闭的规则、阈值、级别",
+    "check_rule": "自定义规则，一个 Python 函数（可重复给出）",
+    "check_output_path": "将结果写入该目录下的 checks.xlsx，或写入该 .xlsx 文件",
+    "check_json": "以 JSON 输出结果",
     "compare": "比对两份采集结果，定位首个差异点",
     "compare_describes": (
         "比对两份采集结果，写出表格和 verdict.json，给出首个差异点及其原因。退出码：0 一致，"

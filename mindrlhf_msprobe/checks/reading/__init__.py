@@ -1,0 +1,1 @@
+"""One pass over a run: its entries and steps as rules see them."""

@@ -1,0 +1,106 @@
+"""What rules read of a leaf's JSON: statistics as numbers, and whether they are finite.
+
+A leaf here is the JSON object that stands in the journal (`storage/leaves.py`): reading it makes no
+object, and a pass over a run has millions of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
+from mindrlhf_msprobe.storage.leaves import child_path
+
+LeafJson = Mapping[str, Any]
+_STATISTICS = ("Max", "Min", "Mean", "Norm")
+_DEEPEST = 100
+
+#: Whatever holds a NaN or an infinity has one of these in its line.
+NON_FINITE_MARKS = (b'"NaN"', b'Infinity"', b'"nan"', b'inf"')
+
+#: The largest finite number of each floating dtype, by MindSpore's name.
+LARGEST = {
+    "Float16": 65504.0,
+    "BFloat16": 3.3895313892515355e38,
+    "Float32": 3.4028234663852886e38,
+    "Float64": 1.7976931348623157e308,
+}
+
+
+def flat(structure: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, LeafJson]]:
+    """Yield (path, leaf) of a structure of leaves, those that are tensors or hold a value."""
+    if type(structure) is dict:
+        if type(structure.get("type")) is str:
+            yield path, structure
+        elif depth < _DEEPEST:
+            for name, item in structure.items():
+                if item is not None:
+                    yield from flat(item, child_path(path, name), depth + 1)
+    elif type(structure) is list and depth < _DEEPEST:
+        for index, item in enumerate(structure):
+            if item is not None:
+                yield from flat(item, f"{path}.{index}" if path else str(index), depth + 1)
+
+
+def statistic(leaf: LeafJson, name: str) -> float | None:
+    """Return a statistic (`Max`, `Min`, `Mean`, `Norm`) as a number; None if it is none.
+
+    NaN and infinities are numbers.
+    """
+    value = leaf.get(name)
+    if type(value) is float:
+        return value
+    if type(value) is str:
+        value = number_from_json(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return None
+
+
+def is_float(leaf: LeafJson) -> bool:
+    """Tell whether a leaf is a tensor of floating numbers with at least one element."""
+    dtype = leaf.get("dtype")
+    shape = leaf.get("shape")
+    return (
+        isinstance(dtype, str)
+        and "float" in dtype.lower()
+        and isinstance(shape, list)
+        and 0 not in shape
+    )
+
+
+def non_finite(leaf: LeafJson) -> tuple[int, int] | None:
+    """Return how many NaN and how many infinities a leaf holds; None if it is finite.
+
+    Where they were not counted (msprobe's), 1 stands for at least one. A norm or a mean that
+    overflows over finite elements is no infinity: where max and min are finite and nothing was
+    counted, only a NaN among the statistics says that there is one.
+    """
+    nan, inf = leaf.get("nan_count"), leaf.get("inf_count")
+    if type(nan) is int and type(inf) is int:
+        return (nan, inf) if nan or inf else None
+    if "shape" not in leaf:
+        value = number_from_json(leaf.get("value"))
+        if type(value) is not float or math.isfinite(value):
+            return None
+        return (1, 0) if math.isnan(value) else (0, 1)
+    # msprobe's max and min pass over NaN on CPU; its mean and norm do not.
+    values = [value for name in _STATISTICS if (value := statistic(leaf, name)) is not None]
+    extremes = [value for name in ("Max", "Min") if (value := statistic(leaf, name)) is not None]
+    infinite = any(math.isinf(value) for value in extremes)
+    # inf and -inf together make a mean of NaN; so do finite numbers whose sums overflow to both.
+    is_nan = any(math.isnan(value) for value in values) and not infinite
+    return (int(is_nan), int(infinite)) if is_nan or infinite else None
+
+
+def numbers_of(leaf: LeafJson) -> dict[str, Any]:
+    """Return what evidence shows of a leaf: dtype, shape, statistics and counts."""
+    shown: dict[str, Any] = {name: leaf[name] for name in ("dtype", "shape") if name in leaf}
+    for name in _STATISTICS:
+        value = statistic(leaf, name)
+        if value is not None:
+            shown[name.lower()] = value
+    shown |= {name: leaf[name] for name in ("nan_count", "inf_count", "value") if name in leaf}
+    return shown

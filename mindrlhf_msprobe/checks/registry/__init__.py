@@ -1,0 +1,1 @@
+"""Which rules there are, and which of them run with which thresholds."""

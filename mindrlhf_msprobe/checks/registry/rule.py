@@ -1,0 +1,168 @@
+"""What a rule is, and the decorator that makes one of a function or a class.
+
+A rule of one step alone is a generator function: it is given the step, with all of its ranks, and
+its `Check`, and yields findings. A rule that looks at entries, or waits for the end, is a class
+with any of the methods `entry`, `step` and `end`; one instance is made for each run.
+
+    @rule("rl.kl_negative", needs=(key("kl"),), severity=Severity.ERROR, thresholds={"atol": 1e-6})
+    def kl_negative(step: Step, check: Check) -> Iterator[Found]: ...
+
+    @rule("weights.frozen", needs=(PARAMETERS,), marks=(b'"parameters"',))
+    class Frozen:
+        def __init__(self, check: Check) -> None: ...
+        def entry(self, entry: EntryView) -> None: ...        # in the order in which they ended
+        def step(self, step: Step) -> Iterator[Found]: ...    # when all ranks' entries were given
+        def end(self) -> Iterator[Found]: ...                 # after the last step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field
+from typing import Any, TypeVar
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.health import Severity
+
+_Made = TypeVar("_Made", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something a run must hold for a rule to say anything.
+
+    Attributes:
+        kind: layers, parameters, gradients, backward, fingerprints, key, phase, ranks, steps, or
+            healthy.
+        names: of kind key and phase, those of which one is enough.
+        count: of kind ranks and steps, how many there must be.
+    """
+
+    kind: str
+    names: tuple[str, ...] = ()
+    count: int = 1
+
+    @property
+    def said(self) -> Message:
+        """Why a rule with this need did not run."""
+        params = {"names": ", ".join(self.names), "count": self.count}
+        return message("checks.lacks", kind=self.kind, **params)
+
+
+#: Layer data at all; entries with parameters; entries with gradients of parameters; backward
+#: entries; fingerprints of layer data; runs that are known to be healthy (`--healthy`).
+LAYERS = Need("layers")
+PARAMETERS = Need("parameters")
+GRADIENTS = Need("gradients")
+BACKWARD = Need("backward")
+FINGERPRINTS = Need("fingerprints")
+HEALTHY = Need("healthy")
+
+
+def key(*names: str) -> Need:
+    """Need key data of one of these names."""
+    return Need("key", names)
+
+
+def phase(*names: str) -> Need:
+    """Need layer data of one of these phases."""
+    return Need("phase", names)
+
+
+def ranks(count: int) -> Need:
+    """Need at least so many ranks."""
+    return Need("ranks", count=count)
+
+
+def steps(count: int) -> Need:
+    """Need at least so many steps."""
+    return Need("steps", count=count)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        name: `<area>.<name>`, by which rule files and findings call it.
+        make: the function, or the class.
+        needs: all of which a run must hold.
+        severity: of its findings that say no other one.
+        causes: codes of what its findings usually come from, the likeliest first.
+        thresholds: name → default.
+        follows: names of rules, or areas (`non_finite.*`), from whose earlier findings its
+            findings follow: they stand under those.
+        marks: bytes of which a journal's line must hold one for `entry` to be given its entry;
+            none: it is given every entry. A line without the bytes costs nothing.
+        live: whether it can run while training: it needs no step but those that ended.
+    """
+
+    name: str
+    make: Callable[..., Any]
+    needs: tuple[Need, ...] = ()
+    severity: Severity = Severity.WARNING
+    causes: tuple[str, ...] = ()
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    follows: tuple[str, ...] = ()
+    marks: tuple[bytes, ...] = ()
+    live: bool = False
+
+    @property
+    def area(self) -> str:
+        """The part of the name before the first dot."""
+        return self.name.partition(".")[0]
+
+
+def rule(
+    name: str,
+    *,
+    needs: Collection[Need] = (),
+    severity: Severity | str = Severity.WARNING,
+    causes: Collection[str] = (),
+    thresholds: Mapping[str, float] | None = None,
+    follows: Collection[str] = (),
+    marks: Collection[bytes] = (),
+    live: bool = False,
+) -> Callable[[_Made], _Made]:
+    """Make a rule of a function or a class; see `Rule` for the arguments.
+
+    What is decorated stays what it is; the rule is its attribute `rule`.
+    """
+    made = Severity(severity)
+
+    def decorate(make: _Made) -> _Made:
+        make.rule = Rule(  # type: ignore[attr-defined]
+            name,
+            make,
+            tuple(needs),
+            made,
+            tuple(causes),
+            dict(thresholds or {}),
+            tuple(follows),
+            tuple(marks),
+            live,
+        )
+        return make
+
+    return decorate
+
+
+def as_rule(found: Any, name: str) -> Rule:
+    """Return the rule that an object is, or a rule of a bare function or class.
+
+    Args:
+        name: what a bare function's rule is called.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(found, Rule):
+        return found
+    made = getattr(found, "rule", None)
+    if isinstance(made, Rule):
+        return made
+    if callable(found):
+        return Rule(name, found)
+    raise UsageError(message("checks.no_rule", name=name, found=type(found).__name__))

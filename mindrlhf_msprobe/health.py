@@ -1,0 +1,271 @@
+"""What checks of one run conclude: findings, and what was not checked. All that report/ knows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from enum import Enum
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+
+SCHEMA = 1
+
+
+class Severity(str, Enum):
+    """How grave a finding is; a note does not change the exit code."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def counts(self) -> bool:
+        """Whether a run with such a finding is not healthy."""
+        return self is not Severity.NOTE
+
+
+class Health(str, Enum):
+    """What the check of one run, or of several, says."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    NOT_CHECKED = "not_checked"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a run something is.
+
+    Attributes:
+        step, rank: rank is None where it concerns all ranks.
+        phase: the phase of an entry; of key data the one whose result they are, or None.
+        entry, record: of layer data; None for key data.
+        key, micro_step: of key data.
+        seq: its place in the time of its rank's process, or None; it orders findings of a step.
+    """
+
+    step: int
+    rank: int | None = None
+    phase: str | None = None
+    entry: str | None = None
+    record: str | None = None
+    key: str | None = None
+    micro_step: int | None = None
+    seq: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The most exact name: of the record, the entry, the key or the phase; else ""."""
+        return self.record or self.entry or self.key or self.phase or ""
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """What sorts places by time: the step, the time in it, the rank."""
+        seq = math.inf if self.seq is None else self.seq
+        return self.step, seq, -1 if self.rank is None else self.rank
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, without what is None."""
+        names = ("step", "rank", "phase", "entry", "record", "key", "micro_step")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One record that shows a finding, with what of it does.
+
+    Attributes:
+        values: name → number, text or list of them, e.g. `max`, `nan_count`, `fingerprint`.
+        note: what it is, beside the finding; None where the values say it.
+    """
+
+    place: Place
+    values: Mapping[str, Any] = field(default_factory=dict)
+    note: Message | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        said = {} if self.note is None else {"note": in_words(self.note), "note_code": _code(self)}
+        return {**self.place.to_json(), "values": json_values(self.values), **said}
+
+
+def _code(evidence: Evidence) -> Any:
+    return None if evidence.note is None else evidence.note.as_json()
+
+
+@dataclass(frozen=True)
+class CheckFinding:
+    """One thing that a rule found in a run.
+
+    Attributes:
+        rule: the rule's name, e.g. `non_finite.first`.
+        said: what was found, a code with parameters.
+        place: where it was found first.
+        causes: what it usually comes from, the likeliest first.
+        next_step: an msprobe_config section that records the place more closely, or None.
+        stack: the call stack of the entry, innermost first.
+        times: how often the same was found: at this place and in later steps.
+        last_step: the last step in which it was.
+        ranks: the ranks on which it was.
+        followed_by: the later findings that follow from it, in order of time.
+    """
+
+    rule: str
+    severity: Severity
+    said: Message
+    place: Place
+    causes: Messages = ()
+    evidence: tuple[Evidence, ...] = ()
+    next_step: dict[str, Any] | None = None
+    stack: tuple[str, ...] = field(default=(), repr=False)
+    times: int = 1
+    last_step: int = 0
+    ranks: tuple[int, ...] = ()
+    followed_by: tuple[CheckFinding, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What `said` says, in the language that was chosen, else the locale's."""
+        return in_words(self.said)
+
+    def all(self) -> Iterator[CheckFinding]:
+        """Yield it, and what follows from it."""
+        yield self
+        for finding in self.followed_by:
+            yield from finding.all()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            **{"rule": self.rule, "severity": self.severity.value, "text": self.text},
+            "code": self.said.as_json(),
+            "place": self.place.to_json(),
+            **{"times": self.times, "last_step": self.last_step, "ranks": list(self.ranks)},
+            "causes": [in_words(cause) for cause in self.causes],
+            "causes_codes": [cause.as_json() for cause in self.causes],
+            "evidence": [evidence.to_json() for evidence in self.evidence],
+            "next_step": self.next_step,
+            "stack": list(self.stack),
+            "followed_by": [finding.to_json() for finding in self.followed_by],
+        }
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """A rule that could not run, or not everywhere, and why."""
+
+    rule: str
+    why: Message
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {"rule": self.rule, "why": in_words(self.why), "code": self.why.as_json()}
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What the check of one run concludes; true if something was checked and nothing is wrong.
+
+    Attributes:
+        path: the run's directory.
+        findings: in order of time; what follows from one stands under it.
+        checked: the names of the rules that ran.
+        not_checked: those that could not, and what of the others could not.
+        problems: what of the run could not be read, or is missing.
+        steps, ranks, entries, saves: how many there were of each.
+    """
+
+    path: str
+    findings: tuple[CheckFinding, ...] = ()
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[NotChecked, ...] = ()
+    problems: Messages = ()
+    steps: int = 0
+    ranks: int = 0
+    entries: int = 0
+    saves: int = 0
+
+    def __bool__(self) -> bool:
+        return self.status is Health.HEALTHY
+
+    @property
+    def all_findings(self) -> list[CheckFinding]:
+        """Every finding, those that follow from another one, too."""
+        return [one for finding in self.findings for one in finding.all()]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many findings there are of each severity."""
+        counted = Counter(finding.severity for finding in self.all_findings)
+        return {severity.value: counted[severity] for severity in Severity}
+
+    @property
+    def status(self) -> Health:
+        """Whether the run is healthy: a note alone does not make it unhealthy."""
+        if any(finding.severity.counts for finding in self.all_findings):
+            return Health.UNHEALTHY
+        return Health.HEALTHY if self.checked else Health.NOT_CHECKED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            **{"run": self.path, "status": self.status.value, "counts": self.counts},
+            "findings": [finding.to_json() for finding in self.findings],
+            "checked": list(self.checked),
+            "not_checked": [one.to_json() for one in self.not_checked],
+            "problems": [in_words(problem) for problem in self.problems],
+            **{"steps": self.steps, "ranks": self.ranks},
+            **{"entries": self.entries, "saves": self.saves},
+        }
+
+
+@dataclass(frozen=True)
+class CheckResults:
+    """What the checks of several runs conclude; true if every run is healthy."""
+
+    runs: tuple[CheckResult, ...]
+
+    def __bool__(self) -> bool:
+        return self.status is Health.HEALTHY
+
+    @property
+    def status(self) -> Health:
+        """Unhealthy if one run is; else not checked if one could not be; else healthy."""
+        found = {run.status for run in self.runs}
+        order = (Health.UNHEALTHY, Health.NOT_CHECKED, Health.HEALTHY)
+        return next((status for status in order if status in found), Health.NOT_CHECKED)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        runs = [run.to_json() for run in self.runs]
+        return {"schema": SCHEMA, "status": self.status.value, "runs": runs}
+
+
+def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON holds them: NaN and infinity as texts, other things as their text."""
+    return {name: _json(value) for name, value in values.items()}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return json_values(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    try:
+        return number_to_json(float(value))
+    except (TypeError, ValueError):
+        return str(value)

@@ -1,0 +1,1 @@
+"""What the checks of one run say, in English."""
