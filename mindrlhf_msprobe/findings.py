@@ -8,13 +8,13 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from enum import Enum
 from itertools import islice
 from typing import Any, overload
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages
+from mindrlhf_msprobe.common.message import Message, Messages, in_words
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
@@ -27,12 +27,14 @@ OTHER_ON_EACH_RANK = "other values on each rank"
 TOOL = "mindrlhf_msprobe"
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number of things in words: 1 step, 2 steps."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
+class _Keyword(str, Enum):
+    """A word of ours that is shown as it is, in any language."""
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
-class Status(str, Enum):
+class Status(_Keyword):
     """What the comparison of one pair of records says; where several fit, the first of these."""
 
     UNREADABLE = "unreadable"
@@ -45,16 +47,13 @@ class Status(str, Enum):
     WITHIN_TOLERANCE = "within_tolerance"
     IDENTICAL = "identical"
 
-    def __str__(self) -> str:
-        return self.value
-
     @property
     def agrees(self) -> bool:
         """Whether such a pair counts as the same."""
         return self in (Status.WITHIN_TOLERANCE, Status.IDENTICAL)
 
 
-class Outcome(str, Enum):
+class Outcome(_Keyword):
     """What a whole comparison says."""
 
     IDENTICAL = "identical"
@@ -62,11 +61,8 @@ class Outcome(str, Enum):
     DIVERGED = "diverged"
     INCOMPARABLE = "incomparable"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class CulpritCode(str, Enum):
+class CulpritCode(_Keyword):
     """What beyond a record and its cell is to blame; see docs/en/comparing.md."""
 
     EARLIER_UPDATE = "earlier_update"
@@ -86,11 +82,8 @@ class CulpritCode(str, Enum):
     LOSS = "loss"
     SCHEDULE = "schedule"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Cause(str, Enum):
+class Cause(_Keyword):
     """Why two runs first diverge; see docs/en/comparing.md."""
 
     COMPUTATION = "computation"
@@ -104,8 +97,32 @@ class Cause(str, Enum):
     UNREADABLE = "unreadable"
     STOPPED = "stopped"
 
-    def __str__(self) -> str:
-        return self.value
+
+class _Shown:
+    """What stands in verdict.json with all its fields, under their names."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that stands in verdict.json."""
+        return _by_fields(self)
+
+
+def _by_fields(found: Any) -> dict[str, Any]:
+    return {of.name: _as_json(getattr(found, of.name)) for of in fields(found)}
+
+
+def _as_json(value: Any) -> Any:
+    """Return what JSON holds of a value, and of those inside it."""
+    if isinstance(value, Message):
+        return value.as_json()
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {name: _as_json(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_as_json(item) for item in value]
+    return number_to_json(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,24 +237,17 @@ def _in_words(messages: Messages) -> str:
 
 def _with_codes(name: str, messages: Messages) -> dict[str, Any]:
     """Return messages as JSON, in words and as codes; nothing of none."""
-    codes = [one.as_json() for one in messages]
-    return {name: list(_each_in_words(messages)), f"{name}_codes": codes} if messages else {}
+    said = {name: list(map(str, messages)), f"{name}_codes": _as_json(messages)}
+    return said if messages else {}
 
 
-def _each_in_words(messages: Messages) -> tuple[str, ...]:
-    return tuple(_in_words((message,)) for message in messages)
-
-
-class Nearness(str, Enum):
+class Nearness(_Keyword):
     """How near what differs before any tensor lies to a finding."""
 
     CELL = "cell"
     PHASE = "phase"
     ROLE = "role"
     RUN = "run"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -329,7 +339,7 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class Some:
+class Some(_Shown):
     """The places along one axis of a tensor, or of the list a key holds, where elements differ.
 
     Attributes:
@@ -344,17 +354,6 @@ class Some:
     size: int
     spans: tuple[tuple[int, int], ...]
     count: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
-        spans = [list(span) for span in self.spans]
-        return {
-            "what": self.what,
-            "axis": self.axis,
-            "size": self.size,
-            "spans": spans,
-            "count": self.count,
-        }
 
 
 @dataclass(frozen=True)
@@ -402,20 +401,13 @@ class Inside:
         return {
             "basis": self.basis,
             "kind": None if self.change is None else self.change.kind,
-            "parameters": {} if self.change is None else _json_of(self.change.parameters),
-            "where": [some.to_json() for some in self.where],
+            "parameters": {} if self.change is None else _as_json(self.change.parameters),
+            "where": _as_json(self.where),
             "different": self.elements,
             "size": self.size,
             "prompts": list(self.prompts),
             "axes": {str(axis): name for axis, name in self.axes},
         }
-
-
-def _json_of(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: number_to_json(value) if isinstance(value, float) else value
-        for name, value in parameters.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -469,10 +461,10 @@ class Divergence:
     key: str | None = None
     occasion: Occasion = Occasion()
     culprit: Culprit | None = None
-    inside: Inside | None = None
-    argument: str = ""
     non_finite_in: tuple[str, ...] = ()
     check_first: tuple[CheckFirst, ...] = ()
+    inside: Inside | None = None
+    argument: str = ""
     source: str = ""
 
     @property
@@ -482,36 +474,21 @@ class Divergence:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        return {
-            "step": self.step,
-            "rank": self.rank,
-            "phase": self.phase,
-            "record": self.record,
-            "entry": self.entry,
-            "cause": self.cause.value,
-            "max_abs_err": number_to_json(self.max_abs_err),
-            "max_rel_err": number_to_json(self.max_rel_err),
-            "explanation": self.explanation,
-            "reasons": [reason.as_json() for reason in self.reasons],
-            "agreed_before": self.agreed_before,
-            "agreed_phases": self.agreed_phases,
-            "agreed_steps": self.agreed_steps,
-            "last_agreeing": self.last_agreeing,
-            "next_step": self.next_step,
-            "next_step_bytes": self.next_step_bytes,
-            "next_step_estimated": self.next_step_estimated,
-            "next_step_whole_bytes": self.next_step_whole,
-            "micro_step": None if self.key is None else self.occasion.number,
-            "opening": self.occasion.number if self.key is None else None,
-            "times": self.occasion.times,
-            "since": list(self.occasion.since),
-            "culprit": self.culprit.to_json() if self.culprit else None,
-            "non_finite_in": list(self.non_finite_in),
-            "check_first": [check.to_json() for check in self.check_first],
-            "inside": self.inside.to_json() if self.inside else None,
-            "argument": self.argument or None,
-            "source": self.source or None,
+        number, of_key = self.occasion.number, self.key is not None
+        otherwise: dict[str, dict[str, Any]] = {
+            "next_step_whole": {"next_step_whole_bytes": self.next_step_whole},
+            "key": {
+                "micro_step": number if of_key else None,
+                "opening": None if of_key else number,
+            },
+            "occasion": {"times": self.occasion.times, "since": list(self.occasion.since)},
+            "argument": {"argument": self.argument or None},
+            "source": {"source": self.source or None},
         }
+        shown: dict[str, Any] = {}
+        for name, value in _by_fields(self).items():
+            shown |= otherwise.get(name, {name: value})
+        return shown
 
 
 @dataclass(frozen=True)
@@ -538,19 +515,14 @@ class Spread:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        return {
-            "place": self.place,
-            "different": self.different,
-            "compared": self.compared,
-            "max_abs_err": number_to_json(self.max_abs_err),
-            "max_rel_err": number_to_json(self.max_rel_err),
-            "factor": number_to_json(self.factor),
-            **({"layers": [layer.to_json() for layer in self.layers]} if self.layers else {}),
-        }
+        shown = _by_fields(self)
+        if not self.layers:
+            del shown["layers"]
+        return shown
 
 
 @dataclass(frozen=True)
-class RankDivergence:
+class RankDivergence(_Shown):
     """Where one rank of two runs first parts.
 
     Attributes:
@@ -564,16 +536,6 @@ class RankDivergence:
     phase: str | None
     record: str
     micro_step: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
-        return {
-            "rank": self.rank,
-            "step": self.step,
-            "phase": self.phase,
-            "record": self.record,
-            "micro_step": self.micro_step,
-        }
 
 
 @dataclass(frozen=True)
@@ -615,9 +577,7 @@ class Difference:
     @property
     def name(self) -> str:
         """What it is called, in English: a name in verdict.json stays in any language."""
-        from mindrlhf_msprobe.report.messages import text_of  # the words are made when asked for
-
-        return text_of(self.label, "en")
+        return in_words(self.label, "en")
 
     @property
     def phase(self) -> str | None:
@@ -650,7 +610,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(_Shown):
     """The parameters of one role's network when it was first entered, by their fingerprints.
 
     Attributes:
@@ -675,16 +635,6 @@ class Weights:
         """Whether any parameter is another one, or one run's alone."""
         return bool(self.different or self.only_in_a or self.only_in_b)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
-        return {
-            "role": self.role,
-            "compared": self.compared,
-            "different": list(self.different),
-            "only_in_a": list(self.only_in_a),
-            "only_in_b": list(self.only_in_b),
-        }
-
 
 @dataclass(frozen=True)
 class Preflight:
@@ -703,15 +653,15 @@ class Preflight:
     @property
     def unknown(self) -> tuple[str, ...]:
         """What `not_compared` says, each in the language that was chosen, else the locale's."""
-        return _each_in_words(self.not_compared)
+        return tuple(map(str, self.not_compared))
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
         return {
-            "differences": [difference.to_json() for difference in self.differences],
-            "initial_weights": [weights.to_json() for weights in self.weights],
+            "differences": _as_json(self.differences),
+            "initial_weights": _as_json(self.weights),
             "unknown": list(self.unknown),
-            "unknown_codes": [message.as_json() for message in self.not_compared],
+            "unknown_codes": _as_json(self.not_compared),
         }
 
 
@@ -804,7 +754,7 @@ class Verdict:
     @property
     def unread(self) -> tuple[str, ...]:
         """What `not_read` says, each in the language that was chosen, else the locale's."""
-        return _each_in_words(self.not_read)
+        return tuple(map(str, self.not_read))
 
     @property
     def compared(self) -> int:
@@ -813,7 +763,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class Stopped(_Shown):
     """Where a run stopped that did not finish.
 
     Attributes:
@@ -831,10 +781,6 @@ class Stopped:
     error: str | None
     text: str
     ranks: tuple[int, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
-        return {**vars(self), "ranks": list(self.ranks)}
 
 
 @dataclass(frozen=True)
@@ -862,7 +808,7 @@ class RuleUse:
         return {"rule": self.rule, "records": self.records, "passed": self.passed, "codes": codes}
 
 
-class Relation(str, Enum):
+class Relation(_Keyword):
     """How the first divergence stands to that of an earlier comparison."""
 
     SAME = "same"  #: the same cell, or the same key
@@ -873,9 +819,6 @@ class Relation(str, Enum):
     NOT_SEEN = "not_seen"  #: only the earlier comparison found one
     AGREED = "agreed"  #: neither found one
 
-    def __str__(self) -> str:
-        return self.value
-
 
 @dataclass(frozen=True)
 class Earlier:
@@ -885,7 +828,7 @@ class Earlier:
         path: where it was written.
         step, rank, phase, record, entry: of its first divergence; None where it found none.
         all_cells: whether its runs left no cell out by name, and all of them were compared.
-        agreed: how many records of that step and rank, before it, agreed.
+        agreed_before: how many records of that step and rank, before it, agreed.
     """
 
     path: str
@@ -896,7 +839,7 @@ class Earlier:
     record: str | None = None
     entry: str | None = None
     all_cells: bool = False
-    agreed: int | None = None
+    agreed_before: int | None = None
 
     def knows(self, finding: Finding, origin: str | None) -> bool:
         """Tell whether it looked at all cells and blamed the same one."""
@@ -907,18 +850,7 @@ class Earlier:
 
     def to_json(self, relation: Relation) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        return {
-            "path": self.path,
-            "relation": relation.value,
-            "status": self.status.value,
-            "step": self.step,
-            "rank": self.rank,
-            "phase": self.phase,
-            "record": self.record,
-            "entry": self.entry,
-            "all_cells": self.all_cells,
-            "agreed_before": self.agreed,
-        }
+        return {"path": self.path, "relation": relation.value, **_by_fields(self)}
 
 
 @dataclass(frozen=True)
@@ -1006,12 +938,12 @@ class Comparison:
     @property
     def notes(self) -> tuple[str, ...]:
         """What `remarks` say, each in the language that was chosen, else the locale's."""
-        return _each_in_words(self.remarks)
+        return tuple(map(str, self.remarks))
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What `incomplete` says, likewise."""
-        return _each_in_words(self.incomplete)
+        return tuple(map(str, self.incomplete))
 
     def __bool__(self) -> bool:
         return self.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
@@ -1026,25 +958,22 @@ class Comparison:
             "counts": verdict.counts,
             **_with_codes("unread", verdict.not_read),
             "non_finite_on_both_sides": verdict.non_finite.to_json(),
-            "first_divergence": first.to_json() if first else None,
+            "first_divergence": _as_json(first),
             "tables": list(self.tables),
             "fingerprints": dict(self.fingerprints),
-            "spread": [place.to_json() for place in verdict.spread],
-            "ranks": {
-                "parted": [rank.to_json() for rank in verdict.parted],
-                "agreeing": list(verdict.agreeing_ranks),
-            },
+            "spread": _as_json(verdict.spread),
+            "ranks": _as_json({"parted": verdict.parted, "agreeing": verdict.agreeing_ranks}),
             "preflight": self.preflight.to_json(),
-            "tolerance": [rule.to_json() for rule in self.rules],
-            "coverage": [gap.to_json() for gap in verdict.coverage],
+            "tolerance": _as_json(self.rules),
+            "coverage": _as_json(verdict.coverage),
             "notes": list(self.notes),
-            "note_codes": [message.as_json() for message in self.remarks],
+            "note_codes": _as_json(self.remarks),
             "problems": list(self.problems),
-            "problem_codes": [problem.as_json() for problem in self.incomplete],
+            "problem_codes": _as_json(self.incomplete),
             "recorded": {"all_cells": self.all_cells},
             **({} if self.chosen is None else {"chosen": self.chosen.to_json()}),
             **({} if self.earlier is None else {"after": self.earlier[0].to_json(self.earlier[1])}),
-            "stopped": [stop.to_json() for stop in self.stops],
+            "stopped": _as_json(self.stops),
         }
 
 
@@ -1057,48 +986,55 @@ def table_of(finding: Finding) -> TableName:
     return (finding.phase or "", False) if finding.key is None else (finding.key, True)
 
 
-def holds_text(finding: Finding) -> bool:
+def _holds_text(finding: Finding) -> bool:
     """Tell whether a finding is of a text on either side."""
     return isinstance(finding.a.value, str) or isinstance(finding.b.value, str)
 
 
-class PackedFindings(Sequence["Finding | None"]):
-    """The findings of one place, compressed: a fifteenth of what they take as objects.
+class FindingsByTable:
+    """The findings of one place, by their tables.
 
     Attributes:
-        counts: how many of them stand in each table.
-        by_elements, texts: the tables in which elements were compared, or texts.
         ranks: which of them stand in each table, with their numbers of findings.
+        by_elements, texts: the tables in which elements were compared, or texts.
     """
 
-    def __init__(self, findings: Iterable[Finding | None]) -> None:
-        groups: dict[TableName, list[Finding]] = {}
-        numbers: dict[TableName, int] = {}
-        self._order = array("l")  # of each finding the number of its table, -1 for None
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self._groups: dict[TableName, list[Finding]] = {}
         for finding in findings:
-            if finding is None:
-                self._order.append(-1)
-                continue
-            table = table_of(finding)
-            groups.setdefault(table, []).append(finding)
-            self._order.append(numbers.setdefault(table, len(numbers)))
-        self.counts = {table: len(found) for table, found in groups.items()}
-        self.by_elements = {
-            table
-            for table, found in groups.items()
-            if any(finding.metrics is not None for finding in found)
-        }
-        self.texts = {table for table, found in groups.items() if any(map(holds_text, found))}
-        self.ranks = {
-            table: Counter(finding.rank for finding in found) for table, found in groups.items()
-        }
+            self._groups.setdefault(table_of(finding), []).append(finding)
+        groups = self._groups.items()
+        self.ranks = {table: Counter(f.rank for f in found) for table, found in groups}
+        self.by_elements = {t for t, found in groups if any(f.metrics is not None for f in found)}
+        self.texts = {table for table, found in groups if any(map(_holds_text, found))}
+
+    def of(self, table: TableName, rank: int | None = None) -> Iterable[Finding]:
+        """Return the findings of one table, those of one rank if one is given."""
+        if rank is None:
+            return self._of(table)
+        held = rank in self.ranks.get(table, ())
+        return (finding for finding in self._of(table) if finding.rank == rank) if held else ()
+
+    def _of(self, table: TableName) -> list[Finding]:
+        return self._groups.get(table, [])
+
+
+class PackedFindings(FindingsByTable, Sequence["Finding | None"]):
+    """The findings of one place, compressed: a fifteenth of what they take as objects."""
+
+    def __init__(self, findings: Iterable[Finding | None]) -> None:
+        findings = list(findings)
+        super().__init__(finding for finding in findings if finding is not None)
+        numbers = {table: number for number, table in enumerate(self._groups)}
+        #: Of each finding the number of its table, -1 for None.
+        self._order = array("l", (-1 if f is None else numbers[table_of(f)] for f in findings))
         self._packed = {
             table: zlib.compress(pickle.dumps(found, pickle.HIGHEST_PROTOCOL), 1)
-            for table, found in groups.items()
+            for table, found in self._groups.items()
         }
+        self._groups.clear()
 
-    def of(self, table: TableName) -> list[Finding]:
-        """Return the findings of one table."""
+    def _of(self, table: TableName) -> list[Finding]:
         packed = self._packed.get(table)
         return [] if packed is None else list(pickle.loads(zlib.decompress(packed)))
 
@@ -1106,7 +1042,7 @@ class PackedFindings(Sequence["Finding | None"]):
         return len(self._order)
 
     def __iter__(self) -> Iterator[Finding | None]:
-        groups = [iter(self.of(table)) for table in self._packed]
+        groups = [iter(self._of(table)) for table in self._packed]
         return (None if number < 0 else next(groups[number]) for number in self._order)
 
     def __getitem__(self, index: Any) -> Any:
@@ -1114,48 +1050,31 @@ class PackedFindings(Sequence["Finding | None"]):
 
 
 class KeptFindings(Sequence[Finding]):
-    """The findings of all places, one after another, unpacked as they are looked at."""
+    """The findings of all places, one after another, unpacked as they are looked at.
+
+    Attributes:
+        ranks, by_elements, texts: of all places, as `FindingsByTable` has them of one.
+    """
 
     def __init__(self, places: Iterable[Iterable[Finding | None]]) -> None:
         self._places = [
             place if isinstance(place, PackedFindings) else PackedFindings(place)
             for place in places
         ]
-
-    @property
-    def tables(self) -> dict[TableName, int]:
-        """How many findings stand in each table, in the order of their first ones."""
-        counts: dict[TableName, int] = {}
+        self.ranks: dict[TableName, Counter[int]] = {}
         for place in self._places:
-            for table, count in place.counts.items():
-                counts[table] = counts.get(table, 0) + count
-        return counts
-
-    def by_elements(self, table: TableName) -> bool:
-        """Tell whether elements were compared in a table."""
-        return any(table in place.by_elements for place in self._places)
-
-    def texts(self, table: TableName) -> bool:
-        """Tell whether texts were compared in a table."""
-        return any(table in place.texts for place in self._places)
-
-    def ranks(self, table: TableName) -> Counter[int]:
-        """Return how many findings each rank has in a table."""
-        counts: Counter[int] = Counter()
-        for place in self._places:
-            counts.update(place.ranks.get(table, {}))
-        return counts
+            for table, ranks in place.ranks.items():
+                self.ranks.setdefault(table, Counter()).update(ranks)
+        self.by_elements = {table for place in self._places for table in place.by_elements}
+        self.texts = {table for place in self._places for table in place.texts}
 
     def of(self, table: TableName, rank: int | None = None) -> Iterator[Finding]:
         """Yield the findings of one table, those of one rank if one is given."""
         for place in self._places:
-            if rank is None:
-                yield from place.of(table)
-            elif rank in place.ranks.get(table, {}):
-                yield from (finding for finding in place.of(table) if finding.rank == rank)
+            yield from place.of(table, rank)
 
     def __len__(self) -> int:
-        return sum(self.tables.values())
+        return sum(ranks.total() for ranks in self.ranks.values())
 
     def __iter__(self) -> Iterator[Finding]:
         return (finding for place in self._places for finding in place if finding is not None)

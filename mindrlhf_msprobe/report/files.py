@@ -123,7 +123,7 @@ def write_beside(
 
 def _names_of(comparison: Comparison) -> set[TableName]:
     findings = comparison.findings
-    tables = findings.tables if isinstance(findings, KeptFindings) else map(table_of, findings)
+    tables = findings.ranks if isinstance(findings, KeptFindings) else map(table_of, findings)
     return {*tables, *((agreement.phase, False) for agreement in comparison.agreements)}
 
 

@@ -108,7 +108,7 @@ def earlier_of(earlier: Earlier, relation: Relation) -> str:
         step=earlier.step,
         phase=earlier.phase,
         all_cells=bool(earlier.all_cells and earlier.entry),
-        agreed=earlier.agreed or 0,
+        agreed=earlier.agreed_before or 0,
     )
 
 

@@ -12,12 +12,11 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import (
     Agreement,
     Finding,
+    FindingsByTable,
     KeptFindings,
     Side,
     Status,
     TableName,
-    holds_text,
-    table_of,
 )
 from mindrlhf_msprobe.report.formats.cells import clean
 from mindrlhf_msprobe.report.formats.colours import colour_of_finding
@@ -58,54 +57,28 @@ def tables_of(
             the phase, and the rank, None where the phase has only one.
         lang: `en` or `zh`, for notes; headers and statuses are msprobe's, and keywords.
     """
-    kept = findings if isinstance(findings, KeptFindings) else _Listed(findings)
+    kept = findings if isinstance(findings, KeptFindings) else FindingsByTable(findings)
     folded: dict[TableName, list[Agreement]] = {}
     for agreement in agreements:
         folded.setdefault((agreement.phase, False), []).append(agreement)
-    counts = kept.tables
-    names = sorted(dict.fromkeys([*counts, *folded]), key=lambda name: not name[1])
+    names = sorted(dict.fromkeys([*kept.ranks, *folded]), key=lambda name: not name[1])
     tables: list[Table] = []
     for name in names:
         agreeing = folded.get(name, [])
         if file_of_a_rank is None or name[1]:
-            tables.append(_table(kept, name, counts.get(name, 0), agreeing, lang))
+            tables.append(_table(kept, name, agreeing, lang))
             continue
-        of_rank = kept.ranks(name)
-        ranks = sorted({*of_rank, *(agreement.rank for agreement in agreeing)})
+        ranks = sorted({*kept.ranks.get(name, ()), *(agreement.rank for agreement in agreeing)})
         for rank in ranks:
             own = [agreement for agreement in agreeing if agreement.rank == rank]
             stem = file_of_a_rank(name[0], rank if len(ranks) > 1 else None)
-            tables.append(replace(_table(kept, name, of_rank[rank], own, lang, rank), stem=stem))
+            tables.append(replace(_table(kept, name, own, lang, rank), stem=stem))
     return tables
 
 
-class _Listed:
-    """Findings at hand, by their tables."""
-
-    def __init__(self, findings: Iterable[Finding]) -> None:
-        self._tables: dict[TableName, list[Finding]] = {}
-        for finding in findings:
-            self._tables.setdefault(table_of(finding), []).append(finding)
-        self.tables = {name: len(found) for name, found in self._tables.items()}
-
-    def by_elements(self, table: TableName) -> bool:
-        return any(finding.metrics is not None for finding in self._tables.get(table, ()))
-
-    def texts(self, table: TableName) -> bool:
-        return any(map(holds_text, self._tables.get(table, ())))
-
-    def ranks(self, table: TableName) -> Counter[int]:
-        return Counter(finding.rank for finding in self._tables.get(table, ()))
-
-    def of(self, table: TableName, rank: int | None = None) -> Iterable[Finding]:
-        found = self._tables.get(table, ())
-        return found if rank is None else (f for f in found if f.rank == rank)
-
-
 def _table(
-    kept: KeptFindings | _Listed,
+    kept: KeptFindings | FindingsByTable,
     name: TableName,
-    count: int,
     agreements: Sequence[Agreement],
     lang: str,
     rank: int | None = None,
@@ -115,12 +88,13 @@ def _table(
     def findings() -> Iterator[Finding]:
         return _with_agreements(kept.of(name, rank), agreements, lang)
 
-    count += len(agreements)
+    ranks = kept.ranks.get(name, Counter())
+    count = len(agreements) + (ranks.total() if rank is None else ranks[rank])
     if is_key:
-        columns = KEY_DATA_COLUMNS + (TEXT_COLUMNS if kept.texts(name) else ())
+        columns = KEY_DATA_COLUMNS + (TEXT_COLUMNS if name in kept.texts else ())
         sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=4, lang=lang)
         return Table(stem, (sheet,), 2, ("key", stem))
-    columns = cell_columns(kept.by_elements(name))
+    columns = cell_columns(name in kept.by_elements)
     sheet = _sheet(stem, columns, findings, count, frozen=3, lang=lang)
     return Table(f"compare_result_{stem}", (sheet,), 1, ("phase", stem))
 

@@ -64,7 +64,7 @@ def _earlier(path: str, content: Any) -> Earlier:
         record=_text(first, "record"),
         entry=_text(first, "entry"),
         all_cells=whole,
-        agreed=_number(first, "agreed_before"),
+        agreed_before=_number(first, "agreed_before"),
     )
 
 
