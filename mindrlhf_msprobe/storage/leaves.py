@@ -106,7 +106,7 @@ class Leaf:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Leaf, tuple(
-            getattr(self, name) for name in self.__slots__
+            getattr(self, name) for name in Leaf.__slots__
         )  # pickles in half the time
 
     def stored(self, data_name: str | None, *, fingerprint: bool) -> Leaf:
@@ -171,6 +171,36 @@ class Leaf:
         return content
 
 
+@dataclass(frozen=True, slots=True)
+class GradientLeaf(Leaf):
+    """A gradient's description with what `task: grad_probe` adds to it.
+
+    Attributes:
+        signs: the .npy file that holds which elements are above zero, one bit each, or None.
+        shares: of the elements, in each interval of the run's `bounds`, then of zeros; or None.
+    """
+
+    signs: str | None = None
+    shares: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, leaf: Leaf, signs: str | None, shares: tuple[float, ...] | None) -> GradientLeaf:
+        """Return the description of a gradient with its signs and shares."""
+        known: dict[str, Any] = {name: getattr(leaf, name) for name in Leaf.__slots__}
+        return cls(**known, signs=signs, shares=shares)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GradientLeaf.of, (Leaf(*Leaf.__reduce__(self)[1]), self.signs, self.shares)
+
+    def _json(self, *statistics: str) -> dict[str, Any]:
+        content = Leaf._json(self, *statistics)
+        if self.signs is not None:
+            content["signs"] = self.signs
+        if self.shares is not None:
+            content["shares"] = list(self.shares)
+        return content
+
+
 def is_leaf(content: Any) -> bool:
     """Tell whether a JSON value describes one value rather than a structure of values."""
     if not isinstance(content, dict):
@@ -205,7 +235,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         _statistic(content[name] if name in content else content.get(lower))
         for name, lower in _STATISTICS
     ]
-    return Leaf(
+    leaf = Leaf(
         type=str(content.get("type", "mindspore.Tensor")),
         dtype=_dtype(content.get("dtype")),
         shape=tuple(shape),
@@ -224,6 +254,9 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         rounding=_positive(content.get("rounding")),
         at_optimizer=content.get("at_optimizer") is True,
     )
+    if "signs" in content or "shares" in content:
+        return GradientLeaf.of(leaf, _text(content.get("signs")), _shares(content.get("shares")))
+    return leaf
 
 
 def _why(error: Any) -> Message | None:
@@ -286,6 +319,13 @@ def _shown(value: Any) -> str:
 def _positive(value: Any) -> float | None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if number and 0 < value < math.inf else None
+
+
+def _shares(value: Any) -> tuple[float, ...] | None:
+    is_list = isinstance(value, list) and 2 <= len(value) <= bounds.SHARES
+    if is_list and all(type(share) in (int, float) and 0 <= share <= 1 for share in value):
+        return tuple(map(float, value))
+    return None
 
 
 def _dtype(content: Any) -> str | None:

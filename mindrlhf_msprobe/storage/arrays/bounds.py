@@ -23,6 +23,8 @@ SIZE = (1 << 63) - 1
 VALUES = 100_000
 KEY_VALUES = 100_000
 DEPTH = 100
+#: Shares of a gradient's elements.
+SHARES = 1000
 #: Nulls that follow each other in a list or an object, and are a value each.
 NULLS = 100
 #: Characters of an entry's name.

@@ -486,13 +486,17 @@ class Run:
         listed = self._listed.get(rank, {})
         return recorded.count_at(listed, recorded.PHASES, phase, step) or 0
 
+    def locator(self, phase: str, step: int, rank: int) -> Locator:
+        """Return what finds the files that the entries of one place name."""
+        return Locator(self.path, self._layer_dirs[phase, step, rank] / layout.TENSOR_DIR)
+
     def entries_of(
         self, lines: list[JournalLine], phase: str, step: int, rank: int
     ) -> list[Entry] | None:
         """Return the entries of some lines of a journal; None if one cannot be read."""
         if not lines:
             return []
-        files = Locator(self.path, self._layer_dirs[phase, step, rank] / layout.TENSOR_DIR)
+        files = self.locator(phase, step, rank)
         try:
             return [_entry(line, files, phase, step, rank) for line in lines]
         except (ValueError, TypeError, AttributeError, RecursionError):
@@ -581,7 +585,7 @@ class Run:
             return []
         entries: list[Entry] = []
         damaged = 0
-        files = Locator(self.path, directory / layout.TENSOR_DIR)
+        files = self.locator(phase, step, rank)
         for line in lines:
             try:
                 entries.append(_entry(line, files, phase, step, rank))

@@ -1,0 +1,80 @@
+"""The direction of a gradient: one bit an element, and how its elements are distributed.
+
+msprobe's grad_probe keeps `gradient > 0` as a bool array, one byte an element; here eight elements
+share a byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
+
+_BLOCK = 1 << 20  # bytes of packed bits that are compared at a time
+_SET_BITS = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
+
+
+def packed_signs(gradient: np.ndarray) -> np.ndarray:
+    """Return which elements are above zero, as bits: uint8 [ceil(size / 8)].
+
+    The elements are taken in C order, the first one is the highest bit of the first byte; the bits
+    behind the last element are 0. Zeros, negative numbers and NaN are 0, as in msprobe.
+
+    Args:
+        gradient: any real dtype, any shape.
+    """
+    return np.packbits(np.greater(gradient, 0).reshape(-1))
+
+
+def shares_within(gradient: np.ndarray, bounds: Sequence[float]) -> list[float]:
+    """Return the share of elements in each interval, then that of zeros: len(bounds) + 2 numbers.
+
+    The intervals are (-inf, b0], (b0, b1], …, (bn, inf), as msprobe's grad_probe has them; NaN lies
+    in none. Of a gradient without elements all shares are 0.
+
+    Args:
+        gradient: any real dtype, any shape.
+        bounds: in ascending order.
+    """
+    flat = np.asarray(gradient).reshape(-1)
+    kind = np.result_type(flat.dtype, np.float32)  # in which msprobe compares them
+    below = [int(np.count_nonzero(flat <= np.asarray([bound], kind))) for bound in bounds]
+    numbers = flat.size - int(np.count_nonzero(flat != flat))
+    counts = np.diff([0, *below, numbers]).tolist()
+    return [count / max(1, flat.size) for count in [*counts, int(np.count_nonzero(flat == 0))]]
+
+
+def read_signs(path: str | Path, size: int) -> np.ndarray:
+    """Map the packed signs of a gradient into memory, read-only: uint8 [ceil(size / 8)].
+
+    Args:
+        size: how many elements the gradient has.
+
+    Raises:
+        ArrayFileError: the file cannot be used, or holds another number of bits.
+    """
+    bits = open_npy(path)
+    if bits.dtype != np.uint8 or bits.shape != (math.ceil(size / 8),):
+        held = f"{bits.dtype.name} {list(bits.shape)}"
+        raise ArrayFileError(message("unread.other_signs", held=held, size=size))
+    return bits
+
+
+def equal_signs(a: np.ndarray, b: np.ndarray, size: int) -> int:
+    """Return how many of `size` elements have the same bit in `a` and `b`.
+
+    Args:
+        a, b: packed signs, uint8 [ceil(size / 8)].
+    """
+    unequal = 0
+    for start in range(0, len(a), _BLOCK):
+        other = np.bitwise_xor(a[start : start + _BLOCK], b[start : start + _BLOCK])
+        if start + len(other) == len(a) and size % 8:
+            other[-1] &= 0xFF << (8 - size % 8) & 0xFF  # whatever stands behind the last element
+        unequal += int(_SET_BITS[other].sum(dtype=np.int64))
+    return size - unequal

@@ -1,0 +1,242 @@
+"""Gradients of parameters by update: of this package's runs, and of msprobe's grad_probe.
+
+An update is one call of the optimizer. Where gradients were not recorded at the optimizer, each
+backward pass counts as one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.phases import UNNAMED_PHASE
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
+from mindrlhf_msprobe.storage.arrays.signs import packed_signs, read_signs
+from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.leaves import GradientLeaf
+from mindrlhf_msprobe.storage.reading.problems import Problem
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+from mindrlhf_msprobe.storage.records import Entry, Locator, Record
+
+_SUMMARY = re.compile(r"grad_summary_[0-9]{1,18}\.csv")
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of one parameter in one update.
+
+    Attributes:
+        parameter: its name in the network, e.g. `model.norm_out.weight`.
+        phase: the phase that updated it.
+        update: the n-th call of the optimizer in its phase and step, from 0.
+        shape: of the parameter; of a file of msprobe that cannot be read, None.
+        record: what was recorded, with the elements or without; None for msprobe's grad_probe.
+        signs: the file that holds its signs, or None.
+        why: it cannot be used, or None.
+    """
+
+    parameter: str
+    phase: str
+    update: int
+    shape: tuple[int, ...] | None
+    record: Record | None = None
+    signs: Path | None = field(default=None, repr=False)
+    why: Message | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return math.prod(self.shape or ()) if self.shape is not None else 0
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether all elements were recorded."""
+        return self.record is not None and self.record.location is not None
+
+    @property
+    def has_signs(self) -> bool:
+        """Whether the signs are known, which the elements tell too."""
+        return self.signs is not None or self.has_elements
+
+    def elements(self) -> np.ndarray:
+        """Map the elements into memory, read-only, in C order: [size].
+
+        Raises:
+            ArrayFileError: they were not recorded, or the file cannot be used.
+        """
+        if self.why is not None or self.record is None:
+            raise ArrayFileError(self.why or message("unread.statistics_alone"))
+        return self.record.array().reshape(-1)
+
+    def packed(self) -> np.ndarray:
+        """Return the signs, one bit an element: uint8 [ceil(size / 8)]; see `packed_signs`.
+
+        Raises:
+            ArrayFileError: they were not recorded, or the file cannot be used.
+        """
+        if self.signs is None or self.why is not None:
+            return packed_signs(self.elements())
+        if self.record is not None:
+            return read_signs(self.signs, self.size)
+        return np.packbits(_msprobe_signs(self.signs).reshape(-1))
+
+
+class Gradients(Protocol):
+    """Where gradients are read from.
+
+    Attributes:
+        path: the directory.
+        problems: what could not be read so far.
+    """
+
+    path: Path
+    problems: list[Problem]
+
+    def places(self) -> list[tuple[int, int]]:
+        """Return every (step, rank), in order."""
+
+    def at(self, step: int, rank: int) -> list[Gradient]:
+        """Return the gradients of one place, in the order in which they were recorded."""
+
+
+def open_gradients(path: str | Path) -> Gradients:
+    """Open a run, or what msprobe's grad_probe wrote, to read gradients.
+
+    Raises:
+        RunError: there is no such directory, or it holds neither.
+    """
+    path = Path(path)
+    if path.is_dir() and (ranks := _probed_ranks(path)):
+        return _Probed(path, ranks)
+    return _Recorded(open_run(path))
+
+
+class _Recorded:
+    """The gradients of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.path, self.problems = run.path, run.problems
+
+    def places(self) -> list[tuple[int, int]]:
+        at = {(s, r) for s, r in self._run.places if self._run.phases_at(s, r)}
+        return sorted(at)
+
+    def at(self, step: int, rank: int) -> list[Gradient]:
+        files: dict[str, Locator] = {}
+        found = []
+        for entry in self._run.entries(step=step, rank=rank):
+            if holds_gradients(entry.name):
+                if entry.phase not in files:
+                    files[entry.phase] = self._run.locator(entry.phase, step, rank)
+                found += gradients_of(entry, files[entry.phase])
+        return found
+
+
+def gradients_of(entry: Entry, files: Locator) -> list[Gradient]:
+    """Return the gradients that an entry of gradients holds.
+
+    Args:
+        files: finds the files of its place.
+    """
+    inside = "" if entry.cell == "root" else f"{entry.cell}."
+    found = []
+    for record in entry.records:
+        if record.leaf.shape is None and record.leaf.why is None:
+            continue  # None: it had no gradient
+        named = record.leaf.signs if isinstance(record.leaf, GradientLeaf) else None
+        located, signs = files.locate(record.leaf, named)
+        found.append(
+            Gradient(
+                inside + record.path,
+                entry.phase,
+                entry.call,
+                record.leaf.shape,
+                record,
+                None if signs is None else Path(signs),
+                located.why,
+            )
+        )
+    return found
+
+
+class _Probed:
+    """What msprobe's grad_probe wrote: `rank<R>/step<S>/<parameter>.npy`, bool; S counts updates.
+
+    Args:
+        path: the directory of all ranks, or of one.
+        ranks: rank → its directory.
+    """
+
+    def __init__(self, path: Path, ranks: dict[int, Path]) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self._directories = {
+            (step, rank): directory
+            for rank, of_rank in ranks.items()
+            for directory in layout.subdirectories(of_rank, unlisted=self._unlisted)
+            if (step := layout.step_number(directory.name)) is not None
+        }
+
+    def places(self) -> list[tuple[int, int]]:
+        return sorted(self._directories)
+
+    def at(self, step: int, rank: int) -> list[Gradient]:
+        directory = self._directories.get((step, rank))
+        try:
+            files = [] if directory is None else sorted(directory.iterdir())
+        except OSError as error:
+            self._unlisted(directory or self.path, error)
+            return []
+        return [self._gradient(file) for file in files if file.suffix in (".npy", ".pt")]
+
+    def _gradient(self, file: Path) -> Gradient:
+        shape: tuple[int, ...] | None = None
+        why = message("unread.of_pytorch") if file.suffix == ".pt" else None
+        if why is None and not layout.inside(self.path, file):
+            why = message("unread.link_leaves")
+        if why is None:
+            try:
+                shape = _msprobe_signs(file).shape
+            except ArrayFileError as error:
+                why = error.said
+        return Gradient(file.stem, UNNAMED_PHASE, 0, shape, None, file, why)
+
+    def _unlisted(self, path: Path, error: OSError) -> None:
+        why = message("unread.unlisted", why=error.strerror or str(error))
+        self.problems.append(Problem(path, why))
+
+
+def _msprobe_signs(file: Path) -> np.ndarray:
+    signs = open_npy(file)
+    if signs.dtype != np.bool_:
+        raise ArrayFileError(message("unread.no_signs", held=signs.dtype.name))
+    return signs
+
+
+def _probed_ranks(path: Path) -> dict[int, Path]:
+    """Return the ranks of a directory of msprobe's grad_probe; {} if it is none."""
+    if _has_summaries(path):
+        return {layout.rank_number(path.absolute().name) or 0: path}
+    try:
+        ranks = layout.rank_directories(path)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RunError(message("error.unread", value=path, value2=why)) from None
+    return {rank: of_rank for rank, of_rank in ranks.items() if _has_summaries(of_rank)}
+
+
+def _has_summaries(path: Path) -> bool:
+    try:
+        return any(_SUMMARY.fullmatch(file.name) for file in path.iterdir())
+    except OSError:
+        return False
