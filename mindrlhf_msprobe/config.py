@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_yaml
-from mindrlhf_msprobe.errors import ConfigError, nearest
+from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
 
 SECTION = "msprobe_config"
@@ -37,15 +38,21 @@ _SKIPPED = object()
 MOST_PATTERNS = 1000
 
 
-def _fail(name: str, value: Any, expected: str) -> ConfigError:
-    return ConfigError(
-        f"{SECTION}.{name} is {value!r} ({type(value).__name__}); expected {expected}."
+def _fail(name: str, value: Any, expected: Message, hint: Message | str = "") -> ConfigError:
+    return ConfigError(_wrong(name, value, expected, hint))
+
+
+def _wrong(name: str, value: Any, expected: Message, hint: Message | str = "") -> Message:
+    shown, kind = repr(value), type(value).__name__
+    setting = f"{SECTION}.{name}"
+    return message(
+        "config.wrong", setting=setting, shown=shown, kind=kind, expected=expected, hint=hint
     )
 
 
 def _bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _fail(name, value, "true or false")
+        raise _fail(name, value, message("config.true_or_false"))
     return value
 
 
@@ -53,7 +60,7 @@ def _whole_number(minimum: int) -> Callable[[str, Any], int]:
     def check(name: str, value: Any) -> int:
         whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if not whole or value < minimum:
-            raise _fail(name, value, f"a whole number, {minimum} or larger")
+            raise _fail(name, value, message("config.whole_number", least=minimum))
         return int(value)
 
     return check
@@ -61,21 +68,21 @@ def _whole_number(minimum: int) -> Callable[[str, Any], int]:
 
 def _path(name: str, value: Any) -> str:
     if not isinstance(value, (str, Path)) or not str(value).strip() or "\0" in str(value):
-        raise _fail(name, value, "the path of a directory")
+        raise _fail(name, value, message("config.directory"))
     return str(value)
 
 
 def _choice(*choices: str) -> Callable[[str, Any], str]:
     def check(name: str, value: Any) -> str:
         if not isinstance(value, str) or value not in choices:
-            hint = nearest(value, choices) if isinstance(value, str) else ""
-            raise ConfigError(f"{_fail(name, value, 'one of ' + ', '.join(choices))}{hint}")
+            hint = nearest_of(value, choices) if isinstance(value, str) else ""
+            raise _fail(name, value, message("config.one_of", choices=", ".join(choices)), hint)
         return value
 
     return check
 
 
-def _items(name: str, value: Any, expected: str) -> tuple[Any, ...]:
+def _items(name: str, value: Any, expected: Message) -> tuple[Any, ...]:
     if value is None:
         return ()
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
@@ -86,59 +93,59 @@ def _items(name: str, value: Any, expected: str) -> tuple[Any, ...]:
 def _numbers(of: str) -> Callable[[str, Any], tuple[int, ...]]:
     def check(name: str, value: Any) -> tuple[int, ...]:
         number = _whole_number(0)
-        numbers = _items(name, value, f"a list of {of}, [] for all")
+        numbers = _items(name, value, message(f"config.list_of_{of}"))
         return tuple(number(f"{name}[{i}]", item) for i, item in enumerate(numbers))
 
     return check
 
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
-    expected = "a list of regular expressions on cell names"
-    patterns = _items(name, value, expected)
+    patterns = _items(name, value, message("config.patterns"))
     if len(patterns) > MOST_PATTERNS:
-        expected += f", at most {MOST_PATTERNS}; join some with |"
-        raise _fail(name, f"{len(patterns)} patterns", expected)
+        count, setting = len(patterns), f"{SECTION}.{name}"
+        raise ConfigError(
+            message("config.too_many_patterns", setting=setting, count=count, most=MOST_PATTERNS)
+        )
+    expected = message("config.pattern")
     for i, text in enumerate(patterns):
         if not isinstance(text, str):
-            raise _fail(f"{name}[{i}]", text, "a regular expression on cell names")
+            raise _fail(f"{name}[{i}]", text, expected)
         try:
             pattern(text)
         except PatternError as error:
-            raise ConfigError(
-                f"{_fail(f'{name}[{i}]', text, 'a regular expression on cell names')} "
-                f"It cannot be used: {error}."
-            ) from None
+            wrong = _wrong(f"{name}[{i}]", text, expected)
+            raise ConfigError(message("config.unusable", wrong=wrong, error=error)) from None
     return patterns
 
 
 def _some_of(*choices: str) -> Callable[[str, Any], tuple[str, ...]]:
     def check(name: str, value: Any) -> tuple[str, ...]:
-        one, expected = _choice(*choices), f"a list of {', '.join(choices)}"
-        items = _items(name, value, expected)
+        one, listed = _choice(*choices), ", ".join(choices)
+        items = _items(name, value, message("config.list_of", choices=listed))
         if not items:
-            raise _fail(name, value, f"{expected}: one of them at least")
+            raise _fail(name, value, message("config.one_at_least", choices=listed))
         return tuple(one(f"{name}[{i}]", item) for i, item in enumerate(items))
 
     return check
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
-    texts = _items(name, value, "a list of texts that occur in the names of entries")
+    texts = _items(name, value, message("config.texts"))
     for i, text in enumerate(texts):
         if not isinstance(text, str) or not text:
-            raise _fail(f"{name}[{i}]", text, "a text that occurs in the names of entries")
+            raise _fail(f"{name}[{i}]", text, message("config.text"))
     return texts
 
 
 def _scope(name: str, value: Any) -> tuple[str, ...]:
-    expected = "[], or the names of two entries, the first and the last to be recorded"
+    expected = message("config.scope")
     ends = _items(name, value, expected)
     if len(ends) not in (0, 2):
         raise _fail(name, value, expected)
     for i, end in enumerate(ends):
         if not isinstance(end, str) or not _ENTRY.fullmatch(end):
             example = "Cell.layers.0.Dense.forward.0"
-            raise _fail(f"{name}[{i}]", end, f"the name of an entry, such as {example}")
+            raise _fail(f"{name}[{i}]", end, message("config.entry", example=example))
     return ends
 
 
@@ -146,15 +153,15 @@ def _own_phases(name: str, value: Any) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise _fail(name, value, "a mapping of phase name to role, e.g. {reward_compute: reward}")
+        raise _fail(name, value, message("config.phases"))
     standard = {phase.name for phase in PHASES}
     for phase, role in value.items():
         if not isinstance(phase, str) or not _NAME.fullmatch(phase):
-            raise _fail(name, phase, "phase names of letters, digits and underscores")
+            raise _fail(name, phase, message("config.phase_name"))
         if phase in standard or _RESERVED_PHASE.fullmatch(phase):
-            raise _fail(name, phase, "a name that is not already taken")
+            raise _fail(name, phase, message("config.free_name"))
         if not isinstance(role, str) or not _NAME.fullmatch(role) or role == _RESERVED_ROLE:
-            raise _fail(f"{name}.{phase}", role, "the name of a role")
+            raise _fail(f"{name}.{phase}", role, message("config.role"))
     return dict(value)
 
 
@@ -216,9 +223,13 @@ class ProbeConfig:
         _check_range("step_start", "step_end", self)
         if self.steps and not self.recorded_steps:
             raise ConfigError(
-                f"{SECTION}.steps is {list(self.steps)}, of which none lies in the step window, "
-                f"step_start {self.step_start} … step_end {self.step_end}: nothing would be "
-                f"recorded. Set step_end: {max(self.steps)}."
+                message(
+                    "config.steps_outside",
+                    steps=str(list(self.steps)),
+                    first=self.step_start,
+                    last=self.step_end,
+                    needed=max(self.steps),
+                )
             )
 
     def phase_table(self) -> dict[str, Phase]:
@@ -310,16 +321,13 @@ def load_config(source: Any, ignore: Callable[[str], None] | None = None) -> Pro
     """
     if isinstance(source, ProbeConfig):
         return source
-    where = ""
+    file: str | Path | None = None
     if isinstance(source, (str, Path)):
-        where = f"{source}: "
-        source = read_yaml(Path(source), unique=SECTION)
+        file = source
+        source = read_yaml(Path(file), unique=SECTION)
         # Extensions have everyday names (task, parameters), which a trainer's file may use too.
         if SECTION not in source and not BASIC_KEYS & set(source):
-            raise ConfigError(
-                f"{where}there is no section {SECTION!r} in this file. Add\n"
-                f"{SECTION}:\n  msprobe: true\n  dump_path: ./msprobe_dump\n  key_data_dump: true"
-            )
+            raise ConfigError(_of(file, message("config.no_section")))
     section = _section(source)
     try:
         items = _as_items(section)
@@ -328,10 +336,14 @@ def load_config(source: Any, ignore: Callable[[str], None] | None = None) -> Pro
             strict = items.get("msprobe") is True and items.get("strict") is True
             if ignore is None or strict:
                 raise ConfigError(said)
-            ignore(f"{where}{said}")
+            ignore(str(_of(file, said)))
         return ProbeConfig(**items)
     except ConfigError as error:
-        raise ConfigError(f"{where}{error}") from None
+        raise ConfigError(_of(file, error.said)) from None
+
+
+def _of(file: str | Path | None, said: Message) -> Message:
+    return said if file is None else message("error.of_file", path=file, error=said)
 
 
 def _section(source: Any) -> Any:
@@ -343,16 +355,11 @@ def _section(source: Any) -> Any:
     return {} if section is None else section
 
 
-def _unknown_keys(items: Mapping[Any, Any]) -> str:
+def _unknown_keys(items: Mapping[Any, Any]) -> Message:
     """Return what is wrong with keys that are not known: all of them, each with its value."""
-    hints = {key: nearest(str(key), sorted(_KEYS)) for key in items}
-    if len(items) == 1:
-        ((key, value),) = items.items()
-        what = f"unknown key {key!r} (value {value!r}) in {SECTION}.{hints[key]}"
-    else:
-        each = [f"{key!r} (value {value!r}).{hints[key]}" for key, value in items.items()]
-        what = f"unknown keys in {SECTION}: {' '.join(each)}"
-    return f"{what} Valid keys: {', '.join(_KEYS)}."
+    shown = [(repr(key), repr(value)) for key, value in items.items()]
+    hints = [nearest_of(str(key), sorted(_KEYS)) for key in items]
+    return message("config.unknown_keys", items=shown, hints=hints, known=", ".join(_KEYS))
 
 
 def _attribute_names(section: Any) -> set[str]:
@@ -371,10 +378,8 @@ def _as_items(section: Any) -> dict[Any, Any]:
     if inspect.isroutine(section) or isinstance(
         section, (str, bytes, numbers.Number, list, tuple, set)
     ):
-        raise ConfigError(
-            f"{SECTION} must be a mapping or an object with the settings as attributes, "
-            f"got {section!r} ({type(section).__name__})."
-        )
+        kind = type(section).__name__
+        raise ConfigError(message("config.no_mapping", shown=repr(section), kind=kind))
     if dataclasses.is_dataclass(section) and not isinstance(section, type):
         return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
     names = _attribute_names(section) | {key for key in _KEYS if hasattr(section, key)}
@@ -390,11 +395,8 @@ def _can_be_setting(value: Any) -> bool:
 def _check_range(start_name: str, end_name: str, config: ProbeConfig) -> None:
     start, end = getattr(config, start_name), getattr(config, end_name)
     if end < start:
-        raise ConfigError(
-            f"{SECTION}.{end_name} is {end}, before {start_name} {start}; ranges are inclusive, "
-            f"so expected {end_name} of at least {start} (for that one alone: "
-            f"{start_name}: {start}, {end_name}: {start})."
-        )
+        names = {"first": start_name, "last": end_name}
+        raise ConfigError(message("config.inverted_range", **names, start=start, end=end))
 
 
 class Selection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mindrlhf_msprobe.common.message import Message, SpokenError, in_words, message
+from mindrlhf_msprobe.common.message import Message, SpokenError, message
 
 
 class MsprobeError(SpokenError):
@@ -26,12 +26,6 @@ class RunError(MsprobeError):
 
 class InUseError(RunError):
     """A directory into which another process records now."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the known name closest to `name`, or an empty string."""
-    said = nearest_of(name, known)
-    return said if isinstance(said, str) else in_words(said, "en")
 
 
 def nearest_of(name: str, known: Iterable[str]) -> Message | str:

@@ -17,7 +17,7 @@ from typing import NoReturn
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import run
 from mindrlhf_msprobe.cli.exit_codes import UNDECIDED, close_stdout, complain
-from mindrlhf_msprobe.cli.parsing import Command, Parser, joined, language_of
+from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
 from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
@@ -56,7 +56,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     own, for_script = run.split(sys.argv[1:] if argv is None else argv)
     asked = [name for name in _COMMANDS if own[:1] == [name]]
-    with speaking(language_of(own)):  # also --help and what is wrong with an argument
+    with (
+        speaking(language_of(own)),
+        in_our_words(),
+    ):  # also --help and what is wrong with an argument
         arguments = _parser(asked or _COMMANDS).parse_args(joined(own))
     if arguments.command == run.NAME:
         arguments.arguments = for_script
@@ -116,7 +119,9 @@ def _parser(commands: Sequence[str]) -> argparse.ArgumentParser:
         prog="mindrlhf-msprobe",
         description=say("help.describes"),
     )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--version", action="version", version=__version__, help=say("help.version")
+    )
     parsers = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Command
     )

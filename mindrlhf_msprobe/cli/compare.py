@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -120,7 +121,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from mindrlhf_msprobe.common.message import in_words
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.findings import Outcome
     from mindrlhf_msprobe.report import OutputError
@@ -139,7 +139,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         result = compare(arguments.output_path)
     except OutputError as error:
         unwritable = True
-        complain("compare", say("cli.no_tables", error=in_words(error.said)))
+        complain("compare", say("cli.no_tables", error=error.said))
         result = compare(None) if error.comparison is None else error.comparison
     undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
     code = UNDECIDED if undecided else SAME if result else DIVERGED
@@ -163,14 +163,13 @@ def _runs(arguments: argparse.Namespace) -> list[str]:
     runs = [arguments.golden_path, *arguments.runs, arguments.target_path]
     runs = [run for run in runs if run is not None]
     if "" in runs:
-        raise UsageError(say("cli.empty_path_of_a_run"))
+        raise UsageError(message("cli.empty_path_of_a_run"))
     within_one = len(runs) == 1 and (
         arguments.phases or arguments.ranks or "=" in (arguments.keys or "")
     )
     if len(runs) != 2 and not within_one:
-        hint = say("cli.one_run_hint") if len(runs) == 1 else ""
-        given = " ".join(runs)
-        raise UsageError(say("cli.two_runs", number=len(runs), runs=given, hint=hint))
+        hint = message("cli.one_run_hint") if len(runs) == 1 else ""
+        raise UsageError(message("cli.two_runs", runs=runs, hint=hint))
     return runs
 
 
@@ -185,17 +184,14 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     from mindrlhf_msprobe.errors import UsageError
 
     runs = _runs(arguments)
-    try:
-        default = Tolerance(arguments.rtol, arguments.atol)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    default = Tolerance(arguments.rtol, arguments.atol)
     rules = load_rules(arguments.tolerance) if arguments.tolerance is not None else ()
     phases = _two("--phases", arguments.phases, "cli.two_names")
     ranks = _two("--ranks", arguments.ranks, "cli.two_ranks")
     if ranks is not None and not all(re.fullmatch("[0-9]{1,9}", rank) for rank in ranks):
         raise _unexpected("--ranks", arguments.ranks, "cli.two_ranks")
     if arguments.address is not None and arguments.engine != "ray":
-        raise UsageError(say("cli.address"))
+        raise UsageError(message("cli.address"))
     return {
         "a": runs[0],
         "b": runs[1] if len(runs) == 2 else None,
@@ -239,4 +235,5 @@ def _unexpected(option: str, value: str, expected: str) -> UsageError:
     """Return the error of an option; `expected` is the code of what was expected."""
     from mindrlhf_msprobe.errors import UsageError
 
-    return UsageError(say("cli.option", option=option, value=repr(value), expected=say(expected)))
+    wanted = message(expected)
+    return UsageError(message("cli.option", option=option, value=repr(value), expected=wanted))

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -53,11 +54,11 @@ def _estimate(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
-        raise UsageError(say("cli.empty_path"))
+        raise UsageError(message("cli.empty_path"))
     for option in ("steps", "ranks"):
         number = getattr(arguments, option)
         if number is not None and number < 1:
-            raise UsageError(say("cli.at_least_1", option=option, number=number))
+            raise UsageError(message("cli.at_least_1", option=option, number=number))
     wanted, phases, steps = _wanted(arguments)
     found = estimate(
         open_run(arguments.path),
@@ -93,11 +94,11 @@ def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | Non
         wanted = ProbeConfig(**{"task": "tensor", "token_range_end": NO_END, **given})
         return wanted, None, 1
     if given:
-        raise UsageError(say("cli.beside_config", options=", --".join(given)))
+        raise UsageError(message("cli.beside_config", options=", --".join(given)))
     wanted = load_config(arguments.config)
     phases = [name for name, phase in wanted.phase_table().items() if wanted.records_phase(phase)]
     if wanted.msprobe and wanted.key_data_dump:
         phases.append(KEY_DATA)
     if not phases:
-        raise UsageError(say("cli.nothing_on", file=arguments.config))
+        raise UsageError(message("cli.nothing_on", file=arguments.config))
     return wanted, phases, wanted.recorded_steps or 1

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import SAME, answer, complain
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 
     if "" in (arguments.output_path, *arguments.runs):
-        raise UsageError(say("cli.empty_path_of_a_run"))
+        raise UsageError(message("cli.empty_path_of_a_run"))
     merged = merge_runs(arguments.runs, arguments.output_path)
     for remark in merged.remarks:
         complain("merge", remark)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import LANGUAGES
+from mindrlhf_msprobe.report.console.width import wrapped
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -19,8 +21,77 @@ if TYPE_CHECKING:
 LANG = "--lang"
 
 
+#: argparse's own words → the code of ours for them.
+WORDS = {
+    "usage: ": "usage",
+    "positional arguments": "positional",
+    "options": "options",
+    "optional arguments": "options",
+    "show this help message and exit": "help",
+    "argument %(argument_name)s: %(message)s": "of_argument",
+    "unrecognized arguments: %s": "unrecognized",
+    "ambiguous option: %(option)s could match %(matches)s": "ambiguous",
+    "invalid choice: %(value)r (choose from %(choices)s)": "choice",
+    "invalid choice: %(value)r, maybe you meant %(closest)r? (choose from %(choices)s)": "choice",
+    "unknown parser %(parser_name)r (choices: %(choices)s)": "command",
+    "expected one argument": "one",
+    "expected at most one argument": "at_most_one",
+    "expected at least one argument": "at_least_one",
+    "expected %s argument": "several",
+    "expected %s arguments": "several",
+    "invalid %(type)s value: %(value)r": "kind",
+    "the following arguments are required: %s": "required",
+    "one of the arguments %s is required": "one_of",
+    "not allowed with argument %s": "not_with",
+    "ignored explicit argument %r": "takes_none",
+}
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """Let argparse speak the language that is spoken, for as long as the block runs.
+
+    It looks its words up by gettext, which knows a process's language alone and needs a file of
+    them; the script that `run` starts has an argparse of its own way.
+    """
+    module: Any = argparse
+    names = [name for name in ("_", "ngettext") if hasattr(module, name)]
+    before = {name: getattr(module, name) for name in names}
+
+    def spoken(text: str) -> str:
+        return say(f"argument.{WORDS[text]}") if text in WORDS else text
+
+    ours = {"_": spoken, "ngettext": lambda one, more, n: spoken(one if n == 1 else more)}
+    try:
+        vars(module).update({name: ours[name] for name in names})
+        yield
+    finally:
+        vars(module).update(before)
+
+
+class _Help(argparse.HelpFormatter):
+    """Breaks texts by the columns that they take; what a `\n` begins is a line of its own."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return [part.strip() for line in text.split("\n") for part in wrapped(line, width)]
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = [part for line in text.split("\n") for part in _hung(line, width)]
+        return "\n".join(indent + line for line in lines)
+
+
+def _hung(line: str, width: int) -> list[str]:
+    """Return a line broken, its further lines no deeper; one that is indented is a command."""
+    if line.startswith(" "):
+        return [line]
+    return [part.strip() for part in wrapped(line, width)]
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors say what to do; argparse already exits with 2."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Help, **options})
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Say what was wrong and exit with UNDECIDED."""
@@ -45,6 +116,8 @@ class Command(Parser):
         if self._intermixed:  # which it calls for the options, then for the rest
             return super().parse_known_args(args, namespace)
         self._intermixed = True
+        if self.usage is None:  # which argparse takes of its own words, by their length
+            self.usage = self.format_usage().removeprefix(say("argument.usage"))
         try:
             return self.parse_known_intermixed_args(args, namespace)
         finally:

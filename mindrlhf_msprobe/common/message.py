@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.language import language
 
 #: The code of a text that is known as a text alone: a run of an older version holds such ones.
 TEXT = "text"
@@ -51,8 +52,14 @@ Messages = tuple[Message, ...]
 
 
 def message(code: str, /, **params: Any) -> Message:
-    """Return a message."""
-    return Message(code, params)
+    """Return a message; of an error among its parameters, what that says."""
+    return Message(code, {name: _said_by(value) for name, value in params.items()})
+
+
+def _said_by(value: Any) -> Any:
+    if isinstance(value, SpokenError):
+        return value.said
+    return str(value) if isinstance(value, BaseException) else value
 
 
 def in_words(said: Message, lang: str | None = None) -> str:
@@ -63,18 +70,25 @@ def in_words(said: Message, lang: str | None = None) -> str:
 
 
 class SpokenError(Exception):
-    """An error that says what is wrong by a message; its text is English.
+    """An error that says what is wrong by a message.
+
+    Its text is in the language that was spoken when it was made: an error of `compare_runs(…,
+    lang="zh")` stays Chinese where it is caught.
 
     Attributes:
-        said: the message, of which the command line makes words of its reader's language.
+        said: the message.
     """
 
     def __init__(self, said: Message | str = "") -> None:
         super().__init__(said)
         self.said = as_message(said)
+        self._lang = language()
 
     def __str__(self) -> str:
-        return in_words(self.said, "en")
+        return in_words(self.said, self._lang)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 def as_message(said: Message | str) -> Message:

@@ -14,6 +14,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from mindrlhf_msprobe.common.message import SpokenError, message
+
 _DEEPEST = 100  # groups in each other
 _LONGEST = 4096  # characters of a pattern
 _MEMORY = 4 << 20  # bytes of a pattern as RE2 has it
@@ -37,27 +39,14 @@ _ASCII = {
     "NOT_WORD": r"\x{0}-\x{2f}\x{3a}-\x{40}\x{5b}-\x{5e}\x{60}\x{7b}-\x{10ffff}",
     "NOT_SPACE": r"\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{10ffff}",
 }
-_REFUSED = {
-    "ASSERT": "it looks ahead or behind ((?=…) or (?<=…))",
-    "ASSERT_NOT": "it looks ahead or behind ((?!…) or (?<!…))",
-    "GROUPREF": "it refers back to a group (\\1 or (?P=name))",
-    "GROUPREF_EXISTS": "it depends on whether a group matched ((?(1)…))",
-    "ATOMIC_GROUP": "it has an atomic group ((?>…))",
-    "POSSESSIVE_REPEAT": "it has a possessive repeat (a++, a*+ or a?+)",
-}
-_INSTEAD = {
-    "ASSERT": "write what stands around it into the pattern itself",
-    "ASSERT_NOT": "say what is not meant by a pattern of its own: under exclude, or as a rule that "
-    "stands before this one",
-    "GROUPREF": "write what it may stand for, with | between",
-    "GROUPREF_EXISTS": "write both cases, with | between",
-    "ATOMIC_GROUP": "write (?:…)",
-    "POSSESSIVE_REPEAT": "leave the second + out",
-}
+#: What linear matching cannot do.
+_REFUSED = frozenset(
+    ("ASSERT", "ASSERT_NOT", "GROUPREF", "GROUPREF_EXISTS", "ATOMIC_GROUP", "POSSESSIVE_REPEAT")
+)
 
 
-class PatternError(ValueError):
-    """A pattern that cannot be used; the message says why and what to do, without the pattern."""
+class PatternError(SpokenError, ValueError):
+    """A pattern that cannot be used: why, and what to do, without the pattern."""
 
 
 class Pattern:
@@ -97,7 +86,7 @@ class Renaming:
         self._regexp: Any = _compiled(source, whole=True)
         names = {number: name for name, number in _parsed(source).state.groupdict.items()}
         if "inside" in names.values():
-            raise PatternError("the name 'inside' of a group is taken: call the group otherwise")
+            raise PatternError(message("pattern.name_taken"))
         self._inside = self._regexp.groups  # the last group: what lies inside the cell
         self._parts = _template(target, [names.get(n + 1) for n in range(self._inside - 1)])
 
@@ -151,31 +140,31 @@ def _compiled(text: str, *, whole: bool = False) -> Any:
     except re2.error as error:
         said = error.args[0] if error.args else error
         why = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        raise PatternError(f"it is too large: {why[:200]}. Write it shorter") from None
+        raise PatternError(message("pattern.too_large", why=why[:200])) from None
 
 
 def _written(text: str, whole: bool) -> str:
     try:
         return _Writer(whole).top(_parsed(text))
     except RecursionError:
-        raise PatternError("it is nested too deeply") from None
+        raise PatternError(message("pattern.nested")) from None
 
 
 def _parsed(text: str) -> Any:
     """Return a pattern as Python's own parser reads it."""
     if len(text) > _LONGEST:
-        raise PatternError(f"it has {len(text)} characters; expected at most {_LONGEST}")
+        raise PatternError(message("pattern.too_long", length=len(text), most=_LONGEST))
     if _depth(text) > _DEEPEST:
-        raise PatternError(f"it is nested too deeply: more than {_DEEPEST} groups in each other")
+        raise PatternError(message("pattern.too_deep", most=_DEEPEST))
     try:
         text.encode()
         return _parser().parse(text)
     except UnicodeEncodeError:
-        raise PatternError("it is not valid Unicode text") from None
+        raise PatternError(message("pattern.no_unicode")) from None
     except re.error as error:
-        raise PatternError(f"it is not a regular expression: {error}") from None
+        raise PatternError(message("pattern.no_expression", error=str(error))) from None
     except (RecursionError, OverflowError, MemoryError):
-        raise PatternError("it is nested too deeply, or a number in it is too large") from None
+        raise PatternError(message("pattern.too_deep_or_large")) from None
 
 
 def _depth(text: str) -> int:
@@ -216,7 +205,7 @@ class _Writer:
 
     def _one(self, op: str, argument: Any, flags: int) -> str:
         if op in _REFUSED:
-            raise PatternError(f"{_REFUSED[op]}, which takes more than linear time; {_INSTEAD[op]}")
+            raise PatternError(message(f"pattern.{op.lower()}"))
         if op == "LITERAL":
             return _char(argument)
         if op == "NOT_LITERAL":
@@ -235,7 +224,7 @@ class _Writer:
             return self._place(str(argument), flags)
         if op == "FAILURE":
             return r"[^\x{0}-\x{10ffff}]"
-        raise PatternError(f"it has a part that is not known here ({op.lower()})")
+        raise PatternError(message("pattern.unknown_part", name=op.lower()))
 
     def _group(self, argument: Any, flags: int) -> str:
         number, added, removed, items = argument
@@ -282,7 +271,7 @@ class _Writer:
 
 def _char(code: int) -> str:
     if 0xD800 <= code <= 0xDFFF:
-        raise PatternError("it names a lone surrogate, which is no character")
+        raise PatternError(message("pattern.surrogate"))
     return chr(code) if chr(code).isalnum() and code < 128 else f"\\x{{{code:x}}}"
 
 
@@ -319,8 +308,9 @@ def _template(target: str, groups: list[str | None]) -> list[str | int]:
         expanded = match.expand(target)
     except (re.error, IndexError) as error:
         missing = [n for n in re.findall(r"\\([0-9]+)", target) if int(n) > len(groups)]
-        why = f"there is no group {missing[0]}" if missing else str(error)
-        raise PatternError(f"its target is wrong: {why}") from None
+        if missing:
+            raise PatternError(message("pattern.no_group", group=missing[0])) from None
+        raise PatternError(message("pattern.wrong_target", why=str(error))) from None
     parts: list[str | int] = [""]
     for char in expanded:
         if char in markers:

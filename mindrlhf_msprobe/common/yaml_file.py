@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.errors import ConfigError
 
 _LONGEST = 2 << 20  # bytes of a file
@@ -108,8 +108,8 @@ def line_of(path: Path, *place: Any) -> int | None:
         return None
 
 
-class _TooLarge(Exception):
-    """What a file stands for is more than a real one holds; the message says what."""
+class _TooLarge(SpokenError):
+    """What a file stands for is more than a real one holds."""
 
 
 def _stop_early(loader: Any) -> None:
@@ -120,10 +120,10 @@ def _stop_early(loader: Any) -> None:
     def counting(parent: Any, index: Any) -> Any:
         nonlocal level
         if next(numbers) > _MOST_VALUES:
-            raise _TooLarge(f"holds more than {_MOST_VALUES} values, which no such file does")
+            raise _TooLarge(message("error.yaml_values", most=_MOST_VALUES))
         level += 1
         if level > _DEEPEST:
-            raise _TooLarge(f"is not valid YAML: it is nested too deeply, above {_DEEPEST} levels")
+            raise _TooLarge(message("error.yaml_levels", most=_DEEPEST))
         node = compose(parent, index)
         level -= 1
         return node
@@ -144,30 +144,25 @@ def _check_size(top: Any) -> None:
         known = counted.get(id(node))
         line = node.start_mark.line + 1
         if known == 0:
-            raise _TooLarge(f"line {line}: a value holds itself. Write it without the alias")
+            raise _TooLarge(message("error.yaml_itself", line=line))
         if known is not None:
             return known
         counted[id(node)] = 0
         total = 1
         if isinstance(node.value, str):
             if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+                length = len(node.value)
                 raise _TooLarge(
-                    f"line {line}: a number of {len(node.value)} characters; expected at most "
-                    f"{_LONGEST_NUMBER}"
+                    message("error.yaml_number", line=line, length=length, most=_LONGEST_NUMBER)
                 )
         elif node.value and isinstance(node.value[0], tuple):
             if sum(key.tag != _TEXT for key, _ in node.value) > _MOST_NUMBERS:
-                raise _TooLarge(
-                    f"line {line}: more than {_MOST_NUMBERS} keys of one mapping are no texts"
-                )
+                raise _TooLarge(message("error.yaml_keys", line=line, most=_MOST_NUMBERS))
             total += sum(count(key) + count(value) for key, value in node.value)
         else:
             total += sum(map(count, node.value))
         if total > _MOST_VALUES:
-            raise _TooLarge(
-                f"line {line}: with its aliases written out it stands for more than "
-                f"{_MOST_VALUES} values. Write it without so many aliases (&, *, <<)"
-            )
+            raise _TooLarge(message("error.yaml_aliases", line=line, most=_MOST_VALUES))
         counted[id(node)] = total
         return total
 

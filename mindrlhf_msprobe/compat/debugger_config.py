@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import NO_END, SECTION, ProbeConfig
-from mindrlhf_msprobe.errors import ConfigError, nearest
+from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 
 TASKS = ("statistics", "tensor")
@@ -56,7 +56,7 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     _check_level(where, settings.get("level"))
     section = settings.get(task) or {}
     if not isinstance(section, Mapping):
-        raise _wrong(where, task, section, "an object with scope, list and data_mode")
+        raise _wrong(where, task, section, message("config.section_of_task"))
     own = {name: settings[name] for name in _OWN if name in settings}
     return {
         "msprobe": True,
@@ -91,8 +91,9 @@ def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
     )
     for name, value in settings.items():
         if name not in known:
+            hint = nearest_of(name, known)
             raise ConfigError(
-                f"{where}: unknown key {name!r} (value {value!r}).{nearest(name, known)}"
+                message("config.unknown_key", where=where, name=name, value=repr(value), hint=hint)
             )
         if name == "dump_enable" and value is True:
             continue
@@ -106,7 +107,7 @@ def _task(where: str, task: Any) -> str:
     if task in _OTHER_TASKS:
         raise ConfigError(message("error.task", where=where, task=task, join=" or ".join(TASKS)))
     if not isinstance(task, str) or task not in TASKS:
-        raise _wrong(where, "task", task, " or ".join(TASKS), TASKS)
+        raise _wrong(where, "task", task, message("config.either", choices=TASKS), TASKS)
     return task
 
 
@@ -114,14 +115,14 @@ def _check_level(where: str, level: Any) -> None:
     if level in _OTHER_LEVELS:
         raise ConfigError(message("error.level", where=where, level=level, level2=LEVEL))
     if level not in (None, "", LEVEL):
-        raise _wrong(where, "level", level, repr(LEVEL))
+        raise _wrong(where, "level", level, message("config.this", value=LEVEL))
 
 
 def _dump_path(where: str, path: Any) -> str:
     if path is None:
         return "./dump_path"  # as in the config.json that comes with msprobe
     if not isinstance(path, (str, Path)) or not str(path).strip():
-        raise _wrong(where, "dump_path", path, "the path of a directory")
+        raise _wrong(where, "dump_path", path, message("config.directory"))
     return str(path)
 
 
@@ -138,8 +139,9 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     )
     for name, value in section.items():
         if name not in known:
+            hint = nearest_of(name, known)
             raise ConfigError(
-                f"{where}: unknown key {name!r} (value {value!r}).{nearest(name, known)}"
+                message("config.unknown_key", where=where, name=name, value=repr(value), hint=hint)
             )
         if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
             raise ConfigError(
@@ -147,7 +149,8 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
             )
     mode = section.get("summary_mode")
     if mode not in (None, "", *_SUMMARY_MODES):
-        raise _wrong(where, "summary_mode", mode, " or ".join(_SUMMARY_MODES), _SUMMARY_MODES)
+        either = message("config.either", choices=_SUMMARY_MODES)
+        raise _wrong(where, "summary_mode", mode, either, _SUMMARY_MODES)
     return {
         "md5": mode == _SUMMARY_MODES[1],
         "entries": _texts(where, "list", section.get("list")),
@@ -160,7 +163,7 @@ def _texts(where: str, name: str, value: Any) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _wrong(where, name, value, "a list of texts")
+        raise _wrong(where, name, value, message("config.list_of_texts"))
     return value
 
 
@@ -169,7 +172,10 @@ def _scope(where: str, value: Any) -> list[str]:
     try:
         ProbeConfig(scope=scope)
     except ConfigError as error:
-        raise ConfigError(str(error).replace(f"{SECTION}.scope", f"{where}: scope")) from None
+        setting = error.said.params["setting"].replace(f"{SECTION}.scope", f"{where}: scope")
+        raise ConfigError(
+            Message(error.said.code, {**error.said.params, "setting": setting})
+        ) from None
     return scope
 
 
@@ -177,9 +183,10 @@ def _data_mode(where: str, value: Any) -> dict[str, Any]:
     modes = _texts(where, "data_mode", value)
     for mode in modes:
         if mode not in _DATA_MODES:
-            raise _wrong(where, "data_mode", value, f"a list of {', '.join(_DATA_MODES)}")
+            listed = message("config.list_of", choices=", ".join(_DATA_MODES))
+            raise _wrong(where, "data_mode", value, listed)
     if "all" in modes and len(modes) > 1:
-        raise _wrong(where, "data_mode", value, '["all"], or a list of the others')
+        raise _wrong(where, "data_mode", value, message("config.all_or_others"))
     directions = [mode for mode in ("forward", "backward") if mode in modes]
     parts = [mode for mode in ("input", "output") if mode in modes]
     return {
@@ -190,7 +197,7 @@ def _data_mode(where: str, value: Any) -> dict[str, Any]:
 
 def _numbers(where: str, name: str, value: Any) -> list[int]:
     """Return the numbers that a list of numbers and of ranges such as "3-5" names."""
-    expected = 'a list of whole numbers and ranges such as "3-5", [] for all'
+    expected = message("config.numbers_and_ranges")
     if value is None:
         return []
     if not isinstance(value, list):
@@ -199,7 +206,9 @@ def _numbers(where: str, name: str, value: Any) -> list[int]:
     for item in value:
         first, last = _bounds(item)
         if first is None or last is None or not 0 <= first <= last <= _LARGEST:
-            raise _wrong(where, name, value, f"{expected}; {item!r} is none")
+            raise _wrong(
+                where, name, value, message("config.is_none", expected=expected, item=repr(item))
+            )
         found |= set(range(first, last + 1))
     return sorted(found)
 
@@ -214,9 +223,15 @@ def _bounds(item: Any) -> tuple[int | None, int | None]:
 
 
 def _wrong(
-    where: str, name: str, value: Any, expected: str, known: Iterable[str] = ()
+    where: str, name: str, value: Any, expected: Message, known: Iterable[str] = ()
 ) -> ConfigError:
-    hint = nearest(value, known) if isinstance(value, str) else ""
     return ConfigError(
-        f"{where}: {name} is {value!r} ({type(value).__name__}); expected {expected}.{hint}"
+        message(
+            "config.wrong",
+            setting=f"{where}: {name}",
+            shown=repr(value),
+            kind=type(value).__name__,
+            expected=expected,
+            hint=nearest_of(value, known) if isinstance(value, str) else "",
+        )
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mindrlhf_msprobe.capture.calls.arguments import MISSING
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
-from mindrlhf_msprobe.errors import UsageError, nearest
+from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe
 
@@ -125,7 +125,7 @@ class MsProbe:
                 "is declared in msprobe_config.phases.",
                 _START,
                 tag,
-                nearest(str(tag), table),
+                nearest_of(str(tag), table),
                 ", ".join(table),
             )
         elif cls.config.records_phase(phase):

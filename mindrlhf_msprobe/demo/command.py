@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
-from mindrlhf_msprobe.errors import RunError, UsageError, nearest
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
 from mindrlhf_msprobe.phases import Phase, phase_table
 from mindrlhf_msprobe.probe import Probe
@@ -108,7 +109,7 @@ class DemoPlan:
             self.output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             why = error.strerror or str(error)
-            raise RunError(say("demo.output", path=str(self.output), error=why)) from None
+            raise RunError(message("demo.output", path=str(self.output), error=why)) from None
 
     def fault(self) -> Fault | None:
         """Return the fault to plant; imports the framework."""
@@ -124,21 +125,21 @@ class DemoPlan:
             ConfigError, RunError, UsageError: one of them cannot be used.
         """
         if arguments.steps < 1:
-            more = say("demo.one_or_more")
+            more = message("demo.one_or_more")
             raise UsageError(
-                say("demo.range", option="--steps", value=arguments.steps, expected=more)
+                message("demo.range", option="--steps", value=arguments.steps, expected=more)
             )
         if not 0 <= arguments.seed < 2**32:
             seeds = f"0 … {2**32 - 1}"
             raise UsageError(
-                say("demo.range", option="--seed", value=arguments.seed, expected=seeds)
+                message("demo.range", option="--seed", value=arguments.seed, expected=seeds)
             )
         from_step = arguments.fault_step
         if from_step is None:
             from_step = min(1, arguments.steps - 1)
         if not 0 <= from_step < arguments.steps:
             raise UsageError(
-                say(
+                message(
                     "demo.fault_step",
                     value=from_step,
                     last=arguments.steps - 1,
@@ -165,7 +166,7 @@ class DemoPlan:
             return
         for run in (self.run_a, self.run_b):
             if run.exists() and (layout.manifests(run) or layout.has_dumps(run)):
-                raise RunError(say("demo.holds_a_run", run=str(run), output=str(self.output)))
+                raise RunError(message("demo.holds_a_run", run=str(run), output=str(self.output)))
 
 
 def _parse_fault(text: str | None) -> tuple[Phase, str]:
@@ -174,13 +175,15 @@ def _parse_fault(text: str | None) -> tuple[Phase, str]:
         return phases[DEFAULT_CELL[0]], DEFAULT_CELL[1]
     name, _, cell = (part.strip() for part in text.partition(":"))
     if not name or not cell:
-        raise UsageError(say("demo.fault_form", value=repr(text), example=":".join(DEFAULT_CELL)))
+        raise UsageError(
+            message("demo.fault_form", value=repr(text), example=":".join(DEFAULT_CELL))
+        )
     if name not in phases:
         raise UsageError(
-            say(
+            message(
                 "demo.fault_phase",
                 name=repr(name),
-                nearest=nearest(name, phases),
+                nearest=nearest_of(name, phases),
                 phases=", ".join(phases),
             )
         )
@@ -197,13 +200,13 @@ def _read_config(path: str | None) -> tuple[Mapping[str, Any], ProbeConfig]:
         if section != SECTION
     }
     if config["rl_config"]["minibatches"] > config["rl_config"]["batch_size"]:
-        raise UsageError(say("demo.minibatches", path=str(path)))
+        raise UsageError(message("demo.minibatches", path=str(path)))
     source = path if path is not None and SECTION in given else example
     probe_config = load_config(source)
     if not probe_config.msprobe or not probe_config.records_rank(0):
         setting = "ranks" if probe_config.msprobe else "msprobe"
         raise UsageError(
-            say(
+            message(
                 "demo.nothing_recorded",
                 path=str(path),
                 section=SECTION,
@@ -224,15 +227,15 @@ def _merged(place: str, example: Mapping[str, Any], given: Any) -> dict[str, Any
         given = {}
     if not isinstance(given, Mapping):
         shown = str(dict(example))
-        raise UsageError(say("demo.no_settings", place=place, value=repr(given), example=shown))
+        raise UsageError(message("demo.no_settings", place=place, value=repr(given), example=shown))
     for key in given:
         if key not in example:
             raise UsageError(
-                say(
+                message(
                     "demo.unknown_key",
                     key=repr(key),
                     place=place,
-                    nearest=nearest(str(key), example),
+                    nearest=nearest_of(str(key), example),
                     keys=", ".join(example),
                 )
             )
@@ -253,7 +256,7 @@ def _check_number(place: str, value: Any, usual: float) -> None:
     least = 1 if whole else 0
     if not number or not least <= value < math.inf or (place.endswith("temperature") and not value):
         known = {"place": place, "value": repr(value), "usual": str(usual)}
-        raise UsageError(say("demo.number", **known, whole=whole))
+        raise UsageError(message("demo.number", **known, whole=whole))
 
 
 def example_path(name: str) -> Path:
@@ -262,7 +265,7 @@ def example_path(name: str) -> Path:
     for folder in (package / "yaml_examples", package.parent / "yaml_examples"):
         if (folder / name).is_file():
             return folder / name
-    raise RunError(say("demo.no_example", name=name))
+    raise RunError(message("demo.no_example", name=name))
 
 
 def _require_frameworks() -> None:
@@ -270,7 +273,7 @@ def _require_frameworks() -> None:
 
     missing = [n for n in ("mindspore", "mindformers") if importlib.util.find_spec(n) is None]
     if missing:
-        raise UsageError(say("demo.needs", names=missing))
+        raise UsageError(message("demo.needs", names=missing))
 
 
 class _PhaseNote:
@@ -308,7 +311,7 @@ def _check_training(plan: DemoPlan) -> None:
             find_cell(trainer.networks[plan.phase.role], plan.cell)
         trainer.make_experience()
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(say("demo.cannot_build", error=str(error))) from error
+        raise UsageError(message("demo.cannot_build", error=error)) from error
 
 
 def _train(
@@ -331,10 +334,10 @@ def _train(
         raise UsageError(_never_ran(plan, dump_path))
 
 
-def _never_ran(plan: DemoPlan, dump_path: Path) -> str:
+def _never_ran(plan: DemoPlan, dump_path: Path) -> Message:
     assert plan.phase is not None
     cells = {entry.cell for entry in open_run(dump_path).entries(plan.phase.name)}
-    return say("demo.never_ran", cell=plan.cell, phase=plan.phase.name, cells=sorted(cells))
+    return message("demo.never_ran", cell=plan.cell, phase=plan.phase.name, cells=sorted(cells))
 
 
 def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, str]:

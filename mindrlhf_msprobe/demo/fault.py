@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from mindrlhf_msprobe.errors import nearest
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.errors import UsageError, nearest_of
 
 RELATIVE_ERROR = 1e-3
 
@@ -34,7 +35,7 @@ class Fault:
         right inputs, right parameters and a wrong output, now or later; gradients flow as before.
 
         Raises:
-            ValueError: if the network has no such cell.
+            UsageError: the network has no such cell.
         """
         return PlantedFault(find_cell(network, self.cell_name), is_active)
 
@@ -65,15 +66,21 @@ def find_cell(network: nn.Cell, name: str) -> nn.Cell:
     """Return the cell of that name, "root" being the network itself.
 
     Raises:
-        ValueError: if the network has no such cell.
+        UsageError: the network has no such cell.
     """
     cells = dict(network.cells_and_names())
     cells["root"] = network
     if name not in cells:
         known = [cell for cell in cells if cell]
-        raise ValueError(
-            f"{type(network).__name__} has no cell {name!r}.{nearest(name, known)} It has "
-            f"{', '.join(known)}."
+        network_name, hint = type(network).__name__, nearest_of(name, known)
+        raise UsageError(
+            message(
+                "demo.no_cell",
+                network=network_name,
+                name=repr(name),
+                nearest=hint,
+                cells=", ".join(known),
+            )
         )
     return cells[name]
 

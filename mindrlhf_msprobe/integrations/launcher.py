@@ -25,7 +25,7 @@ def check_script(script: str) -> None:
         UsageError: there is no such file.
     """
     if not os.path.isfile(script):
-        what = "is a directory" if os.path.isdir(script) else "does not exist"
+        what = message("error.is_directory" if os.path.isdir(script) else "error.no_path")
         raise UsageError(message("error.no_script", script=script, what=what))
 
 

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.capture.framework.private import children_of
 from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import load_config
-from mindrlhf_msprobe.errors import RunError, UsageError, nearest
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe
 
@@ -68,10 +68,9 @@ class ProbeCallback(Callback):
         self._config = self._given.config if self._given else load_config(source)
         phases = self._config.phase_table()
         if phase not in phases:
+            hint, known = nearest_of(str(phase), phases), ", ".join(phases)
             raise UsageError(
-                f"ProbeCallback(phase={phase!r}) is not known.{nearest(str(phase), phases)} "
-                f"Phases: {', '.join(phases)}. A phase of your own is declared in "
-                f"msprobe_config.phases."
+                message("error.callback_phase", phase=repr(phase), nearest=hint, known=known)
             )
         self._phase = phases[phase]
         self._network = network

@@ -133,7 +133,7 @@ class Session:
             self.probe.watch(optimizers=optimizers, **{role: network})
         except (AttributeError, ValueError, UsageError) as error:
             where = f"{type(owner).__name__}.{path}".rstrip(".")
-            self.leave_out(phase, message("trainer.no_network", where=where, error=str(error)))
+            self.leave_out(phase, message("trainer.no_network", where=where, error=error))
         else:
             self._networks[phase] = network
 

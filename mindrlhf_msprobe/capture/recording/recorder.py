@@ -128,10 +128,8 @@ class Recorder:
         try:
             self._writer.begin(step)
         except OSError as refused:
-            raise RunError(
-                f"dump_path {self._config.dump_path}: what an interrupted attempt left of step "
-                f"{step} cannot be removed: {refused.strerror or refused}."
-            ) from None
+            path, why = self._config.dump_path, refused.strerror or str(refused)
+            raise RunError(message("error.left_of_step", path=path, step=step, why=why)) from None
 
     def start_at(self, step: int) -> None:
         """Count the steps from `step` on, unless the configuration says from where.

@@ -130,7 +130,8 @@ class RayWorkers:
                 log_to_driver=False,
             )
         except Exception as error:
-            where = f"the Ray cluster {address}" if address else "Ray on this machine"
+            cluster = message("error.ray_cluster", address=address)
+            where = cluster if address else message("error.ray_here")
             raise UsageError(message("error.ray_unreached", where=where, error=error)) from None
 
 
@@ -208,11 +209,12 @@ def _refuse_without(cause: object) -> None:
 def _refuse_unlike(theirs: dict[str, str], own: dict[str, str]) -> None:
     """Refuse a cluster whose workers would compare with another copy of this package."""
     if "error" in theirs:
-        why = f"{theirs['error']} (on {theirs['machine']})"
+        why = message("error.on_machine", what=theirs["error"], machine=theirs["machine"])
         raise UsageError(message("error.ray_fails", why=why, install=_INSTALL))
     if any(theirs[key] != own.get(key) for key in ("version", "fingerprint")):
         parent = Path(own["path"]).parent
-        where = f"{theirs['version']}, {theirs['path']} on {theirs['machine']}"
+        what = f"{theirs['version']}, {theirs['path']}"
+        where = message("error.of_machine", what=what, machine=theirs["machine"])
         raise UsageError(
             message(
                 "error.ray_other_copy",

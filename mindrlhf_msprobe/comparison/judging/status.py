@@ -268,7 +268,7 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements
             return Status.IDENTICAL, None, ()
         compared = elements.compare((a, b), opened, tolerance)
     except (OSError, TypeError, ValueError) as error:
-        return Status.UNREADABLE, None, (message("note.unreadable", why=str(error)),)
+        return Status.UNREADABLE, None, (message("note.unreadable", why=error),)
     status, metrics, notes = _judge_compared(a.leaf, b.leaf, compared, tolerance)
     return status, metrics, (*notes, _FILE_CHANGED) if same_prints else notes
 

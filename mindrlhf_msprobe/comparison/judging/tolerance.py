@@ -95,7 +95,7 @@ def _rule(path: str | Path, text: Any, values: Any) -> Rule:
         ) from None
     try:
         return Rule(text, Tolerance(**{name: _number(v) for name, v in values.items()}))
-    except ValueError as error:
+    except ConfigError as error:
         raise ConfigError(message("error.rule_value", path=path, text=text, error=error)) from None
 
 

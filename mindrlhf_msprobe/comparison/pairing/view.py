@@ -238,7 +238,7 @@ def _on_patterns(name: str, run: Run) -> Iterator[Message]:
         for text, why in list(patterns.items())[:_SHOWN]:
             shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
             what = {"side": name, "setting": setting, "pattern": shown}
-            yield message("pairing.pattern", **what, why=str(why))
+            yield message("pairing.pattern", **what, why=why)
 
 
 def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:

@@ -468,7 +468,7 @@ def _by_noise(work: PairWork, judged: Judgement, elements: Elements) -> tuple[Ju
     try:
         noise = within_noise(work.a, work.b, work.repetitions, elements)
     except (ArrayFileError, OSError, TypeError, ValueError, ArithmeticError) as error:
-        unknown = message("note.noise_unknown", error=str(error))
+        unknown = message("note.noise_unknown", error=error)
         return (status, metrics, (*notes, unknown)), ()
     if noise is None:
         return (status, metrics, (*notes, _NO_REPETITION)), ()

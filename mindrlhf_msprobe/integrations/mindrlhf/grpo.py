@@ -124,16 +124,11 @@ def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
     if SECTION in content:
         section = content[SECTION]
         if not isinstance(section, Mapping):
-            what = "empty" if section is None else repr(section)
-            raise ConfigError(
-                f"{file_path}: the section {SECTION} is {what}; expected a mapping, "
-                f"with `msprobe: true` or `msprobe: false` as its first line."
-            )
+            empty = message("config.empty_section")
+            shown = empty if section is None else repr(section)
+            raise ConfigError(message("config.section", path=file_path, shown=shown))
         if no_texts := [key for key in section if not isinstance(key, str)]:
-            raise ConfigError(
-                f"{file_path}: keys of {SECTION} must be texts, found {no_texts}. YAML reads on, "
-                f"off, yes and no as true and false, and digits as numbers: put quotes around them."
-            )
+            raise ConfigError(message("config.keys", path=file_path, found=str(no_texts)))
         own = getattr(getattr(type(config), SECTION, None), _OWN, {})
         if foreign := [name for name in section if name in own]:
             logger.warning(

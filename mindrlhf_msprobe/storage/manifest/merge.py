@@ -95,7 +95,7 @@ def merge_runs(paths: Sequence[str | Path], output: str | Path) -> Merged:
             copied = Counter(_fill(partial, inputs))
             manifests, remarks = _write_manifests(partial, inputs)
             if os.path.lexists(target):
-                raise FileExistsError(17, "it was made by somebody else meanwhile")
+                raise RunError(message("error.merge_taken", target=target))
             os.rename(partial, target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -321,7 +321,9 @@ def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[s
         except FileNotFoundError:
             continue
         except ValueError as error:
-            raise RunError(message("error.merge_array", path=path, error=error)) from None
+            raise RunError(
+                message("error.merge_array", path=path, error=layout.why_unread(error))
+            ) from None
         if chosen is None:
             chosen = path, content
             (partial / layout.CONFIGURATIONS_FILE).write_bytes(content)

@@ -322,13 +322,13 @@ class Run:
         return None
 
     @property
-    def unusable_patterns(self) -> dict[str, dict[str, str]]:
+    def unusable_patterns(self) -> dict[str, dict[str, Message]]:
         """Of `include` and of `exclude`, the patterns that cannot be used, each with why.
 
         An earlier version took what needs more than linear time. Of a cell that such a pattern may
         have left out, `config` says that it should have been recorded.
         """
-        found: dict[str, dict[str, str]] = {}
+        found: dict[str, dict[str, Message]] = {}
         for file in self.run_files:
             for name, patterns in _unusable_patterns(file.config).items():
                 found.setdefault(name, {}).update(patterns)
@@ -655,12 +655,12 @@ def _entry(line: JournalLine, files: Locator, phase: str, step: int, rank: int) 
     )
 
 
-def _unusable_patterns(config: Config) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+def _unusable_patterns(config: Config) -> dict[str, dict[str, Message]]:
+    found: dict[str, dict[str, Message]] = {}
     for name, patterns in (("include", config.include), ("exclude", config.exclude)):
         for text in (patterns or ())[:MOST_PATTERNS]:
             try:
                 pattern(text)
             except PatternError as error:
-                found.setdefault(name, {})[text] = str(error)
+                found.setdefault(name, {})[text] = error.said
     return found

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.arrays.npy import give_back
 
 #: elements compared at a time: few enough for the cache, so many that calls outlast their overhead
@@ -23,6 +25,9 @@ class Tolerance:
     """What counts as the same: |a−b| ≤ atol + rtol · max(|a|, |b|), element by element.
 
     The default is bitwise: nothing but equal values is the same.
+
+    Raises:
+        ConfigError: one of the two is no number, or a negative one.
     """
 
     rtol: float = 0.0
@@ -32,7 +37,7 @@ class Tolerance:
         for name in ("rtol", "atol"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value!r}; expected a number, 0 or larger")
+                raise ConfigError(message("tolerance.number", name=name, value=repr(value)))
 
     @property
     def bitwise(self) -> bool:

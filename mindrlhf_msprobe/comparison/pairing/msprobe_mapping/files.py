@@ -13,7 +13,7 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import line_of, read_yaml
-from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest
+from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
 
 #: What is given for a mapping: a file, true for what needs none, or data_mapping's content itself.
 Given = str | os.PathLike[str] | bool | Mapping[str, str] | None
@@ -42,6 +42,7 @@ _LISTS = {
     "parameters_grad": ("parameters_grad",),
 }
 _API = re.compile(r"[^.]+\.[^.]+")
+_TWO_NAMES = message("mapping.two_names")
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def _listed(kind: Kind) -> bool:
 def _pairs(kind: Kind, shown: str, content: Mapping[Any, Any], path: Path | None) -> dict[str, str]:
     for name, target in content.items():
         if not (isinstance(name, str) and isinstance(target, str) and name and target):
-            raise _wrong(kind, shown, path, (name,), f"{name!r}: {target!r}", "a name and a name")
+            raise _wrong(kind, shown, path, (name,), f"{name!r}: {target!r}", _TWO_NAMES)
     return dict(content)
 
 
@@ -138,13 +139,13 @@ def _layers(path: Path, content: Mapping[Any, Any]) -> dict[str, dict[str, str]]
         if not (isinstance(layer, str) and layer and isinstance(inside, Mapping)):
             raise _wrong(
                 *(Kind.LAYER, str(path), path, (layer,), f"{layer!r}: {inside!r}"),
-                "a layer's class and a mapping of what is inside it",
+                message("mapping.layer"),
             )
         for name, target in inside.items():
             if not (isinstance(name, str) and isinstance(target, str) and name and target):
                 raise _wrong(
                     *(Kind.LAYER, str(path), path, (layer, name)),
-                    *(f"{layer}: {name!r}: {target!r}", "a name and a name"),
+                    *(f"{layer}: {name!r}: {target!r}", _TWO_NAMES),
                 )
         found[layer] = dict(inside)
     return found
@@ -155,13 +156,12 @@ def _apis(path: Path, content: Any) -> Iterator[ApiRule]:
     for number, item in enumerate(items):
         at = () if isinstance(content, Mapping) else (number,)
         if not isinstance(item, Mapping):
-            raise _wrong(
-                Kind.API, str(path), path, at, repr(item), "a mapping with ms_api and pt_api"
-            )
+            expected = message("mapping.api_item")
+            raise _wrong(Kind.API, str(path), path, at, repr(item), expected)
         yield _api(path, at, item)
 
 
-def _check_api_keys(item: Mapping[Any, Any], wrong: Callable[[Any, str], ConfigError]) -> None:
+def _check_api_keys(item: Mapping[Any, Any], wrong: Callable[[Any, Message], ConfigError]) -> None:
     """Refuse keys that are not known, and APIs that are not named as in dump.json."""
     known = {"ms_api", "pt_api"}
     known |= {
@@ -169,14 +169,15 @@ def _check_api_keys(item: Mapping[Any, Any], wrong: Callable[[Any, str], ConfigE
     }
     for key in item:
         if key not in known:
-            raise wrong(key, f"one of {', '.join(sorted(known))}{nearest(str(key), known)}")
+            names, hint = ", ".join(sorted(known)), nearest_of(str(key), known)
+            raise wrong(key, message("mapping.one_of", names=names, hint=hint))
     for key in ("ms_api", "pt_api"):
         if not isinstance(item.get(key), str) or not _API.fullmatch(item[key]):
-            raise wrong(key, "an API as in dump.json, {api_type}.{api_name}, e.g. Functional.abs")
+            raise wrong(key, message("mapping.api"))
 
 
 def _api(path: Path, at: tuple[Any, ...], item: Mapping[Any, Any]) -> ApiRule:
-    def wrong(key: Any, expected: str) -> ConfigError:
+    def wrong(key: Any, expected: Message) -> ConfigError:
         return _wrong(Kind.API, str(path), path, (*at, key), f"{key}: {item.get(key)!r}", expected)
 
     _check_api_keys(item, wrong)
@@ -187,16 +188,14 @@ def _api(path: Path, at: tuple[Any, ...], item: Mapping[Any, Any]) -> ApiRule:
             key = next((k for name in names if (k := f"{side}_{name}") in item), None)
             value = None if key is None else item[key]
             if value is not None and not _is_places(value):
-                raise wrong(key, "a list of numbers or names, each once")
+                raise wrong(key, message("mapping.places"))
             found.append(None if value is None else [str(place) for place in value])
         if found == [None, None]:
             continue
         sides = [own or [] for own in found]
         if len(sides[0]) != len(sides[1]):
-            raise wrong(
-                f"ms_{names[0]}",
-                f"as many as in pt_{names[0]}, {len(sides[1])}",
-            )
+            many = message("mapping.as_many", key=f"pt_{names[0]}", count=len(sides[1]))
+            raise wrong(f"ms_{names[0]}", many)
         places[part] = dict(zip(*sides))
     return ApiRule(item["ms_api"], item["pt_api"], places)
 
@@ -210,11 +209,13 @@ def _is_places(value: Any) -> bool:
 
 
 def _wrong(
-    kind: Kind, shown: str, path: Path | None, at: tuple[Any, ...], found: str, expected: str
+    kind: Kind, shown: str, path: Path | None, at: tuple[Any, ...], found: str, expected: Message
 ) -> ConfigError:
     lines = [] if path is None else [line_of(path, *at[:n]) for n in range(len(at), 0, -1)]
     line = next((line for line in lines if line is not None), None)
-    where = f"{shown}: " if line is None else f"{shown}: line {line}: "
+    where: Message | str = shown
+    if line is not None:
+        where = message("error.at_line", path=shown, line=line)
     found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
     return ConfigError(
         message(

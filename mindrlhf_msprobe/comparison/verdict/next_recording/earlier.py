@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Divergence, Earlier, Outcome, Relation
 from mindrlhf_msprobe.storage.layout import UnreadError
@@ -35,8 +35,10 @@ def load_earlier(path: str | Path) -> Earlier:
             content = json.loads(stream.read(_MOST_BYTES + 1))
         return _earlier(str(path), content)
     except (OSError, ValueError, RecursionError) as error:
-        said = error.said if isinstance(error, UnreadError) else str(error)
-        reason = getattr(error, "strerror", None) or said
+        if isinstance(error, UnreadError):
+            reason: Message | str = error.said
+        else:
+            reason = getattr(error, "strerror", None) or str(error)
         raise RunError(message("error.earlier_unusable", file=file, reason=reason)) from None
 
 
@@ -73,7 +75,7 @@ def _number(content: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise ValueError(f"{name} of its first divergence is no whole number")
+        raise UnreadError(message("error.earlier_no_number", name=name))
     return value
 
 
@@ -82,7 +84,7 @@ def _text(content: dict[str, Any], name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > _LONGEST:
-        raise ValueError(f"{name} of its first divergence is no name")
+        raise UnreadError(message("error.earlier_no_name", name=name))
     return value
 
 

@@ -13,5 +13,6 @@ TEXTS = {
     "default": "rtol {rtol:g}, atol {atol:g}",
     "rule": "rtol {rtol:g}, atol {atol:g} (rule {pattern!r})",
     "bitwise_rule": "bitwise (rule {pattern!r})",
+    "number": "{name} is {value}; expected a number, 0 or larger",
     "noise": _noise,
 }

@@ -19,6 +19,7 @@ TEXTS = {
     "no_object": "is not a JSON object",
     "missing": "is missing",
     # elements
+    "another_file": "another file took its place while it was compared",
     "file_missing": "the file is missing",
     "too_much_data": "holds {size} bytes of data, more than the {most} that are read",
     "cut_short": "is cut short: its header promises {size} bytes of data, {present} are there",

@@ -37,6 +37,7 @@ TEXTS: dict[str, Any] = {
         f'its demo extra, pip install ".[demo]" in a checkout.'
     ),
     "cannot_build": "the training cannot be built: {error}",
+    "no_cell": "{network} has no cell {name}.{nearest} It has {cells}.",
     "never_ran": lambda cell, phase, cells: (
         f"the cell {cell!r} never runs in {phase}, so no fault was planted."
         + (f" Cells that ran in it: {', '.join(cells)}." if cells else "")

@@ -97,8 +97,8 @@ TEXTS: dict[str, str] = {
     "run_describes": (
         "Run a Python script as `python SCRIPT …` would, and record the trainings of "
         "MindRLHF whose YAML file has a msprobe_config section. Everything behind SCRIPT "
-        "goes to the script; so do exit codes and exceptions the other way. Under msrun: "
-        "msrun … $(command -v mindrlhf-msprobe) run SCRIPT …"
+        "goes to the script; so do exit codes and exceptions the other way. Under msrun:\n"
+        "  msrun … $(command -v mindrlhf-msprobe) run SCRIPT …"
     ),
     "run_script": "the script that starts the training",
     "demo": ("run a real PPO training twice, plant a fault in the second, and find it"),
@@ -133,6 +133,7 @@ TEXTS: dict[str, str] = {
     ),
     "estimate_include": "as include (repeatable)",
     "estimate_exclude": "as exclude (repeatable)",
+    "version": "show the version and exit",
     "lang": ("language of the answer, and of what is written (default: the locale's)"),
     "describes": ("Find where two trainings on MindSpore first diverge, and why."),
 }

@@ -6,5 +6,6 @@ TEXTS = {
     "default": "rtol {rtol:g}，atol {atol:g}",
     "rule": "rtol {rtol:g}，atol {atol:g}（规则 {pattern!r}）",
     "bitwise_rule": "逐位（规则 {pattern!r}）",
+    "number": "{name} 为 {value}；应为不小于 0 的数",
     "noise": "噪声（{repetitions} 次重复采集）",
 }

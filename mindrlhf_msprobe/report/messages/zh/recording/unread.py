@@ -19,6 +19,7 @@ TEXTS = {
     "no_object": "不是 JSON 对象",
     "missing": "缺失",
     # 真实数据
+    "another_file": "比对期间被换成了另一个文件",
     "file_missing": "文件缺失",
     "too_much_data": "数据为 {size} 字节，超过可读取的上限 {most}",
     "cut_short": "文件截断：文件头标明数据为 {size} 字节，实际只有 {present} 字节",

@@ -31,6 +31,7 @@ TEXTS: dict[str, Any] = {
         f'pip install ".[demo]"。'
     ),
     "cannot_build": "无法构建训练：{error}",
+    "no_cell": "{network} 中没有 Cell {name}。{nearest}其中有：{cells}。",
     "never_ran": lambda cell, phase, cells: (
         f"Cell {cell!r} 在 {phase} 中从未运行，因此没有植入错误。"
         + (f"该阶段运行过的 Cell：{'、'.join(cells)}。" if cells else "")

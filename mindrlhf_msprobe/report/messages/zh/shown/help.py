@@ -84,7 +84,7 @@ TEXTS: dict[str, str] = {
     "run_describes": (
         "像 `python SCRIPT …` 一样运行 Python 脚本，并采集 YAML 文件中带 msprobe_config 的 "
         "MindRLHF 训练。SCRIPT 之后的参数全部交给脚本，脚本的退出码和异常原样返回。使用 "
-        "msrun 时：msrun … $(command -v mindrlhf-msprobe) run SCRIPT …"
+        "msrun 时：\n  msrun … $(command -v mindrlhf-msprobe) run SCRIPT …"
     ),
     "run_script": "启动训练的脚本",
     "demo": "真实地跑两次 PPO 训练，在第二次中植入错误并定位",
@@ -109,6 +109,7 @@ TEXTS: dict[str, str] = {
     "compare_exclude": "不比对名字匹配该正则表达式的记录（可重复给出）",
     "estimate_include": "同 include（可重复给出）",
     "estimate_exclude": "同 exclude（可重复给出）",
+    "version": "显示版本号并退出",
     "lang": "结论与写出内容的语言（默认：跟随系统语言）",
     "describes": "定位两次 MindSpore 训练的首个差异点及其原因。",
 }

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+
+def _two_runs(runs: Sequence[str], hint: str) -> str:
+    given = f"：{' '.join(runs)}" if runs else ""
+    return f"应给出两份采集结果，实际为 {len(runs)} 份{given}{hint}"
+
+
 TEXTS: dict[str, Any] = {
-    "see_help": "{prog}：{error}。用法见 {prog} --help。",
+    "see_help": "{prog}: {error}。用法见 {prog} --help。",
     "interrupted": "已中止",
     "fault": "工具自身出错，无法继续：{kind}: {text}{where}。请附上调用栈反馈该问题{advice}。",
     "fault_where": "（{file} 第 {line} 行）",
@@ -13,7 +20,7 @@ TEXTS: dict[str, Any] = {
     "no_tables": "未写出表格：{error} 结论直接打印如下。",
     "empty_path_of_a_run": "采集结果的路径为空；应为某次采集的 dump_path",
     "empty_path": "采集结果的路径为空；应为某次采集的 dump_path",
-    "two_runs": "应给出两份采集结果，实际为 {number} 份：{runs}{hint}",
+    "two_runs": _two_runs,
     "one_run_hint": "；使用 --phases、--ranks 或 --keys X=Y 时给一份即可",
     "two_names": "两个名称，以逗号分隔",
     "two_ranks": "两个 rank 号，以逗号分隔，例如 0,1",

@@ -92,7 +92,7 @@ TEXTS = {
     "steps_unknown": "steps 指定了 {asked}，两侧都没有采集。已采集的有：{value}。",
     "pattern_unusable": "{name} 为 {text!r}，不可用：{error}。",
     "no_key": "{who} {name!r}。{nearest}已有关键数据：{value}。",
-    "mapping_form": "{where}{found}；应为 {expected}，例如 {value!r}。",
+    "mapping_form": "{where}：{found}；应为{expected}。示例：{value!r}。",
     "mapping_given": "{value} 为 {given!r}；应为 YAML 文件的路径{more}。",
     "mapping_empty": "{path}：文件为空；应有类似 {value!r} 的行。",
     "names_form": "{path}：{source!r}：{target!r}；应为名称模式和名称。",
@@ -196,6 +196,28 @@ TEXTS = {
     "earlier_no_object": "其中没有 JSON 对象",
     "earlier_status": "其 status 不是比对结论",
     "earlier_divergence": "其首个差异点不是 JSON 对象",
+    "at_line": "{path}：第 {line} 行",
+    "yaml_values": "包含的值超过 {most} 个，此类文件不会这么大",
+    "yaml_levels": "不是有效的 YAML：嵌套超过 {most} 层",
+    "yaml_itself": "第 {line} 行：某个值包含了自身，请去掉该别名",
+    "yaml_number": "第 {line} 行：数字长 {length} 个字符；最多 {most} 个",
+    "yaml_keys": "第 {line} 行：同一映射中有超过 {most} 个键不是文本",
+    "yaml_aliases": (
+        "第 {line} 行：展开别名后包含的值超过 {most} 个。请减少别名（&、*、<<）的使用"
+    ),
+    "is_directory": "是目录",
+    "ray_cluster": "Ray 集群 {address}",
+    "ray_here": "本机的 Ray",
+    "on_machine": "{what}（位于 {machine}）",
+    "of_machine": "{what}，位于 {machine}",
+    "merge_taken": "{target} 无法创建：合并期间已有其他进程创建了它。",
+    "earlier_no_number": "其首个差异点的 {name} 不是整数",
+    "earlier_no_name": "其首个差异点的 {name} 不是名称",
+    "left_of_step": "dump_path {path}：被中断的那次启动留下的 step {step} 数据无法删除：{why}。",
+    "callback_phase": (
+        "ProbeCallback(phase={phase})：阶段未知。{nearest}已有阶段：{known}。自定义阶段在 "
+        "msprobe_config.phases 中声明。"
+    ),
     "no_config": (
         "Probe() 收到 {name}，应为 ProbeConfig。YAML 路径、映射或训练脚本自己的配置请用 "
         "Probe.from_config(…)。"

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+
+def _two_runs(runs: Sequence[str], hint: str) -> str:
+    given = f": {' '.join(runs)}" if runs else ""
+    return f"expected two runs to compare, got {len(runs)}{given}{hint}"
+
 
 TEXTS: dict[str, Any] = {
     "see_help": "{prog}: {error}. See {prog} --help.",
@@ -16,7 +23,7 @@ TEXTS: dict[str, Any] = {
     "no_tables": "no tables were written: {error} The answer is printed here.",
     "empty_path_of_a_run": "the path of a run is empty; expected the dump_path of a run",
     "empty_path": "the path of the run is empty; expected the dump_path of a run",
-    "two_runs": "expected two runs to compare, got {number}: {runs}{hint}",
+    "two_runs": _two_runs,
     "one_run_hint": "; one run is enough with --phases, --ranks or --keys X=Y",
     "two_names": "two names with a comma between them",
     "two_ranks": "two rank numbers with a comma between them, e.g. 0,1",

@@ -123,7 +123,7 @@ TEXTS = {
     ),
     "pattern_unusable": "{name} is {text!r}, which cannot be used: {error}.",
     "no_key": "{who} {name!r}.{nearest} Keys: {value}.",
-    "mapping_form": "{where}{found}; expected {expected}, e.g. {value!r}.",
+    "mapping_form": "{where}: {found}; expected {expected}, e.g. {value!r}.",
     "mapping_given": "{value} is {given!r}; expected the path of a YAML file{more}.",
     "mapping_empty": "{path}: is empty; expected lines such as {value!r}.",
     "names_form": "{path}: {source!r}: {target!r}; expected a name pattern and a name.",
@@ -235,6 +235,32 @@ TEXTS = {
     "earlier_no_object": "it holds no JSON object",
     "earlier_status": "its status is none that a comparison ends in",
     "earlier_divergence": "its first divergence is no JSON object",
+    "at_line": "{path}: line {line}",
+    "yaml_values": "holds more than {most} values, which no such file does",
+    "yaml_levels": "is not valid YAML: it is nested too deeply, above {most} levels",
+    "yaml_itself": "line {line}: a value holds itself. Write it without the alias",
+    "yaml_number": "line {line}: a number of {length} characters; expected at most {most}",
+    "yaml_keys": "line {line}: more than {most} keys of one mapping are no texts",
+    "yaml_aliases": (
+        "line {line}: with its aliases written out it stands for more than {most} values. Write it "
+        "without so many aliases (&, *, <<)"
+    ),
+    "is_directory": "is a directory",
+    "ray_cluster": "the Ray cluster {address}",
+    "ray_here": "Ray on this machine",
+    "on_machine": "{what} (on {machine})",
+    "of_machine": "{what} on {machine}",
+    "merge_taken": "{target} cannot be made: it was made by somebody else meanwhile.",
+    "earlier_no_number": "{name} of its first divergence is no whole number",
+    "earlier_no_name": "{name} of its first divergence is no name",
+    "left_of_step": (
+        "dump_path {path}: what an interrupted attempt left of step {step} cannot be removed: "
+        "{why}."
+    ),
+    "callback_phase": (
+        "ProbeCallback(phase={phase}) is not known.{nearest} Phases: {known}. A phase of your own "
+        "is declared in msprobe_config.phases."
+    ),
     "no_config": (
         "Probe() got a {name}, but it takes a ProbeConfig. For a YAML path, a mapping or a "
         "trainer's own configuration, call Probe.from_config(…)."
