@@ -61,7 +61,8 @@ def test_every_error_of_ours_is_made_of_a_message():
 
 #: Words of the field that a Chinese engineer writes in English, each of two words.
 TERMS = re.compile(
-    "weight decay|loss scale|token id|forward, backward|Max diff|pip install|old policy|in (step|rank)"
+    "weight decay|loss scale|token id|forward, backward|Max diff|pip install|old policy"
+    "|in (step|rank)"
 )
 #: Names that stand alone between signs.
 NAMES = re.compile("step|rank|micro_step|rtol|atol")
