@@ -1,8 +1,23 @@
-"""The English words of what recording cannot do: for the log, and for a record itself."""
+"""What recording cannot do: how it is counted, and its English words, for the log and a record."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from mindrlhf_msprobe.common.message import Message, message
+
+#: Takes what was being recorded and what went wrong; may raise only in strict mode.
+FaultSink = Callable[[str, BaseException], None]
+
+
+@contextmanager
+def counted(fault: FaultSink, what: str) -> Iterator[None]:
+    """Count an exception that is raised inside, and go on behind it."""
+    try:
+        yield
+    except Exception as error:
+        fault(what, error)
 
 
 def in_english(*reasons: Message) -> str:

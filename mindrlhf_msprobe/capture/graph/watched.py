@@ -11,8 +11,8 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import mindspore
@@ -45,7 +45,7 @@ from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
 from mindrlhf_msprobe.capture.graph.files.switch import reduces
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.networks.cells import named_cells
-from mindrlhf_msprobe.capture.opening.entries import FaultSink
+from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
@@ -265,12 +265,8 @@ class GraphProbes:
             self._fault("the moments in which MindSpore compiles", error)
             self.put_on()  # for good, then
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._fault("the cells of a network that is compiled", error)
+    def _counted(self) -> AbstractContextManager[None]:
+        return counted(self._fault, "the cells of a network that is compiled")
 
     def _asked_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Asked]]:
         """Return the cells of which something is recorded, and what."""

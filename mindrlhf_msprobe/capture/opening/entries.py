@@ -7,7 +7,6 @@ accelerator the same would bring every tensor to the host; there it is reduced w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,14 +22,11 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     to_host,
 )
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.capture.words import why_raised
+from mindrlhf_msprobe.capture.words import FaultSink, why_raised
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.writing.ledger import Charge
-
-#: Takes what was being recorded and what went wrong.
-FaultSink = Callable[[str, BaseException], None]
 
 _SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
 _GLANCED = 64  # elements of a larger one

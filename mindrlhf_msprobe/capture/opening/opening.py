@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.opening.counters import StepCounters
-from mindrlhf_msprobe.capture.opening.entries import Entries, FaultSink
+from mindrlhf_msprobe.capture.opening.entries import Entries
+from mindrlhf_msprobe.capture.words import FaultSink
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.writing.ledger import Charge

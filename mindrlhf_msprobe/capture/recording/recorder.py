@@ -32,7 +32,7 @@ from mindrlhf_msprobe.capture.settings.environment import (
 )
 from mindrlhf_msprobe.capture.settings.random_states import RandomStates
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
-from mindrlhf_msprobe.capture.words import in_english
+from mindrlhf_msprobe.capture.words import counted, in_english
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.config import ProbeConfig
@@ -160,11 +160,9 @@ class Recorder:
         self._roles_entered.add(role)
         if self._writer.lost is not None:
             return
-        try:
+        with counted(self.fault, f"the initial weights of {role}"):
             weights = initial_weights(network, self.fault) if self._config.fingerprint else None
             self._writer.save_first_entry(role, weights, settings, phase.name)
-        except Exception as error:
-            self.fault(f"the initial weights of {role}", error)
 
     def _settings_at_first_phase(self) -> dict[str, Any] | None:
         """Return what the process runs with; None where that was taken in an earlier phase."""
@@ -180,10 +178,8 @@ class Recorder:
         """
         if not (self._settings_taken or self._config.records_phase(phase)):
             runs_with = self._settings_at_first_phase()
-            try:
+            with counted(self.fault, "what this process runs with"):
                 self._writer.save_first_entry(phase.role, None, runs_with, phase.name)
-            except Exception as error:
-                self.fault("what this process runs with", error)
         charged = phase.name if self._config.records_phase(phase) else STEP
         with self.ledger.charge(charged):
             settings = self._settings_of_networks()
@@ -194,7 +190,7 @@ class Recorder:
 
     def _listen_to_generate(self, phase: Phase, network: Any) -> None:
         self._generates = phase.name
-        try:
+        with counted(self.fault, "what is generated with"):
             if self._generate_calls is None:
                 from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
 
@@ -202,8 +198,6 @@ class Recorder:
                     self._note_open_generation, lambda: self._generates is not None, self.fault
                 )
             self._generate_calls.listen(network)
-        except Exception as error:
-            self.fault("what is generated with", error)
 
     def _note_open_generation(self, settings: Mapping[str, Any]) -> None:
         if self._generates is not None:
@@ -221,12 +215,10 @@ class Recorder:
 
     def note_generation(self, phase: Phase, settings: Mapping[str, Any]) -> None:
         """Note what a phase generates with: name → value; what is no plain value is left out."""
-        try:
+        with counted(self.fault, "what is generated with"):
             from mindrlhf_msprobe.capture.settings.generation import plain_settings
 
             self._note_generation(phase.name, plain_settings(settings))
-        except Exception as error:
-            self.fault("what is generated with", error)
 
     def _settings_of_networks(self) -> NetworkSettings:
         if self._network_settings is None:
@@ -236,12 +228,10 @@ class Recorder:
         return self._network_settings
 
     def _write_network_settings(self, settings: NetworkSettings) -> None:
-        try:
+        with counted(self.fault, "the settings of networks"):
             content = settings.take()
             if content is not None:
                 self._writer.note_networks(content)
-        except Exception as error:
-            self.fault("the settings of networks", error)
 
     def record_more(self, config: ProbeConfig) -> None:
         """Go on with another configuration."""
@@ -249,10 +239,8 @@ class Recorder:
         self._summaries = Summaries(md5=config.md5)
         if self._graph_probes is not None:
             self._graph_probes.config = config
-        try:
+        with counted(self.fault, "the configuration"):
             self._writer.record_more(config.to_json(), config.task)
-        except Exception as error:
-            self.fault("the configuration", error)
 
     def enter(self, phases: Iterable[Phase]) -> None:
         """Note that phases begin: what passed through an earlier one did not end the training."""
@@ -261,20 +249,13 @@ class Recorder:
         names = [phase.name for phase in phases]
         self._begun = names[0]
         self._entered.update(names)
-        with self.ledger.charge(STEP):
-            self._note_random_states()
+        with self.ledger.charge(STEP), counted(self.fault, "the states of random generators"):
+            if self._random_states.note(self.step):  # the step's first phase
+                self._writer.note_random_states(self._random_states.content)
 
     def leave(self) -> None:
         """Note that the phases which were open have ended."""
         self._generates = None
-
-    def _note_random_states(self) -> None:
-        """Note in which states the random generators are when the step's first phase begins."""
-        try:
-            if self._random_states.note(self.step):
-                self._writer.note_random_states(self._random_states.content)
-        except Exception as error:
-            self.fault("the states of random generators", error)
 
     def wants(self, phase: Phase) -> bool:
         """Tell whether a phase that is switched on is recorded in this step."""
@@ -310,10 +291,8 @@ class Recorder:
 
     def put_into(self, phase: Phase, network: Any) -> None:
         """Put probes into a network that a phase names itself, before it is compiled."""
-        try:
+        with counted(self.fault, f"the cells of {phase.role} where they are compiled"):
             self._probes().put_into(phase.role, network)
-        except Exception as error:
-            self.fault(f"the cells of {phase.role} where they are compiled", error)
 
     def leave_out(self, phase: Phase, why: str | Message, *, quiet: bool = False) -> None:
         """Write down, and say once, that a phase which is switched on is not recorded."""
@@ -353,17 +332,15 @@ class Recorder:
 
         None if that failed, which is counted, not raised.
         """
-        try:
+        with counted(self.fault, f"phase {names_of(networks)}"):
             from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture
 
             opening = JointCapture(
                 {p: self._capture(p, networks[p], token_range) for p in networks}
             )
             opening.open()
-        except Exception as error:
-            self.fault(f"phase {names_of(networks)}", error)
-            return None
-        return opening
+            return opening
+        return None
 
     def _capture(
         self, phase: Phase, network: Any, token_range: tuple[int, int] | None
@@ -405,14 +382,12 @@ class Recorder:
 
     def close_phases(self, opening: JointCapture, *, raised: bool = False) -> None:
         """End to record phases; says once of each in which no cell ran though nothing raised."""
-        try:
+        with counted(self.fault, f"phase {names_of(opening.phases)}"):
             opening.close()
             for phase, capture in opening.phases.items():
                 self._note_graph_gaps(phase.role, capture.gaps())
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
-        except Exception as error:
-            self.fault(f"phase {names_of(opening.phases)}", error)
         for phase, capture in opening.phases.items():
             if not (capture.cells_seen or raised):
                 self._messages.silent(phase, self.step)
@@ -439,7 +414,7 @@ class Recorder:
         self._keys_saved.add(key)
         with self._open_step.saving(key, counted=at is None) as (step, next_one):
             micro_step = next_one if at is None else at[0]
-            try:
+            with counted(self.fault, f"key data {key}"):
                 if isinstance(value, UnknownOutline):  # saved in a graph that cannot hand it over
                     return self.leave_out_data(key, value.reason)
                 if self._writer.lost is not None:
@@ -459,8 +434,6 @@ class Recorder:
                     described.arrays,
                     numbered=numbered,
                 )
-            except Exception as error:
-                self.fault(f"key data {key}", error)
 
     def save_configurations(self, configurations: Any) -> None:
         """Write configurations.json; what was saved under other names before stays in it.
@@ -468,14 +441,12 @@ class Recorder:
         A value that raises when it is looked at is lost alone: a description stands in its place.
         """
         texts: dict[str, Any] = {}
-        try:
+        with counted(self.fault, "configurations"):
             plain = named_configurations(configurations, texts.__setitem__, self._bad_configuration)
             with self._lock:
                 self._configurations.update(plain)
             self._messages.texts(texts)
             self._writer.save_configurations(self._configurations_now)
-        except Exception as error:
-            self.fault("configurations", error)
 
     def _bad_configuration(self, path: str, error: Exception) -> None:
         """Count one value of the configurations, of which only a description is written."""
@@ -518,42 +489,33 @@ class Recorder:
     def end_step(self, step: int) -> None:
         """Make everything recorded in a step readable; saves on their way are waited for."""
         try:
-            try:
-                if self._network_settings is not None:
-                    self._network_settings.end_step()
-                    self._write_network_settings(self._network_settings)
-                if self._config.key_data_dump:
-                    self._note_compiled_without()
-                self._open_step.wait_for(step)
-            finally:  # an interrupted wait ends the step too
-                self._writer.end_step(step, self._lost)
-        except Exception as error:
-            self.fault("the end of a step", error)
+            with counted(self.fault, "the end of a step"):
+                try:
+                    if self._network_settings is not None:
+                        self._network_settings.end_step()
+                        self._write_network_settings(self._network_settings)
+                    if self._config.key_data_dump:
+                        self._note_compiled_without()
+                    self._open_step.wait_for(step)
+                finally:  # an interrupted wait ends the step too
+                    self._writer.end_step(step, self._lost)
         finally:
             self._ending = None
             if self._writer.lost is None:
-                self._tell_room(step)
-                self._tell_ranks()
+                self._tell_once(step)
 
-    def _tell_room(self, step: int) -> None:
-        """Say once, after the first step with layer data, what a step takes on the disk."""
-        if self._room_told or not self._writer.phases:
-            return
-        self._room_told = True
+    def _tell_once(self, step: int) -> None:
+        """Say once what a step with layer data takes, and which ranks write elsewhere."""
+        config, root = self._config, self._writer.root
         try:
-            tell_room(self._config, self._writer.root, step, self.ledger.bytes_of_last_step())
+            if self._writer.phases and not self._room_told:
+                self._room_told = True
+                tell_room(config, root, step, self.ledger.bytes_of_last_step())
+            if not self._ranks_told:
+                self._ranks_told = True
+                tell_missing_ranks(config, root, self._writer.rank)
         except OSError as error:  # a directory that was removed is a loss already
-            logger.debug("the free room is not known: %s", error)
-
-    def _tell_ranks(self) -> None:
-        """Say once, after the first step, which ranks of the job write elsewhere."""
-        if self._ranks_told:
-            return
-        self._ranks_told = True
-        try:
-            tell_missing_ranks(self._config, self._writer.root, self._writer.rank)
-        except OSError as error:
-            logger.debug("the ranks that write here are not known: %s", error)
+            logger.debug("what the disk holds is not known: %s", error)
 
     def note_failure(self, phases: Sequence[Phase], error: BaseException) -> None:
         """Note that an exception passes through phases: unless training goes on, it ends there."""
@@ -635,7 +597,7 @@ class Recorder:
         if self._generate_calls is not None:
             self._generate_calls.close()
         FOLDERS.end(self._writer.root)
-        try:
+        with counted(self.fault, "the end of the run"):
             step = self._open_step.close()
             try:
                 try:
@@ -644,8 +606,6 @@ class Recorder:
                     self._writer.end_step(step, self._lost, complete=False)
             finally:
                 self._writer.close(stop, self._lost)
-        except Exception as error:
-            self.fault("the end of the run", error)
         if self._lost:
             self._messages.lost(self._lost, self._writer.lost is None)
         if stop is None:

@@ -21,11 +21,9 @@ import xxhash
 
 from mindrlhf_msprobe.capture.settings.configurations import to_plain
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
+from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
 from mindrlhf_msprobe.storage.layout import WITHHELD
-
-#: Told what could not be found out, and why.
-FaultSink = Callable[[str, BaseException], None]
 
 _MAX_VALUE = 512
 _MAX_CHECKED = 4096  # a longer value is no setting
@@ -72,10 +70,8 @@ def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
     }
     found = {}
     for name, collect in sections.items():
-        try:
+        with counted(fault, f"the {name} of this process"):
             found[name] = collect()
-        except Exception as error:
-            fault(f"the {name} of this process", error)
     return found
 
 
@@ -215,11 +211,9 @@ def initial_weights(network: Any, fault: FaultSink) -> dict[str, str | None]:
                 continue
             seen.add(id(parameter))
             found[prefix + name] = None
-            try:
+            with counted(fault, "an initial weight"):
                 if not getattr(parameter, "has_init", False):
                     found[prefix + name] = fingerprint_of(to_host(parameter))
-            except Exception as error:
-                fault("an initial weight", error)
     return found
 
 

@@ -13,16 +13,16 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.settings.attributes import is_setting, plain_value
+from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.storage.manifest.run_file import Change, Generation
 
 #: Told what generation ran with: name → JSON value.
 Note = Callable[[dict[str, Any]], None]
-#: Told what could not be found out, and why.
-FaultSink = Callable[[str, BaseException], None]
 
 MAX_CHANGES = 4000
 _MAX_SETTINGS = 200
@@ -129,14 +129,16 @@ class GenerateCalls:
             settings: dict[str, Any] = {}
             self._calls.settings = settings
             try:
-                self._guarded(lambda: settings.update(arguments(function, cell, args, kwargs)))
+                with self._counted():
+                    settings.update(arguments(function, cell, args, kwargs))
                 return function(cell, *args, **kwargs)
             finally:
                 self._calls.settings = outer
                 if outer is not None:  # what is called inside knows better
                     outer.update(settings)
                 else:
-                    self._guarded(lambda: self._note(settings))
+                    with self._counted():
+                        self._note(settings)
 
         return generate
 
@@ -146,16 +148,14 @@ class GenerateCalls:
             unused = function(config, *args, **kwargs)
             settings = getattr(self._calls, "settings", None)
             if settings is not None:
-                self._guarded(lambda: settings.update(plain_settings(vars(config))))
+                with self._counted():
+                    settings.update(plain_settings(vars(config)))
             return unused
 
         return update
 
-    def _guarded(self, look: Callable[[], object]) -> None:
-        try:
-            look()
-        except Exception as error:
-            self._fault("what is generated with", error)
+    def _counted(self) -> AbstractContextManager[None]:
+        return counted(self._fault, "what is generated with")
 
 
 def arguments(

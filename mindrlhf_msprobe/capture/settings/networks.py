@@ -27,6 +27,7 @@ from mindrlhf_msprobe.capture.settings.attributes import (
     plain_attributes,
     plain_value,
 )
+from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Cells,
@@ -36,9 +37,6 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Optimizer,
     Settings,
 )
-
-#: Told what could not be found out, and why.
-FaultSink = Callable[[str, BaseException], None]
 
 MAX_NETWORKS = 32
 MAX_VALUES = 200_000  # attributes of one network
@@ -68,19 +66,23 @@ class NetworkSettings:
         """Take the settings of networks and optimizers that the trainer named."""
         for role, optimizer in optimizers.items():
             if optimizer is not None:
-                self._guarded(f"the optimizer of {role}", self._add_optimizer, role, optimizer)
+                with counted(self._fault, f"the optimizer of {role}"):
+                    self._add_optimizer(role, optimizer)
         for role, network in networks.items():
             if network is not None:
-                self._guarded(f"the settings of {role}", self._network, role, network)
+                with counted(self._fault, f"the settings of {role}"):
+                    self._network(role, network)
 
     def enter(self, phase: Phase, network: nn.Cell, step: int) -> None:
         """Look at what is set while a phase opens."""
-        self._guarded(f"the settings of {phase.role}", self._entered, phase, network, step)
+        with counted(self._fault, f"the settings of {phase.role}"):
+            self._entered(phase, network, step)
 
     def end_step(self) -> None:
         """Look for optimizers where no phase was opened by the end of a step."""
         if not self._looked_before:
-            self._guarded("the optimizers", self._find_optimizers)
+            with counted(self._fault, "the optimizers"):
+                self._find_optimizers()
 
     def take(self) -> Settings | None:
         """Return what the manifest should hold; None where it holds that already.
@@ -99,12 +101,6 @@ class NetworkSettings:
                 for i, optimizer in enumerate(all_of_role)
             },
         )
-
-    def _guarded(self, what: str, look: Callable[..., object], *args: Any) -> None:
-        try:
-            look(*args)
-        except Exception as error:
-            self._fault(what, error)
 
     def _network(self, role: str, cell: nn.Cell) -> _Network | None:
         for known in self._networks:

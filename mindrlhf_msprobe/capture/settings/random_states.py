@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.storage.manifest.random_states import UNKNOWN, with_state
-
-#: Told what could not be found out, and why.
-FaultSink = Callable[[str, BaseException], None]
 
 _OFFSET = 8  # the bytes of MindSpore's state from here on say how much was drawn
 
@@ -34,12 +31,9 @@ def states_now(fault: FaultSink) -> dict[str, str]:
         ("random_state", _python),
         ("mindspore_state", _mindspore),
     ):
-        try:
+        with counted(fault, f"the state of {name.removesuffix('_state')}'s random generator"):
             state = read()
-        except Exception as error:
-            fault(f"the state of {name.removesuffix('_state')}'s random generator", error)
-            continue
-        found[name] = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
+            found[name] = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
     return found
 
 
