@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,42 @@ def test_the_estimate_is_what_the_disk_then_holds(tmp_path, monkeypatch, width, 
     assert found.fits
     again = estimate(open_run(tmp_path / "full"), everything, steps=3)
     assert again.total == pytest.approx(found.total, rel=0.02)
+
+
+def test_the_estimate_of_statistics_is_what_the_disk_then_holds(tmp_path):
+    """Whichever task was recorded; equal tensors are counted as they are, though none is stored."""
+    record_training(tmp_path / "cheap", steps=3)
+    record_training(tmp_path / "full", steps=1, task="tensor")
+    expected = on_disk(tmp_path / "cheap") - on_disk(tmp_path / "cheap/run.json")
+    whole = {"token_range_end": NO_END}
+    tensors = estimate(open_run(tmp_path / "full"), ProbeConfig(task="tensor", **whole))
+    for name in ("cheap", "full"):
+        found = estimate(open_run(tmp_path / name), ProbeConfig(**whole), steps=3)
+        assert found.total == pytest.approx(expected, rel=0.1)
+        assert [p.distinct for p in found.phases] == [p.distinct for p in tensors.phases]
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor", "md5"])
+@pytest.mark.parametrize("directory", ["rank", "rank3", "proc14402"])
+def test_dumps_of_msprobe_are_estimated_from(tmp_path, task, directory):
+    """Wherever their rank directories lie; without hashes, equal tensors are not recognised."""
+    shutil.copytree(runs.MSPROBE_DATA / f"{task}_a", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/step1", ignore_errors=True)
+    (rank,) = (tmp_path / "run/step0").iterdir()
+    rank = rank.rename(rank.with_name(directory))
+    for opened in (tmp_path / "run", tmp_path / "run/step0", rank, rank / "dump.json"):
+        found = estimate(open_run(opened), ProbeConfig(task="tensor"))
+        (phase,) = found.phases
+        elements = sum(
+            math.prod(record.leaf.shape) * 4
+            for entry in open_run(opened).entries(step=0)
+            for record in entry.records
+        )
+        assert 0 < phase.distinct <= phase.tensors
+        assert (phase.distinct == phase.tensors) == (task != "md5")
+        assert (message("estimate.no_fingerprints") in found.remarks) == (task != "md5")
+        if task != "md5":
+            assert elements < found.total < 2 * elements + 8192 * phase.tensors
 
 
 def test_the_estimate_follows_the_choice_of_cells(tmp_path):

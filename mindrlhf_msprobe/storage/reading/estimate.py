@@ -24,6 +24,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 KEY_DATA = "key data"
+_UNKNOWN_DTYPE = "estimate.unknown_dtype"
 _NAMED = len('"data_name": "", ')  # what a line gains by the name of a file, beside the name
 _LISTED = 12  # bytes of a file in its directory, beside its name
 
@@ -34,8 +35,8 @@ class PhaseEstimate:
 
     Attributes:
         phase: its name, or "key data" for all keys together, which are stored in full already.
-        tensors: how many records have elements; distinct: how many of them are stored, because
-            equal ones share a file.
+        tensors: how many records have elements; distinct: how many of them are unlike all others.
+            Equal ones share a file.
         size: bytes on disk, in whole blocks.
     """
 
@@ -117,8 +118,9 @@ def estimate(
     """
     block = os.statvfs(run.path).f_frsize or 4096
     largest: dict[tuple[str, int], PhaseEstimate] = {}
-    unsized: set[str] = set()
-    for place in sorted(_estimates(run, wanted, block, unsized), key=lambda e: -e.size):
+    doubts: set[Message] = set()
+    places = _estimates(run, wanted, block, doubts)
+    for place in sorted(places, key=lambda e: (e.size, e.distinct), reverse=True):
         if phases is None or place.phase in phases:
             largest.setdefault((place.phase, place.rank), place)
     _refuse_no_cell(run, wanted, phases)
@@ -137,7 +139,7 @@ def estimate(
         ranks or len({place.rank for place in found}),
         free_bytes(run.path),
         (
-            *_remarks(run, wanted, sorted(missing, key=phase_order), unsized),
+            *_remarks(run, wanted, sorted(missing, key=phase_order), doubts),
             *_about_further_steps(found if phases is not None else ()),
         ),
     )
@@ -175,7 +177,7 @@ def size_at(
     no value of a kind whose size is known.
     """
     block = os.statvfs(run.path).f_frsize or 4096
-    unsized: set[str] = set()
+    doubts: set[Message] = set()
     total, found = 0, False
     for phase in phases:
         entries = run.entries(phase, step, rank)
@@ -184,9 +186,9 @@ def size_at(
             whole = sum(len(entry.records) for entry in entries)
             kept = sum(len(entry.records) for entry in chosen) / max(1, whole)
             tensors = wanted.task == "tensor"
-            total += _phase_estimate(run, chosen, kept, tensors, block, unsized).size
+            total += _phase_estimate(run, chosen, kept, tensors, block, doubts).size
             found = True
-    return total if found and not unsized else None
+    return total if found and all(d.code != _UNKNOWN_DTYPE for d in doubts) else None
 
 
 def free_bytes(path: Path) -> int:
@@ -196,7 +198,7 @@ def free_bytes(path: Path) -> int:
 
 
 def _estimates(
-    run: Run, wanted: ProbeConfig, block: int, unsized: set[str]
+    run: Run, wanted: ProbeConfig, block: int, doubts: set[Message]
 ) -> Iterator[PhaseEstimate]:
     for step, rank in sorted(run.places):
         for phase in run.phases:
@@ -205,7 +207,7 @@ def _estimates(
             if chosen:
                 whole = sum(len(entry.records) for entry in entries)
                 kept = sum(len(entry.records) for entry in chosen) / max(1, whole)
-                yield _phase_estimate(run, chosen, kept, wanted.task == "tensor", block, unsized)
+                yield _phase_estimate(run, chosen, kept, wanted.task == "tensor", block, doubts)
         data = run.key_data(step=step, rank=rank)
         if data:
             files = {r.file for datum in data for r in datum.records if r.file is not None}
@@ -265,7 +267,7 @@ def _takes(record: Record, wanted: ProbeConfig, selection: Selection) -> bool:
 
 
 def _phase_estimate(
-    run: Run, entries: list[Entry], kept: float, tensors: bool, block: int, unsized: set[str]
+    run: Run, entries: list[Entry], kept: float, tensors: bool, block: int, doubts: set[Message]
 ) -> PhaseEstimate:
     """Return what the chosen entries of a phase take.
 
@@ -275,17 +277,20 @@ def _phase_estimate(
     first = entries[0]
     phase, step, rank = first.phase, first.step, first.rank
     records = [record for entry in entries for record in entry.records if record.leaf.is_tensor]
-    directory = layout.entry_dir(run.path, phase, step, rank)
-    unnamed = [record for record in records if tensors and record.leaf.data_name is None]
-    names = sum(_NAMED + len(layout.record_file_name(record.name)) for record in unnamed)
+    (directory,) = run.directories(step, rank, phase=phase)
+    # Those that gain the name of a file, or lose it.
+    moved = [record.name for record in records if tensors == (record.leaf.data_name is None)]
+    names = sum(_NAMED + len(layout.record_file_name(name)) for name in moved)
+    names = names if tensors else -names
     size = _directories(directory, directory.parent)
     size += _listing_files(directory, kept, names, block)
-    sizes = list(_stored_sizes(records, unsized)) if tensors else []
-    if sizes and (folder := _directories(directory)):
+    distinct = list(_distinct([record.leaf for record in records]))
+    if tensors and distinct and (folder := _directories(directory)):
         listed = sum(_LISTED + len(layout.record_file_name(record.name)) for record in records)
         size += max(folder, _blocks(listed, block))
-    size += sum(_blocks(n, block) for n in sizes)
-    return PhaseEstimate(phase, rank, step, len(records), len(sizes), size)
+    if tensors:
+        size += sum(_blocks(n, block) for n in _stored_sizes(distinct, doubts))
+    return PhaseEstimate(phase, rank, step, len(records), len(distinct), size)
 
 
 def _listing_files(directory: Path, kept: float, names: int, block: int) -> int:
@@ -293,30 +298,37 @@ def _listing_files(directory: Path, kept: float, names: int, block: int) -> int:
 
     Args:
         kept: the share of them that is chosen.
-        names: the bytes of the files' names that they do not hold yet.
+        names: the bytes of the files' names that they gain, below 0 if they lose them.
     """
-    size = 0
-    for name in (layout.JOURNAL_FILE, layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE):
-        path = directory / name
-        if path.is_file():
-            gained = names if name in (layout.JOURNAL_FILE, layout.DUMP_FILE) else 0
-            size += _blocks(kept * path.stat().st_size + gained, block)
-    return size
+    dump, stack, construct = (
+        path.stat().st_size if (path := directory / name).is_file() else 0
+        for name in (layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE)
+    )
+    journal = directory / layout.JOURNAL_FILE
+    # Another tool's dump has no journal: ours would hold what these two do.
+    lines = journal.stat().st_size if journal.is_file() else dump + stack
+    sizes = (kept * lines + names, kept * dump + names, kept * stack, kept * construct)
+    return sum(_blocks(size, block) for size in sizes)
 
 
-def _stored_sizes(records: Iterable[Record], unsized: set[str]) -> Iterator[int]:
-    """Yield the size in bytes of every file that the records' elements need."""
+def _distinct(leaves: Iterable[Leaf]) -> Iterator[Leaf]:
+    """Yield the leaves that are unlike those before them, and those without a fingerprint."""
     seen: set[str] = set()
-    for record in records:
-        leaf = record.leaf
-        if leaf.fingerprint is not None:
-            if leaf.fingerprint in seen:
-                continue
-            seen.add(leaf.fingerprint)
+    for leaf in leaves:
+        if leaf.fingerprint is None or leaf.fingerprint not in seen:
+            yield leaf
+            seen.add(leaf.fingerprint or "")
+
+
+def _stored_sizes(leaves: Iterable[Leaf], doubts: set[Message]) -> Iterator[int]:
+    """Yield the size in bytes of the file of each leaf's elements."""
+    for leaf in leaves:
+        if leaf.fingerprint is None:
+            doubts.add(message("estimate.no_fingerprints"))
         try:
             yield _npy_size(leaf)
         except TypeError:
-            unsized.add(str(leaf.dtype))
+            doubts.add(message(_UNKNOWN_DTYPE, dtype=str(leaf.dtype)))
 
 
 def _npy_size(leaf: Leaf) -> int:
@@ -388,12 +400,10 @@ def _on_narrower(config: ProbeConfig, wanted: ProbeConfig) -> Iterator[Message]:
         yield message("estimate.tokens", first=first, last=last)
     if wanted.parameters and not config.parameters:
         yield message("estimate.no_parameters")
-    if wanted.task == "tensor" and not config.fingerprint:
-        yield message("estimate.no_fingerprints")
 
 
 def _remarks(
-    run: Run, wanted: ProbeConfig, missing: Iterable[str], unsized: set[str]
+    run: Run, wanted: ProbeConfig, missing: Iterable[str], doubts: set[Message]
 ) -> Iterator[Message]:
     for phase in missing:
         yield message("estimate.not_recorded", what=[phase])
@@ -401,7 +411,6 @@ def _remarks(
     if config is not None:
         yield from _on_narrower(config, wanted)
     yield from _left_out(run.coverage())
-    for dtype in sorted(unsized):
-        yield message("estimate.unknown_dtype", dtype=dtype)
+    yield from sorted(doubts, key=lambda doubt: (doubt.code, doubt.params.get("dtype", "")))
     for problem in run.problems:
         yield from as_messages(str(problem))
