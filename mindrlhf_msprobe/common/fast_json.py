@@ -8,7 +8,9 @@ from typing import Any
 
 _orjson: Callable[[bytes], Any] | None
 try:
-    from orjson import loads as _orjson
+    from orjson import loads as found
+
+    _orjson = found
 except ImportError:  # a platform without a wheel: slower, the same values
     _orjson = None
 
