@@ -97,12 +97,12 @@ class GenerateCalls:
             self._seen.add(kind)
             owner = next((k for k in kind.__mro__ if "generate" in vars(k)), None)
             if owner is not None and inspect.isfunction(vars(owner)["generate"]):
-                self._replace(owner, "generate", self._listening)
+                self._replace(owner, "generate", self._generate)
                 # Of the modules that define the class: the method itself may be a trainer's.
                 for module in {k.__module__ for k in kind.__mro__}:
                     config = getattr(sys.modules.get(module), _CONFIG, None)
                     if isinstance(config, type) and inspect.isfunction(vars(config).get("update")):
-                        self._replace(config, "update", self._updating)
+                        self._replace(config, "update", self._update)
 
     def close(self) -> None:
         """Give the classes their own methods back."""
@@ -112,47 +112,48 @@ class GenerateCalls:
         self._replaced.clear()
         self._seen.clear()
 
-    def _replace(self, owner: type, name: str, around: Callable[..., Any]) -> None:
+    def _replace(self, owner: type, name: str, instead: Callable[..., Any]) -> None:
+        """Have `instead` called in the place of a method, with that method before its arguments."""
         function = vars(owner)[name]
         if any(function is ours for *_, ours in self._replaced):
             return  # done for another class
-        ours = around(function)
-        setattr(owner, name, ours)
-        self._replaced.append((owner, name, function, ours))
 
-    def _listening(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def generate(cell: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._wanted():
-                return function(cell, *args, **kwargs)
-            outer = getattr(self._calls, "settings", None)
-            settings: dict[str, Any] = {}
-            self._calls.settings = settings
-            try:
+        def replaced(*args: Any, **kwargs: Any) -> Any:
+            return instead(function, *args, **kwargs)
+
+        setattr(owner, name, replaced)
+        self._replaced.append((owner, name, function, replaced))
+
+    def _generate(
+        self, function: Callable[..., Any], cell: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._wanted():
+            return function(cell, *args, **kwargs)
+        outer = getattr(self._calls, "settings", None)
+        settings: dict[str, Any] = {}
+        self._calls.settings = settings
+        try:
+            with self._counted():
+                settings.update(arguments(function, cell, args, kwargs))
+            return function(cell, *args, **kwargs)
+        finally:
+            self._calls.settings = outer
+            if outer is not None:  # what is called inside knows better
+                outer.update(settings)
+            else:
                 with self._counted():
-                    settings.update(arguments(function, cell, args, kwargs))
-                return function(cell, *args, **kwargs)
-            finally:
-                self._calls.settings = outer
-                if outer is not None:  # what is called inside knows better
-                    outer.update(settings)
-                else:
-                    with self._counted():
-                        self._note(settings)
+                    self._note(settings)
 
-        return generate
-
-    def _updating(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def update(config: Any, *args: Any, **kwargs: Any) -> Any:
-            unused = function(config, *args, **kwargs)
-            settings = getattr(self._calls, "settings", None)
-            if settings is not None:
-                with self._counted():
-                    settings.update(plain_settings(vars(config)))
-            return unused
-
-        return update
+    def _update(
+        self, function: Callable[..., Any], config: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        unused = function(config, *args, **kwargs)
+        settings = getattr(self._calls, "settings", None)
+        if settings is not None:
+            with self._counted():
+                settings.update(plain_settings(vars(config)))
+        return unused
 
     def _counted(self) -> AbstractContextManager[None]:
         return counted(self._fault, "what is generated with")

@@ -152,34 +152,30 @@ class Compilations:
             self._replace(BYTECODE_CONTEXT, "__enter__", self._before_bytecode)
             self._replace(BYTECODE_CONTEXT, "__exit__", self._after_bytecode)
 
-    def _replace(
-        self, owner: type, name: str, replace: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
+    def _replace(self, owner: type, name: str, instead: Callable[..., Any]) -> None:
+        """Have `instead` called in the place of a method, with that method before its arguments."""
         original = vars(owner)[name]
-        setattr(owner, name, replace(original))
+
+        @functools.wraps(original)
+        def replaced(*args: Any, **kwargs: Any) -> Any:
+            return instead(original, *args, **kwargs)
+
+        setattr(owner, name, replaced)
         self._replaced.append((owner, name, original))
 
     # What calls a graph, and which of its graphs it takes.
 
-    def _running(self, compile_and_run: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(compile_and_run)
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            self._local.running += 1
-            try:
-                with self._forward():
-                    return compile_and_run(*args, **kwargs)
-            finally:
-                self._local.running -= 1
-
-        return noted
-
-    def _running_function(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(run)
-        def noted(*args: Any, **kwargs: Any) -> Any:
+    def _running(self, compile_and_run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        self._local.running += 1
+        try:
             with self._forward():
-                return run(*args, **kwargs)
+                return compile_and_run(*args, **kwargs)
+        finally:
+            self._local.running -= 1
 
-        return noted
+    def _running_function(self, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with self._forward():
+            return run(*args, **kwargs)
 
     @contextmanager
     def _forward(self) -> Iterator[None]:
@@ -203,69 +199,66 @@ class Compilations:
                 self._forwards -= 1
                 SITES.only_backward = differentiated and not self._forwards
 
-    def _of_cell(self, compile_cell: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(compile_cell)
-        def compile_chosen(
-            executor: Any, cell: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any
-        ) -> Any:
-            local = self._local
-            outer, running = local.call, local.running
+    def _of_cell(
+        self,
+        compile_cell: Callable[..., Any],
+        executor: Any,
+        cell: nn.Cell,
+        /,
+        *args: Any,
+        phase: str = "predict",
+        **kwargs: Any,
+    ) -> Any:
+        local = self._local
+        outer, running = local.call, local.running
 
-            def compiled_for(call: TopCall) -> Any:
-                local.call, local.running = call, 0
-                return compile_cell(executor, cell, *args, phase=phase, **kwargs)
+        def compiled_for(call: TopCall) -> Any:
+            local.call, local.running = call, 0
+            return compile_cell(executor, cell, *args, phase=phase, **kwargs)
 
-            try:
-                return _chosen(compiled_for, lambda: TopCall(cell, phase, running > 0))
-            finally:
-                local.call, local.running = outer, running
+        try:
+            return _chosen(compiled_for, lambda: TopCall(cell, phase, running > 0))
+        finally:
+            local.call, local.running = outer, running
 
-        return compile_chosen
+    def _of_function(
+        self, compile_function: Callable[..., Any], executor: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        local = self._local
+        outer = local.call
+        owner, function = executor.obj, executor.fn
+        # A bound method is another object at every call.
+        function = getattr(function, "__func__", function)
+        target = owner if isinstance(owner, nn.Cell) else function
+        phase = getattr(owner, "phase", None)
+        name = phase, id(function), id(owner), EXECUTOR.requires_grad()
 
-    def _of_function(self, compile_function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(compile_function)
-        def compile_chosen(executor: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-            local = self._local
-            outer = local.call
-            owner, function = executor.obj, executor.fn
-            # A bound method is another object at every call.
-            function = getattr(function, "__func__", function)
-            target = owner if isinstance(owner, nn.Cell) else function
-            phase = getattr(owner, "phase", None)
-            name = phase, id(function), id(owner), EXECUTOR.requires_grad()
+        def compiled_for(call: TopCall) -> Any:
+            local.call = call
+            return compile_function(executor, *args, **kwargs)
 
-            def compiled_for(call: TopCall) -> Any:
-                local.call = call
-                return compile_function(executor, method, *args, **kwargs)
+        try:
+            compiled = _chosen(compiled_for, lambda: TopCall(target, name, True))
+        finally:
+            local.call = outer
+        if isinstance(owner, nn.Cell):  # MindSpore looks there for what is compiled already
+            owner.phase_cache.setdefault(phase, compiled)
+        return compiled
 
-            try:
-                compiled = _chosen(compiled_for, lambda: TopCall(target, name, True))
-            finally:
-                local.call = outer
-            if isinstance(owner, nn.Cell):  # MindSpore looks there for what is compiled already
-                owner.phase_cache.setdefault(phase, compiled)
-            return compiled
+    def _cell_by_phase(
+        self, predict: Callable[..., Any], cell: nn.Cell, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        self._find_by_phase(cell)
+        with self._forward():
+            return predict(cell, *args, **kwargs)
 
-        return compile_chosen
-
-    def _cell_by_phase(self, predict: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(predict)
-        def predict_chosen(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-            self._find_by_phase(cell)
-            with self._forward():
-                return predict(cell, *args, **kwargs)
-
-        return predict_chosen
-
-    def _function_by_phase(self, predict: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(predict)
-        def predict_chosen(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(executor.obj, nn.Cell):
-                infers = (executor.jit_config_dict or {}).get("infer_boost") == "on"
-                self._find_by_phase(executor.obj, any_phase=infers)
-            return predict(executor, *args, **kwargs)
-
-        return predict_chosen
+    def _function_by_phase(
+        self, predict: Callable[..., Any], executor: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(executor.obj, nn.Cell):
+            infers = (executor.jit_config_dict or {}).get("infer_boost") == "on"
+            self._find_by_phase(executor.obj, any_phase=infers)
+        return predict(executor, *args, **kwargs)
 
     def _find_by_phase(self, cell: nn.Cell, *, any_phase: bool = False) -> None:
         try:
@@ -277,68 +270,62 @@ class Compilations:
         for wrapping in self._wrappings[:1]:
             wrapping.cannot_choose(error)
 
-    def _marked(self, key_of: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(key_of)
-        def marked_key(*args: Any) -> Any:
-            key = key_of(*args)
-            call = self._local.call
-            if call is None or call.graph is not None:
-                return key
-            try:
-                probed = self._variants.choose(call, str(key))
-            except Exception as error:
-                probed = True
-                self._cannot_choose(error)
-            if not probed:
-                return key
-            mark = MARK if call.graph is None else call.graph.mark
-            return f"{key}{mark}{_FORWARD if EXECUTOR.requires_grad() else ''}"
-
-        return marked_key
+    def _marked(self, key_of: Callable[..., Any], *args: Any) -> Any:
+        key = key_of(*args)
+        call = self._local.call
+        if call is None or call.graph is not None:
+            return key
+        try:
+            probed = self._variants.choose(call, str(key))
+        except Exception as error:
+            probed = True
+            self._cannot_choose(error)
+        if not probed:
+            return key
+        mark = MARK if call.graph is None else call.graph.mark
+        return f"{key}{mark}{_FORWARD if EXECUTOR.requires_grad() else ''}"
 
     # Compiling.
 
-    def _around(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(compile_graph)
-        def compile_with_probes(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            call, self._local.call = self._local.call, None  # what it calls itself is another
-            graph = None if call is None else call.graph
-            probed = graph is None or call is None or call.probed
-            try:
-                with self._compiling, no_hooks(), SITES.asked_for() as cells:
-                    SITES.differentiated_outside = bool(EXECUTOR.requires_grad())
-                    began = perf_counter()
+    def _around(
+        self, compile_graph: Callable[..., Any], executor: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        call, self._local.call = self._local.call, None  # what it calls itself is another
+        graph = None if call is None else call.graph
+        probed = graph is None or call is None or call.probed
+        try:
+            with self._compiling, no_hooks(), SITES.asked_for() as cells:
+                SITES.differentiated_outside = bool(EXECUTOR.requires_grad())
+                began = perf_counter()
 
-                    def compiled_once(*, probes: bool) -> Any:
-                        with self._wrapped() if probes else self._lifted():
-                            return compile_graph(executor, *args, **kwargs)
+                def compiled_once(*, probes: bool) -> Any:
+                    with self._wrapped() if probes else self._lifted():
+                        return compile_graph(executor, *args, **kwargs)
 
-                    with _same_seeds(graph, probed):
-                        if probed:
-                            compiled = compiled_with_probes(
-                                compiled_once, executor, args[3], cells, self._with_inner
-                            )
-                        else:
-                            compiled = compiled_once(probes=False)
-                    seconds = perf_counter() - began
-                    if graph is not None:
-                        graph.compiled(probed, args[3], cells, executor, seconds)
-                        graph.keep_to_one(probed, executor, self._will_record())
-            finally:
-                self._local.call = call
-            if call is not None and isinstance(call.target, nn.Cell):
-                # Its own hooks record the gradients at the borders of what Python calls.
-                SITES.without_gradients.discard(number_of(call.target))
-            if probed and cells:
-                without = graph.seconds.get(False) if graph is not None else None
-                self._note(seconds, without)
-            elif graph is not None and graph.cells:
-                self._note(0.0, seconds)
-            for listener in [*self.listeners]:
-                listener()
-            return compiled
-
-        return compile_with_probes
+                with _same_seeds(graph, probed):
+                    if probed:
+                        compiled = compiled_with_probes(
+                            compiled_once, executor, args[3], cells, self._with_inner
+                        )
+                    else:
+                        compiled = compiled_once(probes=False)
+                seconds = perf_counter() - began
+                if graph is not None:
+                    graph.compiled(probed, args[3], cells, executor, seconds)
+                    graph.keep_to_one(probed, executor, self._will_record())
+        finally:
+            self._local.call = call
+        if call is not None and isinstance(call.target, nn.Cell):
+            # Its own hooks record the gradients at the borders of what Python calls.
+            SITES.without_gradients.discard(number_of(call.target))
+        if probed and cells:
+            without = graph.seconds.get(False) if graph is not None else None
+            self._note(seconds, without)
+        elif graph is not None and graph.cells:
+            self._note(0.0, seconds)
+        for listener in [*self.listeners]:
+            listener()
+        return compiled
 
     def _with_inner(self, cells: set[int]) -> set[int]:
         return cells.union(*(wrapping.inside(cells) for wrapping in self._wrappings))
@@ -353,23 +340,15 @@ class Compilations:
     # What `ms.jit(capture_mode="bytecode")` captures is compiled without any method of Python's.
     # Cells that hold wrappers are not captured: Python runs them, and its hooks record them.
 
-    def _before_bytecode(self, enter: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(enter)
-        def enter_with_wrappers(*args: Any) -> Any:
-            self._wrap()
-            return enter(*args)
+    def _before_bytecode(self, enter: Callable[..., Any], *args: Any) -> Any:
+        self._wrap()
+        return enter(*args)
 
-        return enter_with_wrappers
-
-    def _after_bytecode(self, leave: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(leave)
-        def leave_and_unwrap(*args: Any) -> Any:
-            try:
-                return leave(*args)
-            finally:
-                self._unwrap()
-
-        return leave_and_unwrap
+    def _after_bytecode(self, leave: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return leave(*args)
+        finally:
+            self._unwrap()
 
     @contextmanager
     def _wrapped(self) -> Iterator[None]:
