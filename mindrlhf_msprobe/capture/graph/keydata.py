@@ -37,6 +37,7 @@ DATA = "data"
 class _Saving(Question):
     """What `save` does where it stands: "now" in Python, "later" or "never" in a graph."""
 
+    in_python = "now"
     call = "save"
     suffix = ""  # of the key, behind the name
 
@@ -60,10 +61,6 @@ class _Saving(Question):
             return "never"
         CURRENT.wait = VALUES.wait
         return "later"
-
-    def __call__(self, name: Any) -> str:
-        """Tell that Python runs it."""
-        return "now"
 
 
 class _SavingGradient(_Saving):

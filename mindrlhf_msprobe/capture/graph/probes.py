@@ -209,21 +209,20 @@ def number_in(array: np.ndarray) -> int:
 class Question(mindspore.constexpr(lambda: None, get_instance=False)):  # type: ignore[misc]
     """A question that `answer` answers while MindSpore compiles, the answer being a constant.
 
-    Where Python runs the function that asks (`capture_mode="bytecode"` does, in part), the answer
-    is one that makes probes do nothing.
+    Attributes:
+        in_python: the answer where Python runs the function that asks (`capture_mode="bytecode"`
+            does, in part), and nothing is compiled: one that makes probes do nothing.
     """
+
+    in_python: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what is answered where nothing is compiled."""
-        raise NotImplementedError
+        return self.in_python
 
     def __infer__(self, *arguments: dict[str, Any]) -> dict[str, Any]:
         known = (outline(a["shape"], a["dtype"], a["value"]) for a in arguments)
         return {"shape": None, "dtype": None, "value": self.answer(*known)}
-
-    def answer(self, *arguments: Any) -> Any:
-        """Return the constant that stands in the graph."""
-        raise NotImplementedError
 
 
 class _LeftAlone(Question):
@@ -231,6 +230,8 @@ class _LeftAlone(Question):
 
     Where Python runs the function, nothing is compiled; and MindSpore cannot vectorise probes.
     """
+
+    in_python = True
 
     def answer(self, cell: int) -> bool:
         """Tell whether none can; a cell that is left without probes has a gap."""
@@ -240,10 +241,6 @@ class _LeftAlone(Question):
         if vectorised:
             SITES.note_gap(cell, message("coverage.vectorised"))
         return vectorised
-
-    def __call__(self, cell: int) -> bool:
-        """Tell that nothing is compiled."""
-        return True
 
 
 def is_vectorised() -> bool:
@@ -297,12 +294,10 @@ def kind_of(cell: int, value: Any) -> str:
 class _Kind(Question):
     """How a value is visited."""
 
+    in_python = "leave"
+
     def answer(self, cell: int, value: Any) -> str:
         return kind_of(cell, value)
-
-    def __call__(self, cell: int, value: Any) -> str:
-        """Tell to leave every value alone."""
-        return "leave"
 
 
 class _HoldsParameter(Question):
@@ -312,6 +307,8 @@ class _HoldsParameter(Question):
     Parameter that is changed in place would then have another gradient.
     """
 
+    in_python = True
+
     def answer(self, cell: int, value: Any) -> bool:
         """Tell whether it does."""
         holds = holds_parameter(value)
@@ -319,20 +316,14 @@ class _HoldsParameter(Question):
             SITES.note_gap(cell, Message(PASSES_PARAMETER))
         return holds
 
-    def __call__(self, cell: int, value: Any) -> bool:
-        """Tell to leave every value alone."""
-        return True
-
 
 class _SiteNumber(Question):
     """The number of a probe, as an array."""
 
+    in_python = Tensor(array_of(0))  # the probe of nothing
+
     def answer(self, cell: int, part: str, path: Path, value: Any) -> Tensor:
         return Tensor(array_of(SITES.number(Site(cell, part, path, value))))
-
-    def __call__(self, *arguments: Any) -> Tensor:
-        """Return the probe of nothing."""
-        return Tensor(array_of(0))
 
 
 LEFT_ALONE = _LeftAlone()

@@ -49,16 +49,14 @@ _ONE = Tensor(np.zeros(1, np.float32))
 class _Reduction(Question):
     """How a tensor of a cell leaves the graph."""
 
+    in_python = WHOLE
+
     def answer(self, cell: int, tensor: Any) -> str:
         if not isinstance(tensor, TensorOutline):
             return WHOLE
         if 0 in tensor.shape:
             return EMPTY
         return WHOLE if cell in SITES.whole or not reduces() else kind_of(tensor)
-
-    def __call__(self, *arguments: Any) -> str:
-        """Return that it does so as it is."""
-        return WHOLE
 
 
 def kind_of(tensor: TensorOutline) -> str:
@@ -69,14 +67,12 @@ def kind_of(tensor: TensorOutline) -> str:
 class _Rows(Question):
     """A shape of two axes, as near to a square as it can be, into which a tensor fits."""
 
+    in_python = 1, -1  # not read
+
     def answer(self, tensor: Any) -> tuple[int, int]:
         size = math.prod(tensor.shape)
         rows = next(n for n in range(math.isqrt(size), 0, -1) if size % n == 0)
         return rows, size // rows
-
-    def __call__(self, *arguments: Any) -> tuple[int, int]:
-        """Return what is not read."""
-        return 1, -1
 
 
 REDUCTION = _Reduction()

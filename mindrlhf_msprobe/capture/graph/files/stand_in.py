@@ -13,7 +13,6 @@ import os
 import queue
 import stat
 import threading
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor
@@ -83,12 +82,10 @@ FILES = Files()
 class _FileNumber(Question):
     """The number of a file, as an array."""
 
+    in_python = Tensor(array_of(0))  # not read
+
     def answer(self, name: str, tensor: TensorOutline) -> Tensor:
         return Tensor(array_of(FILES.number(name, tensor)))
-
-    def __call__(self, *arguments: Any) -> Tensor:
-        """Return what is not read."""
-        return Tensor(array_of(0))
 
 
 def _taken(file: np.ndarray, elements: np.ndarray) -> np.ndarray:

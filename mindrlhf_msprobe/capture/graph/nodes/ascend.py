@@ -40,13 +40,9 @@ from mindrlhf_msprobe.capture.graph.nodes.structure import Lines, Value, Visit
 from mindrlhf_msprobe.capture.graph.probes import SITES, Question, Receiver, Site
 
 if stands_in():
-    from mindrlhf_msprobe.capture.graph.files.stand_in import dump as _dump
-    from mindrlhf_msprobe.capture.graph.files.stand_in import dump_gradient as _dump_gradient
-    from mindrlhf_msprobe.capture.graph.files.stand_in import write_now as _write_now
+    from mindrlhf_msprobe.capture.graph.files.stand_in import dump, dump_gradient, write_now
 else:
-    from mindrlhf_msprobe.capture.graph.files.tensor_dump import dump as _dump
-    from mindrlhf_msprobe.capture.graph.files.tensor_dump import dump_gradient as _dump_gradient
-    from mindrlhf_msprobe.capture.graph.files.tensor_dump import write_now as _write_now
+    from mindrlhf_msprobe.capture.graph.files.tensor_dump import dump, dump_gradient, write_now
 
 
 _depend = ops.Depend()
@@ -64,7 +60,7 @@ class Border(nn.Cell):
     def bprop(self, tensor, file, how, written, out, dout):
         """Return the gradient as it is; its file comes behind those that `written` waits for."""
         leaves = reduced(how, _depend(dout, written))
-        return _depend(dout, _dump_gradient(file, leaves)), file, how, written
+        return _depend(dout, dump_gradient(file, leaves)), file, how, written
 
 
 BORDER = Border()
@@ -72,6 +68,8 @@ BORDER = Border()
 
 class _File(Question):
     """The file a probe writes, without what TensorDump appends to the name."""
+
+    in_python = "nothing"  # not read
 
     def answer(
         self, kind: str, cell: int, part: str, path: tuple[Any, ...], value: Any, how: str = WHOLE
@@ -81,36 +79,32 @@ class _File(Question):
         kind = kind if how in (WHOLE, EMPTY) else REDUCED + kind
         return FOLDERS.file(f"{kind}.{number}", lambda: READING)
 
-    def __call__(self, *arguments: Any) -> str:
-        """Return what is not read."""
-        return "nothing"
-
 
 FILE = _File()
 
 
 def opened(cell, given):
     """Open a call and return what stands for it."""
-    _dump(FILE(OPEN, cell, "", (), given), MARK)
+    dump(FILE(OPEN, cell, "", (), given), MARK)
     return MARK
 
 
 def closed(cell, call, returned):
     """Close a call."""
-    _dump(FILE(CLOSE, cell, "", (), returned), call)
+    dump(FILE(CLOSE, cell, "", (), returned), call)
 
 
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over."""
     how = REDUCTION(cell, tensor)
-    _dump(FILE(TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
+    dump(FILE(TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
 
 
 def watched(cell, part, path, tensor, call):
     """Hand a tensor over, and later its gradient; return the tensor."""
     how = REDUCTION(cell, tensor)
     leaves = reduced(how, F.stop_gradient(tensor))
-    written = _depend(MARK, _dump(FILE(TENSOR, cell, part, path, tensor, how), leaves))
+    written = _depend(MARK, dump(FILE(TENSOR, cell, part, path, tensor, how), leaves))
     return BORDER(tensor, FILE(GRADIENT, cell, part, path, tensor, how), how, written)
 
 
@@ -156,7 +150,7 @@ def wait() -> None:
     """
     if FOLDERS.is_used:
         EXECUTOR.sync()
-        FOLDERS.fence(_write_now, FENCE)
+        FOLDERS.fence(write_now, FENCE)
 
 
 def before_phase() -> None:
@@ -183,18 +177,18 @@ def after_phase(receiver: Receiver) -> None:
 
 def value_opened(name, data):
     """Open a value that is saved and return what stands for it."""
-    _dump(FILE(OPEN_VALUE, NO_CELL, DATA, (name,), data), MARK)
+    dump(FILE(OPEN_VALUE, NO_CELL, DATA, (name,), data), MARK)
     return MARK
 
 
 def value_tensor(path, tensor, value):
     """Hand over a tensor of a value that is saved."""
-    _dump(FILE(VALUE, NO_CELL, DATA, path, tensor), F.stop_gradient(tensor))
+    dump(FILE(VALUE, NO_CELL, DATA, path, tensor), F.stop_gradient(tensor))
 
 
 def value_closed(name, data, value):
     """Close a value that is saved."""
-    _dump(FILE(CLOSE_VALUE, NO_CELL, DATA, (name,), data), value)
+    dump(FILE(CLOSE_VALUE, NO_CELL, DATA, (name,), data), value)
 
 
 def gradient_saved(name, tensor):

@@ -39,6 +39,22 @@ else:
 __all__ = ["ENTERING", "LEAVING", "UPDATING", "gradient_saved", "saved"]
 
 
+# What Python runs in the place of the functions that are asked for, where it runs a wrapper itself
+# (`capture_mode="bytecode"` does, in part): there is no call, and nothing is handed over.
+
+
+def _nothing(*_: Any) -> int:
+    return 0
+
+
+def _nothing_watched(args: Any, kwargs: Any, *_: Any) -> tuple[int, Any, Any]:
+    return 0, args, kwargs
+
+
+def _as_it_is(returned: Any, *_: Any) -> Any:
+    return returned
+
+
 class _Entering(Question):
     """The function that opens a call and hands over what it is given, and its constants.
 
@@ -76,6 +92,8 @@ class _Leaving(Question):
     It returns what the call returns.
     """
 
+    in_python = _as_it_is, ()
+
     def answer(self, cell: int, asked: Any, returned: Any) -> Any:
         """Return both; `asked` as for what a call is given, without names."""
         tensors, gradients = asked
@@ -86,39 +104,17 @@ class _Leaving(Question):
             passed = visit.passed_on("output", root, returned, "returned")
         return _written("returned, call", leaving(visit, Value("returned", returned), passed))
 
-    def __call__(self, *_: Any) -> Any:
-        """Return a function that hands over nothing."""
-        return _as_it_is, ()
-
 
 class _Updating(Question):
     """The function that opens a call of an optimizer and hands over the gradients it is given."""
+
+    in_python = _nothing, ()
 
     def answer(self, cell: int, gradients: Any) -> Any:
         """Return it and its constants; it returns the call."""
         visit = Visit(cell, gradients=False)
         visit.passed_on("gradients", (), gradients, "gradients")
         return _written("gradients", entering(visit, Value("((), {})", ((), {})), "call"))
-
-    def __call__(self, *_: Any) -> Any:
-        """Return a function that hands over nothing."""
-        return _nothing, ()
-
-
-# What Python runs in the place of these functions, where it runs a wrapper itself
-# (`capture_mode="bytecode"` does, in part): there is no call, and nothing is handed over.
-
-
-def _nothing(*_: Any) -> int:
-    return 0
-
-
-def _nothing_watched(args: Any, kwargs: Any, *_: Any) -> tuple[int, Any, Any]:
-    return 0, args, kwargs
-
-
-def _as_it_is(returned: Any, *_: Any) -> Any:
-    return returned
 
 
 ENTERING = _Entering()
