@@ -96,6 +96,7 @@ class Cause(_Keyword):
     NON_FINITE = "non_finite"
     UNREADABLE = "unreadable"
     STOPPED = "stopped"
+    FILE = "file"
 
 
 class _Shown:

@@ -22,6 +22,13 @@ def run(tmp_path):
     return record_training(tmp_path / "run")
 
 
+def test_a_misspelt_phase_or_key_is_suggested(tmp_path, capsys):
+    record_training(tmp_path / "run", steps=1)
+    for name, meant in (("actor_updat", "actor_update"), ("advantage", "advantages")):
+        assert main(["show", str(tmp_path / "run"), name]) == 2
+        assert f"Nearest: {meant}" in capsys.readouterr().err
+
+
 def test_show_lists_phases_and_keys_with_their_steps_and_sizes(run, capsys):
     """Every phase and key stands on a line of its own with steps, ranks and size."""
     assert main(["show", str(run)]) == 0

@@ -33,6 +33,8 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
+#: Of a note: the fingerprints that were recorded agree, the elements in the files do not.
+FILE_CHANGED = "note.file_changed"
 _LONG = 300  # characters of two texts that are not shown whole
 _GRADIENTS = (".backward.", f".{PARAMETERS_GRAD}.")  # in the names of their records
 _MOST_SIZES = 32  # of a shape that are shown; a hostile one may have millions
@@ -270,10 +272,9 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements
     except (OSError, TypeError, ValueError) as error:
         return Status.UNREADABLE, None, (message("note.unreadable", why=error),)
     status, metrics, notes = _judge_compared(a.leaf, b.leaf, compared, tolerance)
-    return status, metrics, (*notes, _FILE_CHANGED) if same_prints else notes
+    return status, metrics, (*notes, message(FILE_CHANGED)) if same_prints else notes
 
 
-_FILE_CHANGED = message("note.file_changed")
 _UNLIKE_INFINITIES = (message("note.unlike_infinities"),)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import sides
+from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END
@@ -83,8 +85,28 @@ def explain(
     pair, finding = step.judged[index]
     assert finding is not None
     cause, origin, why = _cause(step, index, runs)
+    before = [f for _, f in step.judged[:index] if f is not None]
+    found = Divergence(
+        step=finding.step,
+        rank=finding.rank,
+        phase=finding.phase,
+        record=finding.record,
+        entry=origin,
+        cause=_NAMED_CAUSES.get(finding.status, cause),
+        max_abs_err=None,
+        max_rel_err=None,
+        reasons=(_happened(finding), *why),
+        agreed_before=len(before),
+        agreed_phases=_agreed_phases(step, index),
+        agreed_steps=agreed_steps,
+        last_agreeing=before[-1].record if before else None,
+        key=finding.key,
+        argument=finding.argument,
+    )
+    if cause is Cause.FILE:  # nothing else is known
+        return found
     phase = phase_table({}).get(finding.phase or "")
-    cause = _NAMED_CAUSES.get(finding.status, cause)
+    cause = found.cause
     a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in history.sides)
     checks = check_first(preflight, step, index, cause, origin, (a, b))
     preflight = without_consequences(preflight, finding.step)
@@ -95,37 +117,25 @@ def explain(
     if culprit is not None:
         why = culprit_reasons(culprit, finding, why)
     why = (*why, *occasion_reasons(occasion, finding))
-    before = [f for _, f in step.judged[:index] if f is not None]
     proposed = _proposed(step, index, origin, runs, culprit)
     metrics = None if pair.record.leaf.type == "str" else finding.metrics  # bytes of a text
     max_abs_err, max_rel_err = None, None
     if metrics is not None:
         max_abs_err, max_rel_err = metrics.max_abs_err, metrics.max_rel_err
-    return Divergence(
-        step=finding.step,
-        rank=finding.rank,
-        phase=finding.phase,
-        record=finding.record,
-        entry=origin,
-        cause=cause,
+    return replace(
+        found,
         max_abs_err=max_abs_err,
         max_rel_err=max_rel_err,
         reasons=(_happened(finding), *why, *hint),
-        agreed_before=len(before),
-        agreed_phases=_agreed_phases(step, index),
-        agreed_steps=agreed_steps,
-        last_agreeing=before[-1].record if before else None,
         next_step=proposed.settings,
         next_step_bytes=proposed.size,
         next_step_estimated=proposed.estimated,
         next_step_whole=proposed.whole,
-        key=finding.key,
         occasion=occasion,
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
         inside=with_axes(inside(step, index), step, index, runs),
-        argument=finding.argument,
         source=_source(step, pair, origin),
     )
 
@@ -136,6 +146,9 @@ def _cause(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> _Explained:
     assert finding is not None
     if finding.status is Status.UNREADABLE:
         return _explain_unreadable(pair)
+    if any(note.code == FILE_CHANGED for note in finding.notes):
+        origin = pair.entry.name if pair.entry else None
+        return Cause.FILE, origin, (message("explanation.file_changed"),)
     if step.left_out and finding.status not in ONE_SIDED and finding.key not in _PROMPTS:
         return _explain_chosen(step, pair, finding)
     if pair.event.kind == DATA:
@@ -318,6 +331,8 @@ def _agreed_phases(step: JudgedStep, index: int) -> int:
 
 
 def _explain_unreadable(pair: Pair) -> _Explained:
+    if pair.record.leaf.type == "unreadable":  # of more than one record
+        return Cause.UNREADABLE, None, (message("explanation.unreadable_files"),)
     prints = [record.leaf.fingerprint for record in (pair.a, pair.b) if record is not None]
     known = len(prints) == 2 and None not in prints
     agree = prints[0] == prints[1] if known else None

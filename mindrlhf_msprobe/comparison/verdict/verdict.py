@@ -15,6 +15,7 @@ from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, un
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.spread import spread
 from mindrlhf_msprobe.findings import (
+    Cause,
     CoverageGap,
     Divergence,
     Earlier,
@@ -111,7 +112,7 @@ def _explained(
     runs = history.sides[0].run, history.sides[1].run
     agreed = len({other.step for other in history.places if other.step < place.step})
     first = explain(step, index, runs, preflight, history, agreed_steps=agreed)
-    return first, spread(step, index)
+    return first, () if first.cause is Cause.FILE else spread(step, index)
 
 
 def _first_not_reached(

@@ -153,7 +153,8 @@ def find_records(
     if not found:
         import difflib  # slow to import, and only a mistake needs it
 
-        close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.3)
+        known = dict.fromkeys((*run.phases, *run.keys, *names))
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
         hint = message("error.nearest_records", names=", ".join(close)) if close else ""
         places = (("error.in_step", step), ("error.in_rank", rank))
         where = message(

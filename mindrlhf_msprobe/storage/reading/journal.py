@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
@@ -11,6 +12,8 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 
+_NAMED = re.compile(rb'\{"entry": "([^"\\]+)"')
+
 
 @dataclass
 class JournalContent:
@@ -18,17 +21,18 @@ class JournalContent:
 
     Attributes:
         lines: one an entry, each with its call stack.
-        damaged: how many lines cannot be read.
-        torn: whether the last line was cut short, as in the journal of a killed process.
+        damaged: the lines that cannot be read: number, from 1 on, → entry, "" if that is lost, too.
+        torn: the last line in the same way where it was cut short, as in the journal of a killed
+            process.
     """
 
     lines: list[JournalLine] = field(default_factory=list)
-    damaged: int = 0
-    torn: bool = False
+    damaged: dict[int, str] = field(default_factory=dict)
+    torn: dict[int, str] = field(default_factory=dict)
 
 
 def read_journal(root: Path, path: Path) -> JournalContent:
-    """Read a journal of the run in `root`; damaged lines are counted and left out.
+    """Read a journal of the run in `root`; damaged lines are listed and left out.
 
     Raises:
         OSError, ValueError: the file cannot be read, or leaves the run.
@@ -36,12 +40,12 @@ def read_journal(root: Path, path: Path) -> JournalContent:
     content = JournalContent()
     stacks: dict[int | None, tuple[str, ...]] = {}
     entries: set[str] = set()
-    for raw in _lines(root, path):
+    for number, raw in enumerate(_lines(root, path), 1):
         if raw is None:  # where the next one begins is not looked for
-            content.damaged += 1
+            content.damaged[number] = ""
             break
         if not raw.endswith(b"\n"):
-            content.torn = True
+            content.torn[number] = _entry_in(raw)
             break
         if raw == b"\n":
             continue
@@ -50,7 +54,7 @@ def read_journal(root: Path, path: Path) -> JournalContent:
             if line.entry in entries:
                 raise ValueError("an entry that was recorded already")
         except (ValueError, RecursionError):
-            content.damaged += 1
+            content.damaged[number] = _entry_in(raw)
             continue
         if line.frames:
             stacks[line.stack] = line.frames
@@ -59,6 +63,12 @@ def read_journal(root: Path, path: Path) -> JournalContent:
         entries.add(line.entry)
         content.lines.append(line)
     return content
+
+
+def _entry_in(raw: bytes) -> str:
+    """Return the entry that a line names at its begin; "" where that is damaged as well."""
+    name = _NAMED.match(raw[: bounds.NAME])
+    return "" if name is None else name[1].decode("utf-8", errors="replace")
 
 
 def _lines(root: Path, path: Path) -> Iterator[bytes | None]:

@@ -562,9 +562,10 @@ class Run:
                 content = read_journal(self.path, journal)
                 lines = content.lines
                 # Only a step that was not ended may end in a line cut short.
-                lost = content.damaged + (content.torn and self.completed(step, rank))
+                lost = content.damaged | (content.torn if self.completed(step, rank) else {})
                 if lost:
-                    why = message("unread.damaged_lines", count=lost)
+                    named = [[n, lost[n][:_MOST_SHOWN]] for n in [*lost][:_MOST_NAMED]]
+                    why = message("unread.damaged_lines", count=len(lost), lines=named)
                     self._problem(Problem(journal, why, phase, step, rank))
                 listed = self._entries_listed(phase, step, rank)
                 if not lost and len(lines) < listed:

@@ -264,3 +264,30 @@ def test_a_round_of_key_data_says_that_weights_were_not_looked_at(first, key, sw
 
 def test_what_comes_of_recorded_cells_says_nothing_of_weights(first):
     assert "weights they ran with" not in first(Fault("rewards")).explanation
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "data/advantages/step1/rank0/micro_step0/advantages.npy",
+        "actor_update/step1/rank0/dump_tensor_data/Cell.layers.1.Block.forward.0.output.0.npy",
+        "actor_update/step1/rank0/dump_tensor_data/Cell.layers.1.Block.forward.0.input.0.npy",
+        "actor_update/step1/rank0/dump_tensor_data/*layers.0.mlp*.parameters.weight.npy",
+    ],
+)
+def test_a_file_that_was_edited_afterwards_says_nothing_of_the_computation(first, file):
+    """Neither a cell, nor loading, nor the trainer is blamed: its fingerprint is another one."""
+
+    def edit(run):
+        (path,) = run.glob(file)
+        elements = np.load(path)
+        elements.reshape(-1)[0] += 1
+        path.unlink()  # equal tensors share it
+        np.save(path, elements)
+
+    place = first(task="tensor", break_b=edit)
+    assert place.cause is Cause.FILE
+    assert (place.step, place.rank, place.culprit, place.next_step) == (1, 0, None, None)
+    assert "Nothing can be said about the computation" in place.explanation
+    for blamed in ("computed", "arithmetic", "loading", "handed", "optimizer"):
+        assert blamed not in place.explanation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import numpy as np
@@ -475,6 +476,23 @@ def test_a_damaged_journal_counts_as_diverged(tmp_path):
     result = compare_runs(*runs)
     assert first(result).cause is Cause.UNREADABLE
     assert len(result.problems) == 2
+
+
+def test_a_damaged_line_is_said_to_be_one(tmp_path):
+    """Which line of which file, which entry it held; nothing is said of a record's elements."""
+    runs = [record_training(tmp_path / n, steps=1) for n in ("a", "b")]
+    journal = runs[1] / REFERENCE / "step0/rank0/records.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    entry = json.loads(lines[2])["entry"]
+    lines[2] = lines[2].replace(b'"seq"', b'"\xff"')
+    lines[4] = b"\0" * 20 + b"\n"
+    journal.write_bytes(b"".join(lines))
+    result = compare_runs(*runs)
+    said = first(result).explanation
+    assert "records.jsonl: 2 damaged line(s) in the journal" in said
+    assert f"line 3 ({entry}), line 5 (its name is lost, too)" in said
+    assert "elements" not in said
+    assert result.verdict.counts["identical"] > 100
 
 
 def test_a_broken_dump_json_counts_as_diverged(tmp_path):

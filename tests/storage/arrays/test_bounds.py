@@ -201,7 +201,7 @@ def test_a_place_in_time_that_is_none_damages_its_line_alone(tmp_path, field, va
     journal.write_text("\n".join(lines) + "\n")
     run = open_run(root)
     assert len(run.entries("actor_update")) == len(lines) - 1
-    assert run.problems[0].message == "1 damaged line(s) in the journal"
+    assert run.problems[0].message.startswith("1 damaged line(s) in the journal, ")
 
 
 def test_many_entries_that_cannot_be_read_are_counted(tmp_path):

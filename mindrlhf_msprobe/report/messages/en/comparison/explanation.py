@@ -115,6 +115,14 @@ TEXTS: Mapping[str, Any] = {
     "place_unreadable": "Nothing of this step and rank can be compared.",
     "phase_unreadable": "Nothing of this phase can be compared.",
     "unreadable": _unreadable,
+    "unreadable_files": (
+        "Nothing is known of what was lost with it, so nothing is to blame yet but the file."
+    ),
+    "file_changed": (
+        "By the fingerprints both runs recorded the same; the elements in a file do not agree with "
+        "its fingerprint any more. Nothing can be said about the computation: restore the file or "
+        "record again, then compare again."
+    ),
     "not_reached": _not_reached,
     "ended_in_one_run": "What it was given agrees; it ended in one run only.",
     "gradient_in_one_run": (

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.report.messages.en.words import some
+
+
+def _damaged_lines(count: int, lines: Sequence[tuple[int, str]] = ()) -> str:
+    """Say which lines of records.jsonl are damaged: each is one entry, which it may still name."""
+    said = f"{count} damaged line(s) in the journal"
+    named = [f"line {number} ({entry or 'its name is lost, too'})" for number, entry in lines]
+    if not named:
+        return said
+    return f"{said}, each of one entry that is lost: {some(named, count - len(named))}"
+
+
 TEXTS = {
     "at": "{path}: {why}",
     "of_file": "{file} {why}",
@@ -60,7 +74,7 @@ TEXTS = {
     ),
     "same_place": "another directory is the same step and rank",
     "same_save": "another directory is the same step, rank and micro-step",
-    "damaged_lines": "{count} damaged line(s) in the journal",
+    "damaged_lines": _damaged_lines,
     "fewer_entries": "holds {count} of the {listed} entries that the run's {manifest} lists",
     "more_entries": "{count} more entries that cannot be read",
     "no_journal": (

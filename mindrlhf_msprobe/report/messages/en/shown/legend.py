@@ -57,6 +57,7 @@ TEXTS: dict[str, str] = {
     "cause_dtype": "another dtype",
     "cause_non_finite": "NaN or infinite on one side only",
     "cause_stopped": "one run had stopped; everything that both recorded agrees",
+    "cause_file": "a file was changed after it was recorded; nothing is known of the computation",
     "cause_unreadable": "a file cannot be read",
     "column_side_a": "run A, the baseline: the first of `compare`, -gp of msprobe",
     "column_side_b": "run B, under test: the second of `compare`, -tp of msprobe",

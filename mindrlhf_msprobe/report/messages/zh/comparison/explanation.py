@@ -129,6 +129,11 @@ TEXTS: Mapping[str, Any] = {
     "place_unreadable": "该 step、该 rank 的数据均无法比对。",
     "phase_unreadable": "该阶段的数据均无法比对。",
     "unreadable": _unreadable,
+    "unreadable_files": "随之丢失的内容未知，目前只能归因于该文件。",
+    "file_changed": (
+        "按采集时的指纹，两侧数据相同；其中一侧的文件内容已与其指纹不符。无法据此判断计算是否有差异："
+        "请恢复该文件或重新采集，然后再次比对。"
+    ),
     "not_reached": _not_reached,
     "ended_in_one_run": "其输入一致；但仅一侧执行完毕。",
     "gradient_in_one_run": "此前的记录均一致；该梯度在一侧存在，在另一侧为 None。",

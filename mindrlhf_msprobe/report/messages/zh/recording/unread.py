@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.report.messages.zh.words import some
+
+
+def _damaged_lines(count: int, lines: Sequence[tuple[int, str]] = ()) -> str:
+    """说明 records.jsonl 中哪些行损坏：每行对应一个条目，行首可能仍留有条目名。"""
+    said = f"journal 中有 {count} 行损坏"
+    named = [f"第 {number} 行（{entry or '条目名也已丢失'}）" for number, entry in lines]
+    return f"{said}，每行对应的一个条目已丢失：{some(named, count - len(named))}" if named else said
+
+
 TEXTS = {
     "at": "{path}：{why}",
     "of_file": "{file} {why}",
@@ -58,7 +70,7 @@ TEXTS = {
     "not_whole": "不是完整的 run.json：以下内容缺失或形式不符：{fields}",
     "same_place": "另有目录属于同一 step 和 rank",
     "same_save": "另有目录属于同一 step、rank 和 micro_step",
-    "damaged_lines": "journal 中有 {count} 行损坏",
+    "damaged_lines": _damaged_lines,
     "fewer_entries": "只有 {count} 个条目，而 {manifest} 列出了 {listed} 个",
     "more_entries": "另有 {count} 个条目无法读取",
     "no_journal": "缺失：改为读取同目录的 {file}，其中没有条目的执行时刻和所属 token",

@@ -39,6 +39,7 @@ CAUSES = {
     "non_finite": "NaN/Inf",
     "unreadable": "无法读取",
     "stopped": "中断",
+    "file": "文件被改动",
 }
 
 

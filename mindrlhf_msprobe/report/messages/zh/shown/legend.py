@@ -44,6 +44,7 @@ TEXTS: dict[str, str] = {
     "cause_dtype": "dtype 不同",
     "cause_non_finite": "仅一侧为 NaN 或 Inf",
     "cause_stopped": "一侧已中断；两侧都有的内容全部一致",
+    "cause_file": "文件在落盘后被改动过；无法判断计算是否有差异",
     "cause_unreadable": "文件无法读取",
     "column_side_a": "A（标杆）：compare 的第一个采集结果，即 msprobe 的 -gp",
     "column_side_b": "B（待比对）：compare 的第二个采集结果，即 msprobe 的 -tp",
