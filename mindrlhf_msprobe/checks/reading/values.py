@@ -82,7 +82,7 @@ def non_finite(leaf: LeafJson) -> tuple[int, int] | None:
     if type(nan) is int and type(inf) is int:
         return (nan, inf) if nan or inf else None
     if "shape" not in leaf:
-        value = number_from_json(leaf.get("value"))
+        value = None if leaf.get("type") == "str" else number_from_json(leaf.get("value"))
         if type(value) is not float or math.isfinite(value):
             return None
         return (1, 0) if math.isnan(value) else (0, 1)

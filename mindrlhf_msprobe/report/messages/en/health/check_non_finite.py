@@ -2,8 +2,166 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.common.numbers import few_numbers
 from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.en.words import counted
+
+
+def _held(nan: int, inf: int, size: int) -> str:
+    found = [f"{count} {what}" for count, what in ((nan, "NaN"), (inf, "Inf")) if count]
+    return f"{' and '.join(found)} in {counted(size, 'element')}"
+
+
+def _born(backward: bool, nan: int, inf: int, size: int) -> str:
+    held = _held(nan, inf, size)
+    if backward:
+        return (
+            f"first non-finite value: the gradient that leaves this cell holds {held}; the "
+            "one that arrives is finite"
+        )
+    return (
+        f"first non-finite value: the output of this cell holds {held}; its inputs and "
+        "parameters are finite"
+    )
+
+
+def _in_container(container: str, nan: int, inf: int, size: int) -> str:
+    held = _held(nan, inf, size)
+    return (
+        f"first non-finite value: an input of this cell holds {held}, and {container}, which"
+        " calls it, was given finite values: it arose in that container's own code"
+    )
+
+
+def _came_in(phase: str, nan: int, inf: int, size: int) -> str:
+    held = _held(nan, inf, size)
+    return (
+        f"first non-finite value: what this cell of {phase} was given holds {held}; nothing "
+        "recorded before it is non-finite, so it came from outside the recorded cells"
+    )
+
+
+def _parameter(gradients_finite: bool, nan: int, inf: int, size: int) -> str:
+    held = _held(nan, inf, size)
+    if gradients_finite:
+        return (
+            f"first non-finite value: a parameter holds {held} after the update, and its "
+            "gradients were finite: it arose in the optimizer"
+        )
+    return (
+        f"first non-finite value: a parameter holds {held} when the cell is entered; "
+        "everything recorded before is finite: it came with the last update, or was loaded"
+    )
+
+
+def _parameter_at_first(nan: int, inf: int, size: int) -> str:
+    held = _held(nan, inf, size)
+    return f"first non-finite value: a parameter holds {held} when it is first seen"
+
+
+def _gradient(nan: int, inf: int, size: int) -> str:
+    held = _held(nan, inf, size)
+    return (
+        f"first non-finite value: the gradient of a parameter holds {held}, and every "
+        "recorded backward entry before is finite: it arose in between (accumulation, "
+        "reduction over ranks, unscaling, clipping)"
+    )
+
+
+def _data(key: str, nan: int, inf: int, size: int) -> str:
+    return (
+        f"first non-finite value: {key} holds {_held(nan, inf, size)}; everything recorded "
+        "before it is finite"
+    )
+
+
+def _zero_deviation(rewards: float, nan: int, inf: int, size: int) -> str:
+    held = _held(nan, inf, size)
+    return (
+        f"first non-finite value: advantages hold {held}; the rewards of these samples are "
+        f"all {rewards:g}, so their standard deviation is 0"
+    )
+
+
+def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: str) -> str:
+    of = f"{'rank' if len(ranks) == 1 else 'ranks'} {few_numbers(ranks)}"
+    if collective:
+        how = f"through the collective {collective}"
+    elif kind == "gradient":
+        how = "through the reduction of gradients (their own backward entries were finite before)"
+    elif kind == "parameter":
+        how = "through the parameters: gradients were reduced over ranks, or weights synchronised"
+    else:
+        how = "by what this cell was given"
+    return f"non-finite on {of} from here on: it came from rank {origin}, step {step}, {how}"
+
+
+def _retried(steps: int) -> str:
+    again = f" ({steps} steps in a row)" if steps > 1 else ""
+    return (
+        f"gradients overflowed under the loss scale and the step was skipped{again}: normal "
+        "for dynamic loss scaling"
+    )
+
+
+def _stuck(steps: int) -> str:
+    return (
+        f"gradients overflowed in {steps} steps in a row: the loss scale falls and nothing "
+        "is learned"
+    )
+
 
 TEXTS: dict[str, Text] = {
-    "born": "{direction}: the inputs and parameters are finite, the output is not",
+    "born": _born,
+    "in_container": _in_container,
+    "came_in": _came_in,
+    "parameter": _parameter,
+    "parameter_at_first": _parameter_at_first,
+    "gradient": _gradient,
+    "data": _data,
+    "zero_deviation": _zero_deviation,
+    "carried": _carried,
+    "retried": _retried,
+    "stuck": _stuck,
+    "given": "it was given",
+    "near": "before it, close to the limit of {dtype}",
+    "reached": "reached in this step and rank, records by phase or key",
+    "cause_overflow": (
+        "overflow: a value beyond the dtype's range; compute it in float32 or bfloat16, or scale it"
+    ),
+    "cause_overflow_backward": "overflow of a scaled gradient; the loss scale is too large",
+    "cause_masked_row": "a softmax over a row that is masked throughout (-inf everywhere)",
+    "cause_zero_division": (
+        "division by zero, log or sqrt of what is not positive, 0 times infinity"
+    ),
+    "cause_singular_gradient": "a derivative without bound: sqrt, norm, log or division at zero",
+    "cause_kernel": "a faulty kernel: compute the recorded entry again in higher precision",
+    "cause_own_code": "the container's own arithmetic between its cells",
+    "cause_trainer_code": "the trainer's own arithmetic between the phases",
+    "cause_not_recorded": "a cell or phase that was not recorded",
+    "cause_loading": "the checkpoint that was loaded",
+    "cause_initialisation": "initialisation",
+    "cause_optimizer": (
+        "the optimizer: division by sqrt(v) + eps with eps lost in float16, or a moment "
+        "that overflowed"
+    ),
+    "cause_learning_rate": "a learning rate or weight decay that is not finite",
+    "cause_gradient_not_recorded": "a gradient that was not finite, and not recorded",
+    "cause_reduction": "the reduction of gradients over ranks or micro-steps",
+    "cause_unscaling": "unscaling or clipping: a loss scale of 0, or a gradient norm of 0 or Inf",
+    "cause_zero_deviation": (
+        "advantages normalised by a standard deviation of 0: add eps, or skip groups of "
+        "equal rewards"
+    ),
+    "cause_probability_zero": (
+        "a token of probability 0: masked by top_k, top_p or temperature, or rounded to 0"
+    ),
+    "cause_ratio_overflow": (
+        "exp(log_prob - old_log_prob) overflows: the policies are far apart, or rows do not"
+        " correspond"
+    ),
+    "cause_scale_floor": (
+        "gradients that are non-finite whatever the loss scale: look for the cell in which "
+        "they arise"
+    ),
 }

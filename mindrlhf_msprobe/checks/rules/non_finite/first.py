@@ -1,0 +1,233 @@
+"""The first NaN or infinity of a run: in time, and over its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.reading.values import NON_FINITE_MARKS
+from mindrlhf_msprobe.checks.reading.views import EntryView, Step
+from mindrlhf_msprobe.checks.registry.rule import rule
+from mindrlhf_msprobe.checks.rules.non_finite.birth import Telling, collective_of
+from mindrlhf_msprobe.checks.rules.non_finite.events import Event, Events
+from mindrlhf_msprobe.checks.rules.non_finite.loss_scale import Scales
+from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.health import CheckFinding, Place, Severity
+
+#: Numbers that come close to a limit have one of these in the line, or are of float16.
+_NEAR_MARKS = (b"e+37", b"e+38", b"e+307", b"e+308", b'"Float16"')
+_GRADIENT_MARK = b"parameters_grad"
+_MOST_MORE = 8  # further births of one step that are told
+_MOST_MASKS = 10_000  # cells whose -inf is known to do no harm
+
+
+@dataclass
+class _Chain:
+    """Steps in a row with something that is not finite.
+
+    Attributes:
+        found: the finding that began it.
+        ranks: those that have it.
+    """
+
+    found: Found
+    ranks: set[int]
+
+    @property
+    def place(self) -> Place:
+        """Where it began."""
+        return self.found.finding.place
+
+
+@rule(
+    "non_finite.first",
+    severity=Severity.ERROR,
+    thresholds={"retries": 8},
+    marks=(*NON_FINITE_MARKS, *_NEAR_MARKS, _GRADIENT_MARK),
+    live=True,
+)
+class FirstNonFinite:
+    """What is not finite is told where it was born; everything after it stands under it."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._ranks: dict[int, Events] = {}
+        self._before: dict[int, Events] = {}
+        self._masks: set[str] = set()
+        self._chain: _Chain | None = None
+        self._scales = Scales(check)
+        #: A step with nothing but gradients that overflowed, until the next one tells more.
+        self._open: tuple[Step, dict[int, Events], dict[int, Events]] | None = None
+
+    def entry(self, entry: EntryView) -> None:
+        """Take an entry that may hold something of interest."""
+        events = self._ranks.get(entry.rank)
+        if events is None:
+            events = self._ranks[entry.rank] = Events()
+        events.add(entry)
+
+    def step(self, step: Step) -> Iterator[Found]:
+        """Yield what was born in a step, or in the one before it that was waiting."""
+        ranks, self._ranks = self._ranks, {}
+        before, self._before = self._before, ranks
+        for rank in step.ranks:
+            for key in step.keys(rank):
+                for datum in step.key_data(key, rank=rank):
+                    ranks.setdefault(rank, Events()).add_data(datum)
+        self._scales.step(step)
+        hard = {rank: events for rank, events in ranks.items() if events.hard}
+        if self._open is not None:
+            earlier, self._open = self._open, None
+            spread = any(not event.is_backward for of in hard.values() for event in of.hard)
+            if spread or not self._scales.was_skipped(earlier[1]):
+                yield from self._told(*earlier)
+            else:
+                yield from self._scales.retried(*earlier[:2])
+        if not hard:
+            self._chain = None
+            self._scales.clean()
+            self._soft(ranks)
+            return
+        backward = all(event.is_backward for events in hard.values() for event in events.hard)
+        if backward and self._scales.is_retried(step):
+            yield from self._scales.retried(step, hard)
+        elif backward and not step.last:
+            self._open = step, hard, before
+        else:
+            yield from self._told(step, hard, before)
+
+    def end(self) -> Iterator[Found]:
+        """Yield what was still waiting for a step that never came."""
+        if self._open is not None:
+            earlier, self._open = self._open, None
+            yield from self._told(*earlier)
+
+    def _soft(self, ranks: dict[int, Events]) -> None:
+        """Remember the cells whose -inf did no harm."""
+        for events in ranks.values():
+            for entry, _ in events.soft:
+                if len(self._masks) < _MOST_MASKS:
+                    self._masks.add(entry.cell)
+
+    def _told(
+        self, step: Step, hard: dict[int, Events], before: dict[int, Events]
+    ) -> Iterator[Found]:
+        """Yield the births of one step: the first over all ranks, then what is left of others."""
+        firsts = {rank: self._first(events) for rank, events in hard.items()}
+        telling = Telling(self._check, step, hard, before)
+        rank, origin = min(firsts.items(), key=lambda item: _order(*item))
+        alike = sorted(other for other, event in firsts.items() if event.what == origin.what)
+        chain = self._chain
+        if chain is not None and not origin.is_birth:
+            # The same NaN, a step later: it came with the parameters, or the gradients.
+            new = sorted({*firsts} - chain.ranks)
+            if new:
+                yield self._carried(step, firsts[new[0]], new, chain.place, telling)
+            chain.ranks |= {*firsts}
+            yield replace(chain.found, finding=self._again(chain.found, step, firsts))
+            return
+        first = telling.born(rank, origin, alike)
+        if chain is None:
+            self._chain = chain = _Chain(first, set())
+        chain.ranks |= {*firsts}
+        yield first if first.same == chain.found.same else self._under(first, chain)
+        yield from self._others(step, origin, firsts, alike, telling)
+        yield from self._more(hard, firsts, telling)
+
+    def _first(self, events: Events) -> Event:
+        """Return the first event of a rank; a cell whose -inf became NaN is to blame itself."""
+        in_time = events.in_time()
+        first = in_time[0]
+        if first.soft:
+            for entry, records in events.soft:
+                is_before = entry.end <= first.time and entry.phase == first.phase
+                if is_before and not self._is_mask(entry, records):
+                    return Event("output", entry.end, entry, records)
+        return first
+
+    def _is_mask(self, entry: EntryView, records: Sequence[Any]) -> bool:
+        """Tell whether -inf is what a cell usually makes: before, or of nothing but 0 and -inf."""
+        of_zero = all(leaf.get("Max") in (0, 0.0) for io, _, leaf in records if io == "output")
+        return entry.cell in self._masks or of_zero
+
+    def _again(self, found: Found, step: Step, ranks: Iterable[int]) -> CheckFinding:
+        """Return a finding as that of a later step, which has it still."""
+        place = replace(found.finding.place, step=step.number)
+        return replace(found.finding, place=place, last_step=step.number, ranks=tuple(ranks))
+
+    def _others(
+        self,
+        step: Step,
+        origin: Event,
+        firsts: dict[int, Event],
+        alike: list[int],
+        telling: Telling,
+    ) -> Iterator[Found]:
+        """Yield how it came to the other ranks: those that met it at one record together."""
+        groups: dict[Any, list[int]] = {}
+        for rank, event in sorted(firsts.items()):
+            if rank not in alike:
+                groups.setdefault(event.what, []).append(rank)
+        for ranks in groups.values():
+            event = firsts[ranks[0]]
+            if collective_of(event) is not None or not event.is_birth:
+                yield self._carried(step, event, ranks, origin.place, telling)
+            else:
+                assert self._chain is not None
+                yield self._under(telling.born(ranks[0], event, ranks), self._chain)
+
+    def _more(
+        self, hard: dict[int, Events], firsts: dict[int, Event], telling: Telling
+    ) -> Iterator[Found]:
+        """Yield further entries of a rank that made it of finite values."""
+        told = {event.what for event in firsts.values()}
+        count = 0
+        for rank, events in sorted(hard.items()):
+            for event in events.in_time():
+                if event.kind == "output" and event.what not in told and count < _MOST_MORE:
+                    told.add(event.what)
+                    count += 1
+                    assert self._chain is not None
+                    yield self._under(telling.born(rank, event, [rank]), self._chain)
+
+    def _carried(
+        self, step: Step, event: Event, ranks: list[int], origin: Place, telling: Telling
+    ) -> Found:
+        collective = collective_of(event)
+        said = message(
+            "check_non_finite.carried",
+            ranks=ranks,
+            origin=origin.rank,
+            step=origin.step,
+            kind=event.kind,
+            collective=collective or "",
+        )
+        return self._check.finding(
+            said,
+            event.place,
+            evidence=telling.shown(event),
+            stack=() if event.entry is None else event.entry.stack,
+            same=("carried", event.what),
+            ranks=ranks,
+            causes=(),
+            follows=("non_finite.first",),
+            explained_by=lambda other: other.place == origin,
+        )
+
+    def _under(self, found: Found, chain: _Chain) -> Found:
+        """Return a finding that follows from the one which began a chain."""
+
+        def explained(other: CheckFinding) -> bool:
+            return other.place == chain.place
+
+        return Found(found.finding, found.same, ("non_finite.first",), explained)
+
+
+def _order(rank: int, event: Event) -> tuple[Any, ...]:
+    """Sort ranks' first events: one that was born there, outside a collective, is the origin."""
+    came = not event.is_birth or collective_of(event) is not None
+    return came, event.time, rank
