@@ -447,8 +447,8 @@ class Divergence:
     record: str
     entry: str | None
     cause: Cause
-    max_abs_err: float | None
-    max_rel_err: float | None
+    max_abs_err: float | None = None
+    max_rel_err: float | None = None
     explanation: str = ""
     reasons: tuple[Message, ...] = ()
     agreed_before: int = 0

@@ -112,9 +112,10 @@ _BESIDE = {
     "critic_loss": "critic_update",
 }
 _OF_ANY_UPDATE = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
-_GIVEN_TO_IT = ("prompts", "prompt")
 _KEY_ORDER = {key: position for position, key in enumerate(_BESIDE)}
 
+#: What a step begins with: nothing of it has run before them.
+PROMPTS = ("prompts", "prompt")
 #: Keys that enter the step from outside its computation.
 INPUT_KEYS = frozenset({"prompts", "prompt", "responses", "response"})
 
@@ -129,7 +130,7 @@ def key_data_home(key: str) -> KeyDataHome | None:
         phase,
         before_update=phase is None,
         after_updates=key in _OF_ANY_UPDATE,
-        before_phase=key in _GIVEN_TO_IT,
+        before_phase=key in PROMPTS,
     )
 
 

@@ -15,9 +15,8 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.networks import attributes_of, role_of
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep
 from mindrlhf_msprobe.findings import Inside
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
 
 SAMPLE, TOKEN, HEAD, CHANNEL, TOKEN_ID, ROW = [
@@ -112,39 +111,32 @@ _OF_PARAMETERS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def with_axes(
-    inside: Inside | None, step: JudgedStep, index: int, runs: tuple[Run, Run]
-) -> Inside | None:
-    """Return what differs inside the `index`-th pair with the names of its axes."""
+def with_axes(inside: Inside | None, first: FirstDifference) -> Inside | None:
+    """Return what differs inside the first difference with the names of its axes."""
     if inside is None:
         return None
-    pair, finding = step.judged[index]
-    assert finding is not None
-    shape = pair.record.leaf.shape or ()
-    if pair.event.kind == DATA:
-        names = _of_key(step, pair, shape)
-    else:
-        names = _of_entry(step, pair, shape, runs[0], finding.rank)
+    shape = first.record.leaf.shape or ()
+    names = _of_key(first, shape) if first.event.kind == DATA else _of_entry(first, shape)
     return replace(inside, axes=tuple(sorted(names.items())))
 
 
-def _of_key(step: JudgedStep, pair: Pair, shape: Sequence[int]) -> dict[int, str]:
-    if pair.event.name not in _PER_TOKEN or pair.record.leaf.type == "str":
+def _of_key(first: FirstDifference, shape: Sequence[int]) -> dict[int, str]:
+    if first.event.name not in _PER_TOKEN or first.record.leaf.type == "str":
         return {}
-    if pair.record.path:  # an element of a list, which is one sample
+    if first.record.path:  # an element of a list, which is one sample
         return {0: TOKEN} if len(shape) == 1 else {}
     if len(shape) == 2:
         return {0: SAMPLE, 1: TOKEN}
-    return {0: SAMPLE} if len(shape) == 1 and shape[0] in _samples(step, pair) else {}
+    return {0: SAMPLE} if len(shape) == 1 and shape[0] in _samples(first) else {}
 
 
-def _samples(step: JudgedStep, pair: Pair) -> set[int]:
+def _samples(first: FirstDifference) -> set[int]:
     """Return how many samples other keys of the same micro-step hold."""
     counts: dict[str, int] = {}
-    for other, _ in step.judged:
+    for other, _ in first.judged:
         event, record = other.event, other.record
-        same = event.kind == DATA and event.micro_step == pair.event.micro_step
-        if not same or event.name == pair.event.name or event.name not in _PER_TOKEN:
+        same = event.kind == DATA and event.micro_step == first.event.micro_step
+        if not same or event.name == first.event.name or event.name not in _PER_TOKEN:
             continue
         shape = record.leaf.shape or ()
         if record.path.isdigit():
@@ -154,12 +146,10 @@ def _samples(step: JudgedStep, pair: Pair) -> set[int]:
     return {*counts.values()}
 
 
-def _of_entry(
-    step: JudgedStep, pair: Pair, shape: Sequence[int], run: Run, rank: int
-) -> dict[int, str]:
-    assert pair.entry is not None
-    entry, record = pair.entry, pair.record
-    attributes = attributes_of(run, role_of(run, rank, entry.phase), entry.cell)
+def _of_entry(first: FirstDifference, shape: Sequence[int]) -> dict[int, str]:
+    entry, record, run = first.entry, first.record, first.runs[0]
+    assert entry is not None
+    attributes = attributes_of(run, role_of(run, first.finding.rank, entry.phase), entry.cell)
     sizes = _sizes_of(attributes)
     if record.io not in ("input", "output"):
         return _named(shape, _OF_PARAMETERS, sizes)
@@ -168,7 +158,7 @@ def _of_entry(
     own = _values(attributes[:1], _OF_INPUT if arrives else _OF_OUTPUT)
     last = len(shape) - 1
     channel = {last: CHANNEL} if shape and shape[last] in own else {}
-    ids = _token_ids(step, entry)
+    ids = _token_ids(first.step, entry)
     if len(ids) != 1:
         alone = shape.count(shape[last]) == 1 if shape else False
         return (_named(shape, _WITHOUT_IDS, sizes, strict=True) if alone else {}) | channel
@@ -176,7 +166,7 @@ def _of_entry(
     sizes |= {SAMPLE: {samples}, TOKEN: {tokens}}
     if tokens > 1:
         sizes[ROW] = {samples * tokens}
-    is_ids = entry.cell == ROOT and len(shape) == 2 and pair.record.leaf.is_integer
+    is_ids = entry.cell == ROOT and len(shape) == 2 and record.leaf.is_integer
     return _named(shape, ((SAMPLE, TOKEN),) if is_ids else _LAYOUTS, sizes) | channel
 
 

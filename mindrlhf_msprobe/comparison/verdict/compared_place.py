@@ -1,12 +1,19 @@
-"""A place whose pairs have been judged, as the verdict looks at it."""
+"""A step of a rank whose pairs have been compared, as the verdict looks at it."""
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
+from mindrlhf_msprobe.comparison.pairing.timeline import EventKey
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Earlier, Finding, Status
 from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+#: Pairs in causal order, each with its finding.
+JudgedPairs = tuple[tuple[Pair, "Finding | None"], ...]
 
 ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 
@@ -38,9 +45,74 @@ class JudgedStep:
     """
 
     plan: StepPlan
-    judged: tuple[tuple[Pair, Finding | None], ...]
+    judged: JudgedPairs
     left_out: LeftOut = LeftOut()
     earlier: Earlier | None = None
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The first pair of a step and rank, in causal order, that does not agree.
+
+    Attributes:
+        index: its number among the pairs of the step.
+    """
+
+    step: JudgedStep
+    index: int
+    runs: tuple[Run, Run]
+
+    @property
+    def judged(self) -> JudgedPairs:
+        """All pairs of the step."""
+        return self.step.judged
+
+    @property
+    def before(self) -> JudgedPairs:
+        """The pairs before it."""
+        return self.judged[: self.index]
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What the caller left out of the comparison."""
+        return self.step.left_out
+
+    @property
+    def pair(self) -> Pair:
+        """The pair itself."""
+        return self.judged[self.index][0]
+
+    @property
+    def finding(self) -> Finding:
+        """What its comparison found."""
+        finding = self.judged[self.index][1]
+        assert finding is not None
+        return finding
+
+    @property
+    def event(self) -> EventKey:
+        """Where it is in the order of the step."""
+        return self.pair.event
+
+    @property
+    def entry(self) -> Entry | None:
+        """The entry it belongs to; None for key data."""
+        return self.pair.entry
+
+    @property
+    def record(self) -> Record:
+        """The record of A, or that of B if A has none."""
+        return self.pair.record
+
+    @cached_property
+    def config(self) -> ProbeConfig | None:
+        """What A was configured to record on its rank; None where that is not known."""
+        return self.runs[0].config(self.finding.rank)
+
+    @cached_property
+    def filtered(self) -> bool:
+        """Whether either run left out cells or entries by their names."""
+        return is_filtered(self.runs)
 
 
 def configs(runs: tuple[Run, Run]) -> list[ProbeConfig | None]:

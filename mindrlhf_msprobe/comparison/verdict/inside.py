@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
-from mindrlhf_msprobe.findings import Change, Finding, Inside, Some, Status
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.findings import Change, Inside, Some, Status
+from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -38,18 +39,18 @@ _MOST_ULPS = 16
 _SHIFTS = (1, -1, 2, -2)
 
 
-def inside(step: JudgedStep, index: int) -> Inside | None:
+def inside(first: FirstDifference) -> Inside | None:
     """Return what differs inside the first divergence; None where nothing certain can be said."""
-    pair, finding = step.judged[index]
-    if finding is None or finding.status not in (Status.DIFFERENT, Status.NON_FINITE):
+    pair, finding = first.pair, first.finding
+    if finding.status not in (Status.DIFFERENT, Status.NON_FINITE):
         return None
     if pair.a is None or pair.b is None:
         return None
     found = differs(pair.a, pair.b)
-    if pair.event.kind == DATA and (elements := _elements(step, index)) is not None:
+    if pair.event.kind == DATA and (elements := _elements(first)) is not None:
         part = Inside("records") if found is None else found
-        found = Inside(part.basis, (elements, *part.where), part.change, part.elements, part.size)
-    return None if found is None else _with_prompts(found, step, finding)
+        found = replace(part, where=(elements, *part.where))
+    return None if found is None else _with_prompts(found, first)
 
 
 def differs(a: Record, b: Record) -> Inside | None:
@@ -549,22 +550,21 @@ def _offset_of(
 # Key data
 
 
-def _elements(step: JudgedStep, index: int) -> Some | None:
+def _elements(first: FirstDifference) -> Some | None:
     """Return which elements of a key that holds a list differ, if not all of them do."""
-    event = step.judged[index][0].event
-    same = [f for p, f in step.judged if p.event == event and f is not None]
+    same = [f for p, f in first.judged if p.event == first.event and f is not None]
     flags = np.array([not f.status.agrees for f in same])
     if len(same) < 2 or flags.all():
         return None
     return Some("element", 0, len(same), *_spans(flags))
 
 
-def _with_prompts(found: Inside, step: JudgedStep, finding: Finding) -> Inside:
+def _with_prompts(found: Inside, first: FirstDifference) -> Inside:
     """Add the prompts that all samples which differ belong to, if some others have another."""
     rows = next((some for some in found.where if some.what == "element" or some.axis == 0), None)
     if rows is None or len(rows.spans) == _MOST_SPANS:
         return found
-    texts = _texts(_prompts_of(step, finding.micro_step or 0))
+    texts = _texts(_prompts_of(first))
     if len(texts) != rows.size:
         return found
     numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -574,19 +574,17 @@ def _with_prompts(found: Inside, step: JudgedStep, finding: Finding) -> Inside:
     prompts = sorted({numbers[texts[i]] for i in different})
     if len(prompts) == len(numbers):
         return found
-    return Inside(
-        found.basis, found.where, found.change, found.elements, found.size, tuple(prompts)
-    )
+    return replace(found, prompts=tuple(prompts))
 
 
-def _prompts_of(step: JudgedStep, micro_step: int) -> list[Record]:
-    """Return the records of the prompts that run A was given in a micro-step."""
+def _prompts_of(first: FirstDifference) -> list[Record]:
+    """Return the records of the prompts that run A was given in the same micro-step."""
     return [
         pair.a
-        for pair, _ in step.judged
+        for pair, _ in first.judged
         if pair.event.kind == DATA
-        and pair.event.name in ("prompts", "prompt")
-        and pair.event.micro_step == micro_step
+        and pair.event.name in PROMPTS
+        and pair.event.micro_step == (first.finding.micro_step or 0)
         and pair.a is not None
     ]
 

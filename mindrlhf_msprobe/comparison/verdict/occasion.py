@@ -7,20 +7,21 @@ from collections.abc import Iterable, Mapping
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep
+from mindrlhf_msprobe.comparison.verdict.compared_place import (
+    ONE_SIDED,
+    FirstDifference,
+    JudgedPairs,
+)
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
 from mindrlhf_msprobe.storage.records import Entry
 
-_JUDGED_PAIRS = tuple[tuple[Pair, "Finding | None"], ...]
 
-
-def occasion_of(step: JudgedStep, index: int) -> Occasion:
-    """Return which time it is that the `index`-th pair's phase was opened, or its key saved."""
-    pair, _ = step.judged[index]
-    if pair.event.kind == DATA:
-        return _of_key_data(step, index)
-    return Occasion() if pair.entry is None else _of_entry(step, index)
+def occasion_of(first: FirstDifference) -> Occasion:
+    """Return which time it is that the first difference's phase was opened, or its key saved."""
+    if first.event.kind == DATA:
+        return _of_key_data(first)
+    return Occasion() if first.entry is None else _of_entry(first, first.entry)
 
 
 def occasion_reasons(occasion: Occasion, finding: Finding) -> tuple[Message, ...]:
@@ -39,7 +40,7 @@ def occasion_reasons(occasion: Occasion, finding: Finding) -> tuple[Message, ...
     return (said,)
 
 
-def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit | None:
+def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None:
     """Return the update before a micro-step, where key data first differ there and may come of it.
 
     The key agrees in the micro-step before, and an update lies between. Not where something else
@@ -47,12 +48,12 @@ def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit 
     `phase`, `micro_step` (the one it followed) and `number`, from 1 on, of the update; `record`,
     the phases whose cells would tell; `batch_agrees`, only where it is known, bit for bit.
     """
-    pair, finding = step.judged[index]
-    computed_in = _computed_in(pair, finding)
+    pair = first.pair
+    computed_in = _computed_in(pair, first.finding)
     if computed_in is None or not occasion.number:
         return None
     phase = _update_since(occasion, computed_in)
-    micro_step, before = occasion.number, step.judged[:index]
+    micro_step, before = occasion.number, first.before
     if phase is None or not _agreed_in(before, pair, micro_step - 1):
         return None
     if any(p.entry is not None and p.event.phase == computed_in for p, _ in before):
@@ -67,9 +68,9 @@ def earlier_update(step: JudgedStep, index: int, occasion: Occasion) -> Culprit 
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
 
 
-def _computed_in(pair: Pair, finding: Finding | None) -> str | None:
+def _computed_in(pair: Pair, finding: Finding) -> str | None:
     """Return the phase of key data that both runs hold; None of anything else."""
-    if pair.event.kind != DATA or finding is None:
+    if pair.event.kind != DATA:
         return None
     home = key_data_home(pair.event.name)
     lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
@@ -86,13 +87,13 @@ def _update_since(occasion: Occasion, phase: str) -> str | None:
     return next((update for update in occasion.since if update in own), None)
 
 
-def _agreed_in(before: _JUDGED_PAIRS, pair: Pair, micro_step: int) -> bool:
+def _agreed_in(before: JudgedPairs, pair: Pair, micro_step: int) -> bool:
     """Tell whether a pair's key was compared in an earlier micro-step: it agrees there, then."""
     compared = (p.event.micro_step for p, f in before if f is not None and _same_key(p, pair))
     return micro_step in compared
 
 
-def _gave_the_same(before: _JUDGED_PAIRS, pair: Pair, phase: str, micro_step: int) -> bool:
+def _gave_the_same(before: JudgedPairs, pair: Pair, phase: str, micro_step: int) -> bool:
     """Tell whether another result of the updated network is known to agree in a micro-step."""
     for other, found in before:
         home = key_data_home(other.event.name) if other.event.kind == DATA else None
@@ -110,19 +111,19 @@ def _is_given(pair: Pair, micro_step: int) -> bool:
     return event.kind == DATA and event.name == LOSS_INPUTS and event.micro_step == micro_step
 
 
-def _of_key_data(step: JudgedStep, index: int) -> Occasion:
-    pair = step.judged[index][0]
-    saves = {p.event.micro_step for p, _ in step.judged if _same_key(p, pair)}
+def _of_key_data(first: FirstDifference) -> Occasion:
+    pair = first.pair
+    saves = {p.event.micro_step for p, _ in first.judged if _same_key(p, pair)}
     number = pair.event.micro_step
     last = [
         i
-        for i, (p, _) in enumerate(step.judged[:index])
+        for i, (p, _) in enumerate(first.before)
         if _same_key(p, pair) and p.event.micro_step == number - 1
     ]
     since: tuple[str, ...] = ()
     if last:
         home = key_data_home(pair.event.name)
-        since = _phases(p for p, _ in step.judged[last[-1] + 1 : index])
+        since = _phases(p for p, _ in first.before[last[-1] + 1 :])
         # What a micro-step of an update gave is followed by its gradients and its optimizer step.
         if home is not None and home.phase in UPDATE_PHASES and home.phase not in since:
             since = (home.phase, *since)
@@ -133,12 +134,10 @@ def _same_key(a: Pair, b: Pair) -> bool:
     return a.event.kind == b.event.kind == DATA and a.event.name == b.event.name
 
 
-def _of_entry(step: JudgedStep, index: int) -> Occasion:
-    entry = step.judged[index][0].entry
-    assert entry is not None
+def _of_entry(first: FirstDifference, entry: Entry) -> Occasion:
     opening_of = {
         i: p.entry.opening
-        for i, (p, _) in enumerate(step.judged)
+        for i, (p, _) in enumerate(first.judged)
         if p.entry is not None and p.event.phase == entry.phase
     }
     openings = set(opening_of.values())
@@ -146,20 +145,20 @@ def _of_entry(step: JudgedStep, index: int) -> Occasion:
     count = max(len(openings), number + 1)
     if number not in openings or not number:
         return Occasion(number, count)
-    since = _since_last_opening(step, entry, opening_of)
-    moved = _weights_moved([step.judged[i][0] for i in opening_of], number)
+    since = _since_last_opening(first.judged, entry, opening_of)
+    moved = _weights_moved([first.judged[i][0] for i in opening_of], number)
     return Occasion(number, count, since, moved)
 
 
 def _since_last_opening(
-    step: JudgedStep, entry: Entry, opening_of: Mapping[int, int]
+    judged: JudgedPairs, entry: Entry, opening_of: Mapping[int, int]
 ) -> tuple[str, ...]:
     """Return the phases since an entry's phase was last open, of its openings by pair."""
     first = next(i for i, opening in opening_of.items() if opening == entry.opening)
     last = max((i for i, opening in opening_of.items() if opening < entry.opening), default=None)
     if last is None:
         return ()
-    since = _phases(p for p, _ in step.judged[last + 1 : first])
+    since = _phases(p for p, _ in judged[last + 1 : first])
     if entry.phase in UPDATE_PHASES:
         since = (entry.phase, *(phase for phase in since if phase != entry.phase))
     return since

@@ -6,24 +6,23 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
 from mindrlhf_msprobe.findings import Finding, Spread
 from mindrlhf_msprobe.storage.records import cell_name
 
 _LAYER = re.compile(r"(?:[^.]+\.)*?\d+(?=\.|$)")
 
 
-def spread(step: JudgedStep, index: int) -> tuple[Spread, ...]:
+def spread(difference: FirstDifference) -> tuple[Spread, ...]:
     """Return each phase and key from the first divergence on that holds a difference."""
-    first = step.judged[index][1]
-    base = relative_distance(first) if first is not None else None
-    places: dict[str, list[Finding]] = {}
-    for _, finding in step.judged[index:]:
+    base = relative_distance(difference.finding)
+    found: dict[str, list[Finding]] = {}
+    for _, finding in difference.judged[difference.index :]:
         if finding is not None:
-            places.setdefault(finding.key or finding.phase or "", []).append(finding)
+            found.setdefault(finding.key or finding.phase or "", []).append(finding)
     return tuple(
         _spread_of(place, findings, base, _layers(findings, base))
-        for place, findings in places.items()
+        for place, findings in found.items()
         if not _agree(findings)
     )
 

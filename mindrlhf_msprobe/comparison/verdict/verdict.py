@@ -10,7 +10,12 @@ from mindrlhf_msprobe.common.message import Messages
 from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.step_of_rank import JudgedPlace
-from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep, LeftOut
+from mindrlhf_msprobe.comparison.verdict.compared_place import (
+    ONE_SIDED,
+    FirstDifference,
+    JudgedStep,
+    LeftOut,
+)
 from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, unreadable_place
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.spread import spread
@@ -109,10 +114,10 @@ def _explained(
     index = _first_different(findings)
     unseen = LeftOut() if left_out is None else left_out(pairs, index)
     step = JudgedStep(pairs, tuple(zip(pairs.pairs, findings)), unseen, earlier)
-    runs = history.sides[0].run, history.sides[1].run
+    difference = FirstDifference(step, index, (history.sides[0].run, history.sides[1].run))
     agreed = len({other.step for other in history.places if other.step < place.step})
-    first = explain(step, index, runs, preflight, history, agreed_steps=agreed)
-    return first, () if first.cause is Cause.FILE else spread(step, index)
+    first = explain(difference, preflight, history, agreed_steps=agreed)
+    return first, () if first.cause is Cause.FILE else spread(difference)
 
 
 def _first_not_reached(

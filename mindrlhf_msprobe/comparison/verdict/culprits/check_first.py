@@ -12,17 +12,11 @@ from itertools import accumulate
 from mindrlhf_msprobe.comparison.preflight.generation import SEEDS, OwnStep, states_differ
 from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS
 from mindrlhf_msprobe.comparison.preflight.remark import GENERATOR_STATES
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
-from mindrlhf_msprobe.findings import (
-    Cause,
-    CheckFirst,
-    Difference,
-    Finding,
-    Nearness,
-    Preflight,
-)
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.findings import Cause, CheckFirst, Difference, Nearness, Preflight
 from mindrlhf_msprobe.phases import (
     INPUT_KEYS,
+    PROMPTS,
     ROLES,
     UPDATE_PHASES,
     Phase,
@@ -33,69 +27,59 @@ from mindrlhf_msprobe.storage.records import cell_name
 
 MAX_CHECKS = 20
 
-_NEVER = (Cause.UNREADABLE,)
-_ORDER = tuple(Nearness)
-_PROMPTS = ("prompt", "prompts")
-
 
 def check_first(
     preflight: Preflight,
-    step: JudgedStep,
-    index: int,
+    first: FirstDifference,
     cause: Cause,
     origin: str | None,
     sides: tuple[OwnStep, OwnStep],
 ) -> tuple[CheckFirst, ...]:
-    """Return what to check before looking closer at a finding, the nearest first.
+    """Return what to check before looking closer at the first difference, the nearest first.
 
     Args:
-        index: of the finding among the pairs of its step.
         cause, origin: what the explanation says of it.
-        sides: where the finding stands in each of both runs.
+        sides: its step and rank in each of both runs.
     """
-    finding = step.judged[index][1]
-    assert finding is not None
-    if cause in _NEVER:
+    if cause is Cause.UNREADABLE:
         return ()
-    place = _Place(step, index, cause, origin, sides)
-    found = list(place.weights(preflight))
+    reached = _Reached(first, cause, origin, sides)
+    found = list(reached.weights(preflight))
     for difference in preflight.differences:
-        near = place.nearness(difference)
+        near = reached.nearness(difference)
         if near is not None:
             found.append(CheckFirst(near, difference))
-    found.sort(key=lambda check: _ORDER.index(check.near))
+    found.sort(key=lambda check: tuple(Nearness).index(check.near))
     return tuple(found[:MAX_CHECKS])
 
 
-class _Place:
+class _Reached:
     """A finding, and what could have reached it."""
 
     def __init__(
         self,
-        step: JudgedStep,
-        index: int,
+        first: FirstDifference,
         cause: Cause,
         origin: str | None,
         sides: tuple[OwnStep, OwnStep],
     ) -> None:
-        pair, finding = step.judged[index]
-        assert finding is not None
+        finding = first.finding
         self._cause = cause
-        self._finding: Finding = finding
+        self._step = finding.step
         self._key = finding.key
         self._sides = sides
         self._cell = cell_name(origin) if origin else None
-        self._backward = pair.entry is not None and pair.entry.direction != "forward"
+        self._backward = first.entry is not None and first.entry.direction != "forward"
         config = sides[0].run.config(sides[0].rank)
         self._table = config.phase_table() if config else phase_table({})
         self._phase: Phase | None = self._table.get(finding.phase or "")
-        self._updated = self._roles_updated(step, index, config.initial_step if config else 0)
+        self._updated = self._roles_updated(first, config.initial_step if config else 0)
 
-    def _roles_updated(self, step: JudgedStep, index: int, first: int) -> set[str]:
+    def _roles_updated(self, first: FirstDifference, initial_step: int) -> set[str]:
         """Return the roles of which an update ran before."""
-        if self._finding.step > first:
+        if self._step > initial_step:
             return {phase.role for phase in self._table.values()}
-        ran = {pair.event.phase for pair, f in step.judged[:index] if f is not None}
+        ran = {pair.event.phase for pair, f in first.before if f is not None}
         return {p.role for p in self._table.values() if p.name in ran and p.name in UPDATE_PHASES}
 
     def weights(self, preflight: Preflight) -> Iterator[CheckFirst]:
@@ -113,7 +97,7 @@ class _Place:
         """Return how near a setting is to the finding; None if it cannot explain it."""
         if difference.is_of_recording:
             return None
-        if difference.step is not None and difference.step > self._finding.step:
+        if difference.step is not None and difference.step > self._step:
             return None
         if difference.section == MODES:
             return self._of_mode(difference)
@@ -173,7 +157,7 @@ class _Place:
     def _concerns(self, role: str | None) -> bool:
         """Tell whether a role's network can have made what the finding shows."""
         if self._phase is not None:
-            return role == self._phase.role and self._key not in _PROMPTS
+            return role == self._phase.role and self._key not in PROMPTS
         home = key_data_home(self._key) if self._key is not None else None
         if home is not None:  # rewards, advantages, returns: from what agrees already
             return role not in ROLES
@@ -188,7 +172,7 @@ class _Place:
             return True
         if difference.section != "configurations" or difference.is_place:
             return False
-        if self._phase is None or self._key in _PROMPTS:
+        if self._phase is None or self._key in PROMPTS:
             return True
         named = {role for role in ROLES if role in difference.setting.split(".")}
         return not named or self._phase.role in named
@@ -196,7 +180,7 @@ class _Place:
     @property
     def _draws(self) -> bool:
         """Whether the finding is of what generation chose: responses, or a pass of its phase."""
-        if self._key in _PROMPTS:
+        if self._key in PROMPTS:
             return False
         return self._key in INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
 from mindrlhf_msprobe.comparison.verdict.culprits.gradients import before_optimizer
 from mindrlhf_msprobe.comparison.verdict.culprits.loss import loss_or_schedule
 from mindrlhf_msprobe.comparison.verdict.culprits.optimizer import optimizer
@@ -19,7 +19,6 @@ from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.occasion import earlier_update
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion
-from mindrlhf_msprobe.storage.reading.reader import Run
 
 #: What does not decide: what is known of the record itself is said as well.
 _NOT_RECORDED = (CulpritCode.GRADIENTS_NOT_RECORDED, CulpritCode.UPDATE_NOT_RECORDED)
@@ -31,21 +30,15 @@ _UNDECIDED = (
 )
 
 
-def culprit_of(
-    step: JudgedStep,
-    index: int,
-    runs: tuple[Run, Run],
-    history: History,
-    occasion: Occasion,
-) -> Culprit | None:
-    """Return what else is to blame that the `index`-th pair of a place differs; None if unknown."""
-    differing = Differing.of(step, index, history)
+def culprit_of(first: FirstDifference, history: History, occasion: Occasion) -> Culprit | None:
+    """Return what else is to blame for the first difference; None if unknown."""
+    differing = Differing.of(first, history)
     if differing is None:
-        found = sampling(step, index, runs) or before_optimizer(step, index)
-        return found or loss_or_schedule(step, index) or earlier_update(step, index, occasion)
+        found = sampling(first) or before_optimizer(first)
+        return found or loss_or_schedule(first) or earlier_update(first, occasion)
     found = synchronisation(differing) or changed_between(differing)
     if found is None:
-        found = optimizer(differing, runs)
+        found = optimizer(differing, first)
         if (found and found.code) in _UNDECIDED:
             found = not_moved(differing) or found
     return found

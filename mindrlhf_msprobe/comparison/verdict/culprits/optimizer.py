@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep, is_filtered
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep
 from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     Differing,
     agreement_of,
@@ -20,7 +20,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
 
 
-def optimizer(differing: Differing, runs: tuple[Run, Run]) -> Culprit | None:
+def optimizer(differing: Differing, first: FirstDifference) -> Culprit | None:
     """Return what is known of the update before a parameter that differs; None without any.
 
     The details: `phase`, `step` and `micro_step` of the update, `updates` (how many that step has),
@@ -56,8 +56,8 @@ def optimizer(differing: Differing, runs: tuple[Run, Run]) -> Culprit | None:
         "of": of,
         "unmoved": _unmoved(differing, phases, update),
         "clipped": bool(gradients) and all(f is not None and c for f, c in gradients),
-        "filtered": is_filtered(runs),
-        "ranks_unseen": any(_ranks_unseen(run) for run in runs),
+        "filtered": first.filtered,
+        "ranks_unseen": any(_ranks_unseen(run) for run in first.runs),
     }
     code = _code(begun, [finding for finding, _ in gradients], after)
     if code is CulpritCode.GRADIENTS_NOT_RECORDED:

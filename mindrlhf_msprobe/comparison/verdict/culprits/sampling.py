@@ -7,52 +7,43 @@ from collections.abc import Sequence
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep, configs, is_filtered
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep, configs
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
-from mindrlhf_msprobe.phases import INPUT_KEYS, key_data_home, phase_table
-from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.records import Entry, Record
 
-_PROMPTS = ("prompt", "prompts")
 #: Arguments of whole numbers that are no tokens.
 _NO_TOKENS = ("mask", "position", "length", "slot", "block", "table", "index", "cache", "segment")
 
 
-def sampling(step: JudgedStep, index: int, runs: tuple[Run, Run]) -> Culprit | None:
+def sampling(first: FirstDifference) -> Culprit | None:
     """Return the choice of a token, where the network gave the same and the next pass is given
     other tokens, or the responses differ after the last pass.
 
     The details: `phase`, `token` (the pass of whose output the token was chosen), `last` (whether
     it is the last pass), `prompt` (whether a new prompt may have been given instead).
     """
-    pair, finding = step.judged[index]
-    if finding is None or finding.status not in (Status.DIFFERENT, Status.SHAPE_MISMATCH):
+    if first.finding.status not in (Status.DIFFERENT, Status.SHAPE_MISMATCH):
         return None
-    if pair.event.kind == DATA:
-        return _of_responses(step, index, pair, runs)
-    if pair.event.kind == BEGIN and pair.entry is not None and finding.io == "input":
-        return _of_next_pass(step, index, pair, runs)
+    if first.event.kind == DATA:
+        return _of_responses(first)
+    if first.event.kind == BEGIN and first.entry is not None and first.finding.io == "input":
+        return _of_next_pass(first, first.entry)
     return None
 
 
-def _of_next_pass(
-    step: JudgedStep, index: int, pair: Pair, runs: tuple[Run, Run]
-) -> Culprit | None:
-    entry = pair.entry
-    assert entry is not None
-    if not entry.token or entry.direction != "forward" or not _outermost(step, pair, runs):
+def _of_next_pass(first: FirstDifference, entry: Entry) -> Culprit | None:
+    if not entry.token or entry.direction != "forward" or not _outermost(first, first.pair):
         return None
-    if not _are_token_ids(pair.record):
+    if not _are_token_ids(first.record):
         return None
-    before = step.judged[:index]
-    if any(_is_of_pass(p, entry, entry.token) and p.event != pair.event for p, _ in before):
+    if any(_is_of_pass(p, entry, entry.token) and p.event != first.event for p, _ in first.before):
         return None  # a cell further on in the same pass: a head, say
-    outputs = _outputs(step, before, entry, entry.token - 1, runs)
-    code = _code(outputs)
-    prompt = _new_prompt(step, index)
+    token = entry.token - 1
+    code = _code(_outputs(first, entry, token))
+    prompt = _new_prompt(first, entry)
     if code is None or prompt is None:
         return None
-    token = entry.token - 1
     return Culprit(code, {"phase": entry.phase, "token": token, "last": False, "prompt": prompt})
 
 
@@ -72,53 +63,49 @@ def _is_of_pass(pair: Pair, like: Entry, token: int) -> bool:
     return (entry.phase, entry.opening, entry.token) == (like.phase, like.opening, token)
 
 
-def _of_responses(
-    step: JudgedStep, index: int, pair: Pair, runs: tuple[Run, Run]
-) -> Culprit | None:
-    home = key_data_home(pair.event.name)
-    if pair.event.name not in INPUT_KEYS or pair.event.name in _PROMPTS or home is None:
+def _of_responses(first: FirstDifference) -> Culprit | None:
+    key = first.event.name
+    home = key_data_home(key)
+    if key not in INPUT_KEYS or key in PROMPTS or home is None:
         return None
-    before = step.judged[:index]
-    entries = [p.entry for p, _ in before if p.entry is not None and p.entry.phase == home.phase]
-    if not entries or not all_tokens(step, home.phase, runs, pair):
+    entries = [p.entry for p, _ in first.before if p.entry and p.entry.phase == home.phase]
+    if not entries or not all_tokens(first, home.phase):
         return None
     opening = max(entry.opening for entry in entries)
     of_it = [entry for entry in entries if entry.opening == opening]
     last = max(entry.token or 0 for entry in of_it)
-    code = _code(_outputs(step, before, of_it[-1], last, runs))
+    code = _code(_outputs(first, of_it[-1], last))
     if code is None:
         return None
     return Culprit(code, {"phase": home.phase, "token": last, "last": True, "prompt": False})
 
 
-def all_tokens(
-    step: JudgedStep, phase: str | None, runs: tuple[Run, Run], of: Pair | None = None
-) -> bool:
-    """Tell whether all passes of a phase that matter were recorded, in both runs.
+def all_tokens(first: FirstDifference, phase: str | None) -> bool:
+    """Return whether all passes of a phase that matter were recorded, in both runs.
 
-    Either both token ranges are wider than what was generated, or the responses `of` have no more
-    tokens than there are recorded passes: each pass makes one.
+    Either both token ranges are wider than what was generated, or the first difference is in
+    responses of no more tokens than there are recorded passes: each pass makes one.
     """
-    entries = [p.entry for p, _ in step.judged if p.entry and p.entry.phase == phase]
+    entries = [p.entry for p, _ in first.judged if p.entry and p.entry.phase == phase]
     last = max((entry.token or 0 for entry in entries), default=0)
-    ranges = [(c.token_range_start, c.token_range_end) for c in configs(runs) if c is not None]
-    if len(ranges) < len(configs(runs)) or any(start for start, _ in ranges):
+    wanted = configs(first.runs)
+    if any(config is None or config.token_range_start for config in wanted):
         return False
-    if all(last < end for _, end in ranges):
+    if all(config is not None and last < config.token_range_end for config in wanted):
         return True
-    return of is not None and phase is not None and 0 < _tokens_of(step, phase, of) <= last + 1
+    return phase is not None and 0 < _tokens_of(first, phase) <= last + 1
 
 
-def _tokens_of(step: JudgedStep, phase: str, responses: Pair) -> int:
+def _tokens_of(first: FirstDifference, phase: str) -> int:
     """Return how many tokens responses have a row; 0 where that is not certain.
 
     They are a table of whole numbers with a row for each row of the network's outputs.
     """
-    leaves = [record.leaf for record in (responses.a, responses.b) if record is not None]
+    leaves = [record.leaf for record in (first.pair.a, first.pair.b) if record is not None]
     shapes = [leaf.shape or () for leaf in leaves]
     if not all(leaf.is_integer for leaf in leaves) or any(len(shape) != 2 for shape in shapes):
         return 0
-    rows = _rows_of_outputs(step, phase)
+    rows = _rows_of_outputs(first.step, phase)
     return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
 
 
@@ -141,28 +128,22 @@ def counts_tokens(phase: str | None) -> bool:
     return phase in table and table[phase].counts_tokens
 
 
-def _outermost(step: JudgedStep, pair: Pair, runs: tuple[Run, Run]) -> bool:
+def _outermost(first: FirstDifference, pair: Pair) -> bool:
     """Tell whether a pair's entry is known to be of a network itself, not of a cell inside it."""
     entry = pair.entry
-    if entry is None or step.plan.parents.get((entry.phase, pair.event.name)) is not None:
+    if entry is None or first.step.plan.parents.get((entry.phase, pair.event.name)) is not None:
         return False
-    return entry.cell == ROOT or not is_filtered(runs)
+    return entry.cell == ROOT or not first.filtered
 
 
-def _outputs(
-    step: JudgedStep,
-    judged: Sequence[tuple[Pair, Finding | None]],
-    like: Entry,
-    token: int,
-    runs: tuple[Run, Run],
-) -> list[Finding]:
+def _outputs(first: FirstDifference, like: Entry, token: int) -> list[Finding]:
     """Return what was found of the outputs of the networks in one pass; [] if not all is known."""
     found = []
-    for pair, finding in judged:
+    for pair, finding in first.before:
         entry = pair.entry
         if entry is None or entry.direction != "forward" or pair.event.kind != END:
             continue
-        if not _is_of_pass(pair, like, token) or not _outermost(step, pair, runs):
+        if not _is_of_pass(pair, like, token) or not _outermost(first, pair):
             continue
         if finding is not None:
             found.append(finding)
@@ -181,29 +162,26 @@ def _code(outputs: Sequence[Finding]) -> CulpritCode | None:
     return CulpritCode.SAMPLING if exact else CulpritCode.SAMPLING_OR_LOGITS
 
 
-def _new_prompt(step: JudgedStep, index: int) -> bool | None:
+def _new_prompt(first: FirstDifference, entry: Entry) -> bool | None:
     """Tell whether the pass may be given a new prompt instead; None if it certainly is."""
-    pair = step.judged[index][0]
-    shape = pair.record.leaf.shape or ()
-    last = _shape_before(step, index)
+    shape = first.record.leaf.shape or ()
+    last = _shape_before(first, entry)
     if not shape or not last:
         return None
     if shape[-1] == 1 or shape[-1] == last[-1] + 1:
         return False
     if shape[-1] != last[-1]:
         return None
-    prompts = [f.status for _, f in step.judged if f is not None and f.key in _PROMPTS]
+    prompts = [f.status for _, f in first.judged if f is not None and f.key in PROMPTS]
     if not all(status.agrees for status in prompts):
         return None
     return not prompts
 
 
-def _shape_before(step: JudgedStep, index: int) -> tuple[int, ...]:
+def _shape_before(first: FirstDifference, entry: Entry) -> tuple[int, ...]:
     """Return the shape of the same argument in the pass before; () where that is not known."""
-    pair = step.judged[index][0]
-    entry, record = pair.entry, pair.record
-    assert entry is not None
-    for other, _ in step.judged[:index]:
+    record = first.record
+    for other, _ in first.before:
         if other.event.kind != BEGIN or not _is_of_pass(other, entry, (entry.token or 0) - 1):
             continue
         same_cell = other.entry is not None and other.entry.cell == entry.cell

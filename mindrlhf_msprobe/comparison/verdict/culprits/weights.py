@@ -13,7 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep
 from mindrlhf_msprobe.comparison.verdict.history import History, Opened, Parameter, matched, same
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.phases import UPDATE_PHASES
@@ -42,10 +42,10 @@ class Differing:
     names: tuple[Parameter, Parameter]
 
     @classmethod
-    def of(cls, step: JudgedStep, index: int, history: History) -> Differing | None:
-        """Return the `index`-th pair, None if it is no parameter that differs in both runs."""
-        pair, finding = step.judged[index]
-        if finding is None or pair.entry is None or finding.io != "parameters":
+    def of(cls, first: FirstDifference, history: History) -> Differing | None:
+        """Return the first difference, None if it is no parameter that differs in both runs."""
+        pair, finding = first.pair, first.finding
+        if pair.entry is None or finding.io != "parameters":
             return None
         if finding.status not in (Status.DIFFERENT, Status.NON_FINITE) or not history.comparable:
             return None
@@ -55,7 +55,7 @@ class Differing:
         if role is None:
             return None
         names = _parameter(pair.a), _parameter(pair.b)
-        return cls(step, pair, history, role, pair.entry.phase, pair.entry.opening, names)
+        return cls(first.step, pair, history, role, pair.entry.phase, pair.entry.opening, names)
 
     def opened(self, side: int) -> Opened | None:
         """Return the opening of the phase in which it differs, in one run."""

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.networks import cells_of, role_of
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep, is_filtered
+from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.next_recording.size import size_of_next
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
 
 #: Bytes of one step and rank that a recording may take without being cut into rounds.
 BUDGET = 1 << 30
 
-#: Settings → bytes, None where that is not known.
-Size = Callable[[Mapping[str, Any]], "int | None"]
 
-
-def bisected(
-    settings: dict[str, Any],
-    step: JudgedStep,
-    index: int,
-    runs: tuple[Run, Run],
-    size: Size,
-) -> dict[str, Any]:
+def bisected(settings: dict[str, Any], first: FirstDifference) -> dict[str, Any]:
     """Return settings that take no more than `BUDGET`, as far as layers can be left out.
 
     First the range of layers that may be to blame: behind the last one that is known to agree, up
@@ -36,30 +27,31 @@ def bisected(
     Settings that take less, choose cells already or ask for elements are returned as they are.
     """
     chosen = settings.get("include") or settings.get("task", "statistics") != "statistics"
-    if chosen or _is_within_budget(size(settings)):
+    if chosen or _is_within_budget(settings, first):
         return settings
-    pair, finding = step.judged[index]
-    if finding is None or finding.phase in (None, UNNAMED_PHASE):
+    finding, run = first.finding, first.runs[0]
+    if finding.phase in (None, UNNAMED_PHASE):
         return settings
-    cells = cells_of(runs[0], role_of(runs[0], finding.rank, finding.phase or ""))
+    cells = cells_of(run, role_of(run, finding.rank, finding.phase or ""))
     layers = _Layers.of(cells)
     if layers is None:
         return settings
-    last, first = (None, None) if not is_filtered(runs) else layers.between(step, index)
-    narrow = settings | layers.only(last, first)
-    if _is_within_budget(size(narrow)):
+    last, differing = layers.between(first) if first.filtered else (None, None)
+    narrow = settings | layers.only(last, differing)
+    if _is_within_budget(narrow, first):
         return narrow
-    backward = pair.entry is not None and pair.entry.direction != "forward"
+    backward = first.entry is not None and first.entry.direction != "forward"
     outputs = {"directions": ["backward" if backward else "forward"], "parts": ["output"]}
-    numbers = layers.behind(last, first)
-    one = size(settings | outputs | layers.include(numbers[:1])) or BUDGET
-    count = max(1, min(len(numbers), BUDGET // max(one, 1)))
+    numbers = layers.behind(last, differing)
+    one, _ = size_of_next(settings | outputs | layers.include(numbers[:1]), first)
+    count = max(1, min(len(numbers), BUDGET // (one or BUDGET)))
     spread = [numbers[(i + 1) * len(numbers) // count - 1] for i in range(count)]
     return settings | layers.include(spread) | outputs
 
 
-def _is_within_budget(taken: int | None) -> bool:
-    """Tell whether no more than the budget is known to be taken."""
+def _is_within_budget(settings: dict[str, Any], first: FirstDifference) -> bool:
+    """Return whether a recording is not known to take more than the budget."""
+    taken, _ = size_of_next(settings, first)
     return taken is None or taken <= BUDGET
 
 
@@ -114,27 +106,26 @@ class _Layers:
         behind = [n for n in self.numbers if last is None or n > last]
         return [n for n in behind if first is None or n <= first]
 
-    def between(self, step: JudgedStep, index: int) -> tuple[int | None, int | None]:
-        """Return the last layer that agrees before the `index`-th pair, and the one it lies in."""
-        pair = step.judged[index][0]
-        phase = pair.event.phase
-        first = None
-        if pair.event.kind != DATA and pair.entry is not None:
-            first = self.of_cell(pair.entry.cell)
+    def between(self, first: FirstDifference) -> tuple[int | None, int | None]:
+        """Return the last layer that agrees before the first difference, and the layer of it."""
+        entry, phase = first.entry, first.event.phase
+        differing = None
+        if first.event.kind != DATA and entry is not None:
+            differing = self.of_cell(entry.cell)
         agreeing: list[int] = []
-        for other, finding in step.judged[:index]:
+        for other, finding in first.before:
             if finding is None or other.entry is None or other.event.phase != phase:
                 continue
             # Of the same pass: an earlier one went through all layers.
-            if pair.entry is not None and _pass_of(other.entry) != _pass_of(pair.entry):
+            if entry is not None and _pass_of(other.entry) != _pass_of(entry):
                 continue
             number = self._of_output(other)
-            if number is not None and number != first:
+            if number is not None and number != differing:
                 agreeing.append(number)
         last = max(agreeing, default=None)
-        if last is not None and first is not None and last > first:
-            return None, first  # of a backward pass, or of layers that run in another order
-        return last, first
+        if last is not None and differing is not None and last > differing:
+            return None, differing  # of a backward pass, or of layers that run in another order
+        return last, differing
 
     def include(self, numbers: Sequence[int]) -> dict[str, Any]:
         """Return what selects layers themselves, not what lies inside them."""

@@ -10,17 +10,18 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.networks import all_inside_recorded
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, END
-from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, JudgedStep, is_filtered
-from mindrlhf_msprobe.config import ProbeConfig, section_of
+from mindrlhf_msprobe.comparison.verdict.compared_place import (
+    ONE_SIDED,
+    FirstDifference,
+    JudgedStep,
+)
+from mindrlhf_msprobe.config import section_of
 from mindrlhf_msprobe.findings import Finding, Status
-from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase, phase_table
-from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.phases import PROMPTS, UNNAMED_PHASE, Phase, phase_table
 from mindrlhf_msprobe.storage.records import Entry, cell_name
 
 
-def next_step(
-    step: JudgedStep, index: int, origin: str | None, runs: tuple[Run, Run]
-) -> dict[str, Any] | None:
+def next_step(first: FirstDifference, origin: str | None) -> dict[str, Any] | None:
     """Return the settings that record the place of the divergence more closely.
 
     First the statistics of all cells of one phase and step, which take little; then the elements
@@ -30,103 +31,87 @@ def next_step(
     None where recording more would tell no more: something is missing, the elements are at hand,
     or the cells before key data were recorded already.
     """
-    pair, finding = step.judged[index]
-    assert finding is not None
-    config = runs[0].config(finding.rank)
+    finding, config = first.finding, first.config
     phase = (config.phase_table() if config else phase_table({})).get(finding.phase or "")
     if phase is None or _recording_more_is_useless(finding):
         return None
     if phase.name == UNNAMED_PHASE:
-        return _for_debugger(pair, finding, origin, config)
+        return _for_debugger(first, origin)
     section = section_of(config, (phase,), finding.step, finding.step)
     if phase.counts_tokens:
-        section["token_range_end"] = _last_token(pair, finding)
-    if pair.entry is None:
-        return None if _are_cells_compared(step, phase) else section
-    return _closer(section, step, index, origin, runs)
+        section["token_range_end"] = _last_token(first)
+    if first.entry is None:
+        return None if _are_cells_compared(first, phase) else section
+    return _closer(section, first, first.entry, origin)
 
 
 def _closer(
-    section: dict[str, Any],
-    step: JudgedStep,
-    index: int,
-    origin: str | None,
-    runs: tuple[Run, Run],
+    section: dict[str, Any], first: FirstDifference, entry: Entry, origin: str | None
 ) -> dict[str, Any] | None:
     """Return a phase's section, or that of the one cell where that is known; None if recorded."""
-    pair, finding = step.judged[index]
-    assert finding is not None
-    assert pair.entry is not None
-    config = runs[0].config(finding.rank)
-    if _earlier_token_may_differ(pair, finding, config):
+    config = first.config
+    if _earlier_token_may_differ(first, entry):
         return section
     elements = config is not None and config.task == "tensor"
-    if _is_cell_known(step, pair, finding, origin, runs):
-        return None if elements else section | _elements(step, pair, finding, origin, runs)
+    if _is_cell_known(first, entry, origin):
+        return None if elements else section | _elements(first, entry, origin)
     # The culprit may be a cell that was left out: not where a cell was given the same, nor
     # where no cell is around it that could come before.
-    blamed = pair.event.kind == END or origin not in (None, pair.entry.name)
-    return None if elements and (blamed or pair.entry.cell == ROOT) else section
+    blamed = first.event.kind == END or origin not in (None, entry.name)
+    return None if elements and (blamed or entry.cell == ROOT) else section
 
 
 def _recording_more_is_useless(finding: Finding) -> bool:
     """Tell whether a side is not there, or nothing of the step has run before the divergence."""
     lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
-    return lacking or finding.key in ("prompt", "prompts")
+    return lacking or finding.key in PROMPTS
 
 
-def _are_cells_compared(step: JudgedStep, phase: Phase) -> bool:
+def _are_cells_compared(first: FirstDifference, phase: Phase) -> bool:
     """Tell whether the cells before key data of a phase were recorded: all tokens never are."""
-    compared = {p.entry.phase for p, f in step.judged if f is not None and p.entry}
+    compared = {p.entry.phase for p, f in first.judged if f is not None and p.entry}
     return phase.name in compared and not phase.counts_tokens
 
 
-def _earlier_token_may_differ(pair: Pair, finding: Finding, config: ProbeConfig | None) -> bool:
-    """Tell whether the divergence is in what the first recorded token was given, not token 0."""
-    assert pair.entry is not None
-    first_token = 0 if config is None else config.token_range_start
-    return _is_at_input(pair, finding) and 0 < first_token == pair.entry.token
+def _earlier_token_may_differ(first: FirstDifference, entry: Entry) -> bool:
+    """Return whether the divergence is in what the first recorded token was given, not token 0."""
+    first_token = 0 if first.config is None else first.config.token_range_start
+    return _is_at_input(first) and 0 < first_token == entry.token
 
 
-def _is_at_input(pair: Pair, finding: Finding) -> bool:
-    return pair.event.kind == BEGIN and finding.io == "input"
+def _is_at_input(first: FirstDifference) -> bool:
+    return first.event.kind == BEGIN and first.finding.io == "input"
 
 
-def _is_cell_known(
-    step: JudgedStep, pair: Pair, finding: Finding, origin: str | None, runs: tuple[Run, Run]
-) -> bool:
-    """Tell whether no cell that was left out of the recording can be the one to blame."""
-    assert pair.entry is not None
-    if step.earlier is not None and step.earlier.knows(finding, origin):
-        return True
-    if not is_filtered(runs):
+def _is_cell_known(first: FirstDifference, entry: Entry, origin: str | None) -> bool:
+    """Return whether no cell that was left out of the recording can be the one to blame."""
+    finding, earlier = first.finding, first.step.earlier
+    if not first.filtered or (earlier is not None and earlier.knows(finding, origin)):
         return True
     # What a cell was given agrees, and all cells inside it were recorded: it is this one.
-    return pair.event.kind == END and all_inside_recorded(
-        runs, finding.rank, finding.phase or "", cell_name(origin or pair.entry.name)
+    return first.event.kind == END and all_inside_recorded(
+        first.runs, finding.rank, finding.phase or "", cell_name(origin or entry.name)
     )
 
 
-def _elements(
-    step: JudgedStep, pair: Pair, finding: Finding, origin: str | None, runs: tuple[Run, Run]
-) -> dict[str, Any]:
+def _elements(first: FirstDifference, entry: Entry, origin: str | None) -> dict[str, Any]:
     """Return what is added to a section to record the elements of the cell that is to blame."""
-    assert pair.entry is not None
-    cells = [cell_name(origin) if origin else pair.entry.cell]
-    only_inputs = _is_at_input(pair, finding)
-    if only_inputs and pair.entry.cell not in cells:  # handed on by the container's own code
-        cells.append(pair.entry.cell)
+    a, b = first.runs
+    cells = [cell_name(origin) if origin else entry.cell]
+    only_inputs = _is_at_input(first)
+    if only_inputs and entry.cell not in cells:  # handed on by the container's own code
+        cells.append(entry.cell)
     wanted: dict[str, Any] = {"task": "tensor"}
-    if phase_table({}).get(pair.entry.phase) and pair.entry.token:
-        wanted["token_range_start"] = pair.entry.token
-    if len(runs[0].ranks) > 1 and set(runs[0].ranks) == set(runs[1].ranks):
-        wanted["ranks"] = [finding.rank]
-    wanted["include"] = _patterns(step, pair.entry.phase, cells)
-    switched = _entries_of(step, _switched_with(pair.entry.phase))
-    of_cells = [entry for entry in switched if entry.cell in cells]
-    if directions := _directions(pair.entry, of_cells, only_inputs):
+    if phase_table({}).get(entry.phase) and entry.token:
+        wanted["token_range_start"] = entry.token
+    if len(a.ranks) > 1 and set(a.ranks) == set(b.ranks):
+        wanted["ranks"] = [first.finding.rank]
+    wanted["include"] = _patterns(first.step, entry.phase, cells)
+    switched = _entries_of(first.step, _switched_with(entry.phase))
+    of_cells = [other for other in switched if other.cell in cells]
+    if directions := _directions(entry, of_cells, only_inputs):
         wanted["directions"] = directions
-    if calls := _calls(pair, origin, of_cells):
+    if calls := _calls(first.pair, entry, origin, of_cells):
         wanted["entries"] = calls
     if only_inputs:
         wanted["parts"] = ["input"]
@@ -174,37 +159,41 @@ def _pattern(cell: str, container: bool) -> str:
     return f"^{re.escape(cell)}$" if alone else f"^{re.escape(cell)}(\\.|$)"
 
 
-def _calls(pair: Pair, origin: str | None, entries: Sequence[Entry]) -> list[str]:
+def _calls(pair: Pair, entry: Entry, origin: str | None, entries: Sequence[Entry]) -> list[str]:
     """Return what only the names of the calls to be recorded have; [] where there are no others."""
-    assert pair.entry is not None
-    if pair.entry.direction not in ("forward", "backward") or pair.entry.token is not None:
+    if entry.direction not in ("forward", "backward") or entry.token is not None:
         return []
-    if max((entry.call for entry in entries), default=0) == 0:
+    if not any(other.call for other in entries):
         return []
-    names = {pair.entry.name, origin or pair.entry.name}
+    names = {entry.name, origin or entry.name}
     names |= {r.name.rpartition(f".{r.io}.")[0] for r in (pair.a, pair.b) if r is not None}
     calls = sorted({int(call) for name in names if (call := name.rpartition(".")[2]).isdigit()})
-    directions = ["forward"] if pair.entry.direction == "forward" else ["forward", "backward"]
+    directions = ["forward"] if entry.direction == "forward" else ["forward", "backward"]
     return [f".{direction}.{call}" for direction in directions for call in calls]
 
 
-def _for_debugger(
-    pair: Pair, finding: Finding, origin: str | None, config: ProbeConfig | None
-) -> dict[str, Any] | None:
-    if pair.entry is None or config is None or config.task == "tensor":
+def _for_debugger(first: FirstDifference, origin: str | None) -> dict[str, Any] | None:
+    entry, config = first.entry, first.config
+    if entry is None or config is None or config.task == "tensor":
         return None
-    cell = cell_name(origin) if origin else pair.entry.cell
+    cell = cell_name(origin) if origin else entry.cell
     wanted = [f"Cell.{cell}."] if cell != "root" and not config.entries else []
-    return {"task": "tensor", "level": "L0", "step": [finding.step], "tensor": {"list": wanted}}
+    return {
+        "task": "tensor",
+        "level": "L0",
+        "step": [first.finding.step],
+        "tensor": {"list": wanted},
+    }
 
 
-def _last_token(pair: Pair, finding: Finding) -> int:
+def _last_token(first: FirstDifference) -> int:
     """Return the last token whose layers may hold the origin.
 
     For texts and tokens, the length along the last axis, because the place of the first
     difference says where in the batch it lies, not which pass made it.
     """
-    if pair.entry is not None:
-        return pair.entry.token or 0
-    lengths = [side.shape[-1] for side in (finding.a, finding.b) if side.shape]
+    if first.entry is not None:
+        return first.entry.token or 0
+    sides = first.finding.a, first.finding.b
+    lengths = [side.shape[-1] for side in sides if side.shape]
     return max(lengths, default=0)

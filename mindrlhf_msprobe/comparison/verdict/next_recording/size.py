@@ -7,7 +7,11 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.networks import cells_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep, is_filtered
+from mindrlhf_msprobe.comparison.verdict.compared_place import (
+    FirstDifference,
+    JudgedStep,
+    is_filtered,
+)
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.findings import Divergence, Finding
@@ -37,9 +41,19 @@ def size_of(
         return None
 
 
-def estimated_size(
-    settings: dict[str, Any] | None, place: Finding, step: JudgedStep, run: Run
-) -> int | None:
+def size_of_next(
+    settings: dict[str, Any] | None, first: FirstDifference
+) -> tuple[int | None, bool]:
+    """Return how many bytes a recording with these settings takes, and whether that is estimated.
+
+    From what was recorded, else from the cells of the networks; None where that is not known.
+    """
+    exact = size_of(settings, first.finding, first.runs)
+    about = _estimated_size(settings, first) if exact is None else None
+    return (exact, False) if about is None else (about, True)
+
+
+def _estimated_size(settings: dict[str, Any] | None, first: FirstDifference) -> int | None:
     """Return about how many bytes statistics with these settings take, of one step and rank.
 
     From the cells of the networks in run.json, and from how often the step went through each phase.
@@ -51,12 +65,14 @@ def estimated_size(
         return None
     total = 0
     for phase in _phases(wanted):
-        if not cells_of(run, phase.role):
+        if not cells_of(first.runs[0], phase.role):
             return None
-        cells = [c for c in cells_of(run, phase.role, phase.name) if wanted.records_cell(c)]
+        cells = [
+            c for c in cells_of(first.runs[0], phase.role, phase.name) if wanted.records_cell(c)
+        ]
         trained = phase.name in UPDATE_PHASES and "backward" in wanted.directions
         each = _ENTRIES_OF_A_CALL if trained else 1
-        total += int(len(cells) * (_STACK + _ENTRY * each * _passes(step, phase, wanted)))
+        total += int(len(cells) * (_STACK + _ENTRY * each * _passes(first.step, phase, wanted)))
     return total or None
 
 

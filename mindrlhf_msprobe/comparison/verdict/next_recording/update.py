@@ -57,7 +57,7 @@ def next_update(
 def with_phases(
     culprit: Culprit | None, settings: dict[str, Any] | None, config: ProbeConfig | None
 ) -> dict[str, Any] | None:
-    """Return settings that also record the phases without which the culprit cannot be told."""
+    """Return settings that also record the phases without which the culprit is not known."""
     if settings is None or culprit is None or "msprobe" not in settings:
         return settings
     table = config.phase_table() if config else phase_table({})
