@@ -22,6 +22,7 @@ _HOMES = {
     "compare_runs": "mindrlhf_msprobe.comparison",
     "Tolerance": "mindrlhf_msprobe.comparison",
     "MsProbe": "mindrlhf_msprobe.compat.ms_probe",
+    "GradComparator": "mindrlhf_msprobe.compat.gradients",
     "PrecisionDebugger": "mindrlhf_msprobe.compat.debugger",
     "SingleComparator": "mindrlhf_msprobe.compat.single",
     "SingleSave": "mindrlhf_msprobe.compat.single",
@@ -40,6 +41,7 @@ _HOMES = {
 
 __all__ = [
     "ConfigError",
+    "GradComparator",
     "MsProbe",
     "MsprobeError",
     "PrecisionDebugger",
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.compat.comparing import compare as compare
     from mindrlhf_msprobe.compat.comparing import compare_distributed
     from mindrlhf_msprobe.compat.debugger import PrecisionDebugger
+    from mindrlhf_msprobe.compat.gradients import GradComparator
     from mindrlhf_msprobe.compat.ms_probe import MsProbe
     from mindrlhf_msprobe.compat.seeds import seed_all
     from mindrlhf_msprobe.compat.single import SingleComparator, SingleSave

@@ -16,7 +16,7 @@ from typing import Any
 _HERE = "mindrlhf_msprobe"
 #: Module → the names in it, all of this package.
 _MODULES: dict[str, tuple[str, ...]] = {
-    "msprobe": (),
+    "msprobe": ("GradComparator",),
     "msprobe.core": ("SingleComparator", "SingleSave"),
     "msprobe.mindspore": ("PrecisionDebugger", "save", "save_grad", "seed_all", "step"),
     "msprobe.pytorch": ("PrecisionDebugger", "compare", "compare_distributed", "seed_all"),

@@ -15,12 +15,13 @@ from mindrlhf_msprobe.findings import Comparison, Divergence, Finding, Verdict
 from mindrlhf_msprobe.health import CheckFinding, CheckResult, CheckResults
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.series import Series
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 PAGES = ["docs/en/api.md", "docs/zh/api.md"]
 CLASSES = [
     *(Probe, Run, Entry, Record, Leaf, KeyDatum, Comparison, Verdict, Divergence, Finding),
-    *(CheckResults, CheckResult, CheckFinding),
+    *(CheckResults, CheckResult, CheckFinding, Series),
 ]
 
 _CODE = re.compile(r"`([^`]+)`")

@@ -197,7 +197,18 @@ class _Probed:
         except OSError as error:
             self._unlisted(directory or self.path, error)
             return []
-        return [self._gradient(file) for file in files if file.suffix in (".npy", ".pt")]
+        found = [self._gradient(file) for file in files if file.suffix in (".npy", ".pt")]
+        names = {} if directory is None else self._order(directory.parent, step)
+        return sorted(found, key=lambda gradient: names.get(gradient.parameter, len(names)))
+
+    def _order(self, of_rank: Path, step: int) -> dict[str, int]:
+        """Return the place of each parameter in a step's summary, which has them in order."""
+        try:
+            raw = layout.read_inside(self.path, of_rank / f"grad_summary_{step}.csv")
+        except (OSError, ValueError):
+            return {}
+        lines = raw.decode("utf-8-sig", errors="replace").splitlines()[1:]
+        return {line.partition(",")[0]: number for number, line in enumerate(lines)}
 
     def _gradient(self, file: Path) -> Gradient:
         shape: tuple[int, ...] | None = None

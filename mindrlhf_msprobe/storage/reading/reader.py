@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ from mindrlhf_msprobe.storage.reading.places import (
     step_and_rank,
 )
 from mindrlhf_msprobe.storage.reading.problems import Problem
+from mindrlhf_msprobe.storage.reading.series import Series
 from mindrlhf_msprobe.storage.records import (
     Entry,
     Locator,
@@ -525,6 +527,47 @@ class Run:
                 if datum is not None:
                     found.append(datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
+
+    def trend(
+        self,
+        pattern: str | None = None,
+        *,
+        record: str | None = None,
+        key: str | None = None,
+        derived: str | None = None,
+        statistic: str | None = None,
+        phase: str | None = None,
+        rank: int | None = None,
+    ) -> list[Series]:
+        """Return quantities over the steps as arrays, in one pass over the run.
+
+        Without any choice: the mean of every key, and every derived quantity that there is.
+
+        Args:
+            pattern: a regular expression on the names of records, keys and derived quantities.
+            record: one on the names of records alone.
+            key, derived: the name of a key, of a derived quantity.
+            statistic: mean, max, min, norm, nan_count or inf_count; None: the mean of a key, the
+                norm of a record. A number has its value.
+            phase, rank: of this one only.
+
+        Raises:
+            UsageError: a pattern cannot be used, or a name is not known.
+            RunError: nothing matches; the message names the nearest.
+        """
+        # By its name: nothing that reads a step imports what follows it over the steps.
+        trends = import_module("mindrlhf_msprobe.trends.reading")
+        choice = trends.Choice(
+            pattern,
+            record,
+            () if key is None else (key,),
+            () if derived is None else (derived,),
+            statistic,
+            phase,
+            rank,
+        )
+        found: list[Series] = trends.read_trends(self, choice).series
+        return found
 
     def _files_of(self, rank: int) -> list[RunFile]:
         """Return the manifest of a rank; a run with a single one has it for every rank."""

@@ -136,4 +136,30 @@ TEXTS: dict[str, str] = {
     "version": "show the version and exit",
     "lang": ("language of the answer, and of what is written (default: the locale's)"),
     "describes": ("Find where two trainings on MindSpore first diverge, and why."),
+    "trend": "one quantity over the steps, of one run or two; the gradients of two runs",
+    "trend_describes": (
+        "Plot a quantity over the steps, of one run or of two, or write it as CSV or for "
+        "TensorBoard. Without a choice: the mean of every key, and every derived quantity: ratio, "
+        "clip_fraction, kl_k1, kl_k3, response_length, gradient_norm, update_to_weight, "
+        "adam_first_moment, adam_second_moment. Exit codes: 0 shown, 2 nothing to show or not all "
+        "could be read; with --gradients 0 alike, 1 suspicious, 2 nothing to compare."
+    ),
+    "trend_run": "the dump_path of a run, or msprobe's dumps",
+    "trend_run2": "a second run, in the same plots and columns",
+    "trend_record": "records whose names match this regular expression",
+    "trend_key": "key data of this name (repeatable)",
+    "trend_derived": "a derived quantity, with its layers (repeatable)",
+    "trend_statistic": "mean, max, min, norm, nan_count or inf_count (default: the mean of key "
+    "data, the norm of records)",
+    "trend_phase": "of this phase only",
+    "trend_rank": "of this rank only",
+    "trend_csv": "write every value into this file, a row each",
+    "trend_tensorboard": "write event files for TensorBoard below this directory (tensorboardX)",
+    "trend_plots": "how many series are plotted at most (default: 12)",
+    "trend_json": "print the series as JSON",
+    "trend_gradients": "how alike the gradients of RUN and RUN2 are, by update and parameter",
+    "trend_first": "with --gradients: below it the first similarity is suspicious (default: 0.97)",
+    "trend_fall": "with --gradients: a fall by more than this is suspicious (default: 0.03)",
+    "trend_measure": "with --gradients: cosine of the elements, or the share of equal signs "
+    "(default: cosine where both runs have the elements)",
 }

@@ -112,4 +112,30 @@ TEXTS: dict[str, str] = {
     "version": "显示版本号并退出",
     "lang": "结论与写出内容的语言（默认：跟随系统语言）",
     "describes": "定位两次 MindSpore 训练的首个差异点及其原因。",
+    "trend": "一份或两份采集结果中一个量随 step 的变化；两份采集结果的梯度相似度",
+    "trend_describes": (
+        "画出一个量随 step 的变化，一份或两份采集结果，也可写成 CSV 或 TensorBoard 文件。"
+        "不作选择时："
+        "每种关键数据的均值，以及各派生量：ratio、clip_fraction、kl_k1、kl_k3、response_length、"
+        "gradient_norm、update_to_weight、adam_first_moment、adam_second_moment。退出码：0 已给出，"
+        "2 没有可给出的或有文件无法读取；--gradients 时 0 相似，1 可疑，2 无可比对。"
+    ),
+    "trend_run": "一份采集结果的 dump_path，或 msprobe 的 dump 目录",
+    "trend_run2": "另一份采集结果，画在同一张图、写在同一张表中",
+    "trend_record": "名字匹配该正则表达式的记录",
+    "trend_key": "该名字的关键数据（可重复）",
+    "trend_derived": "派生量，含各层（可重复）",
+    "trend_statistic": "mean、max、min、norm、nan_count 或 inf_count（默认：关键数据取均值，"
+    "记录取范数）",
+    "trend_phase": "只看该阶段",
+    "trend_rank": "只看该 rank",
+    "trend_csv": "把每个值写入该文件，一行一个",
+    "trend_tensorboard": "在该目录下写 TensorBoard 的 event 文件（需要 tensorboardX）",
+    "trend_plots": "最多画几条曲线（默认 12）",
+    "trend_json": "以 JSON 输出",
+    "trend_gradients": "RUN 与 RUN2 的梯度相似度，按更新次数和权重给出",
+    "trend_first": "配合 --gradients：首次相似度低于该值即可疑（默认 0.97）",
+    "trend_fall": "配合 --gradients：相似度下降超过该值即可疑（默认 0.03）",
+    "trend_measure": "配合 --gradients：真实数据的余弦，或相同符号的占比（默认："
+    "两侧都有真实数据时用余弦）",
 }

@@ -1,0 +1,171 @@
+"""`trend`: one quantity over the steps, of one run or of two."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING
+
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.report.messages import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mindrlhf_msprobe.cli.parsing import Commands
+    from mindrlhf_msprobe.storage.reading.problems import Problem
+    from mindrlhf_msprobe.storage.reading.reader import Run
+    from mindrlhf_msprobe.trends.reading import Choice, Trends
+
+_MOST_PROBLEMS = 20
+_PLOTS = 12
+_THRESHOLDS = (0.97, 0.03)
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    trend = commands.add_parser(
+        "trend", help=say("help.trend"), description=say("help.trend_describes")
+    )
+    trend.add_argument("path", metavar="RUN", help=say("help.trend_run"))
+    trend.add_argument("path2", nargs="?", metavar="RUN2", help=say("help.trend_run2"))
+    trend.add_argument("--record", metavar="PATTERN", help=say("help.trend_record"))
+    for name in ("key", "derived"):
+        described = say(f"help.trend_{name}")
+        trend.add_argument(f"--{name}", metavar="NAME", action="append", default=[], help=described)
+    trend.add_argument("--statistic", metavar="NAME", help=say("help.trend_statistic"))
+    trend.add_argument("--phase", metavar="NAME", help=say("help.trend_phase"))
+    trend.add_argument("--rank", type=int, metavar="N", help=say("help.trend_rank"))
+    trend.add_argument("--csv", metavar="FILE", help=say("help.trend_csv"))
+    trend.add_argument("--tensorboard", metavar="DIR", help=say("help.trend_tensorboard"))
+    trend.add_argument(
+        "--plots", type=int, default=_PLOTS, metavar="N", help=say("help.trend_plots")
+    )
+    trend.add_argument("--json", action="store_true", help=say("help.trend_json"))
+    trend.add_argument("--gradients", action="store_true", help=say("help.trend_gradients"))
+    for name, usual in zip(("first", "fall"), _THRESHOLDS):
+        described = say(f"help.trend_{name}")
+        trend.add_argument(f"--{name}", type=float, default=usual, metavar="X", help=described)
+    trend.add_argument("--measure", choices=("cosine", "signs"), help=say("help.trend_measure"))
+    trend.set_defaults(run=_trend)
+
+
+def _trend(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.errors import UsageError
+
+    if "" in (arguments.path, arguments.path2):
+        raise UsageError(say("cli.empty_path_of_a_run"))
+    return _gradients(arguments) if arguments.gradients else _series(arguments)
+
+
+def _series(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.report.trends.console import render_series
+    from mindrlhf_msprobe.report.trends.files import write_series
+    from mindrlhf_msprobe.report.trends.table import sides_of
+    from mindrlhf_msprobe.storage.reading.reader import open_run
+    from mindrlhf_msprobe.trends.reading import Choice
+
+    choice = Choice(
+        record=arguments.record,
+        keys=tuple(arguments.key),
+        derived=tuple(arguments.derived),
+        statistic=arguments.statistic,
+        phase=arguments.phase,
+        rank=arguments.rank,
+    )
+    runs = [open_run(path) for path in _paths(arguments)]
+    found = _read(runs, choice)
+    sides = sides_of([trends.series for trends in found])
+    damaged = _complain([problem for run in runs for problem in run.problems])
+    write_series(sides, len(runs), arguments.csv, arguments.tensorboard)
+    code = SAME if sides and not damaged else UNDECIDED
+    if arguments.json:
+        content = {
+            "runs": [str(run.path) for run in runs],
+            "series": [
+                {"run": side, **series.to_json()}
+                for side, trends in zip("AB", found)
+                for series in trends.series
+            ],
+            "missing": [
+                {"run": side, **missing.to_json()}
+                for side, trends in zip("AB", found)
+                for missing in trends.missing
+            ],
+        }
+        return answer(json.dumps(content, ensure_ascii=False, indent=1), code, as_json=True)
+    missing = {m.name: m for trends in found for m in trends.missing}
+    for series in (s for trends in found for s in trends.series):
+        missing.pop(series.name, None)
+    return answer(render_series(sides, missing.values(), max(0, arguments.plots)), code)
+
+
+def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
+    """Return what is asked for of each run; what one of two runs lacks, the other may have.
+
+    Raises:
+        MsprobeError: no run has it.
+    """
+    from mindrlhf_msprobe.errors import MsprobeError
+    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.trends.reading import Trends, read_trends
+
+    found: list[Trends] = []
+    errors: list[MsprobeError] = []
+    for run in runs:
+        try:
+            with progress_bar(say("trend.reading")) as advance:
+                found.append(read_trends(run, choice, advance))
+        except MsprobeError as error:
+            errors.append(error)
+            found.append(Trends([], []))
+    if len(errors) == len(runs):
+        raise errors[0]
+    for lacking in errors:
+        complain("trend", lacking.said)
+    return found
+
+
+def _gradients(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.trends.console import render_similarity
+    from mindrlhf_msprobe.report.trends.files import write_similarity
+    from mindrlhf_msprobe.storage.reading.gradients import open_gradients
+    from mindrlhf_msprobe.trends.similarity import Measure, compare_gradients
+
+    paths = _paths(arguments)
+    if len(paths) < 2:
+        raise UsageError(say("trend.gradients_of_two"))
+    if os.path.exists(paths[0]) and os.path.exists(paths[1]) and os.path.samefile(*paths):
+        raise UsageError(say("trend.same_run", path=paths[0]))
+    if not (-1 <= arguments.first <= 1 and 0 <= arguments.fall <= 2):
+        raise UsageError(say("trend.bad_threshold", first=arguments.first, fall=arguments.fall))
+    measure = None if arguments.measure is None else Measure(arguments.measure)
+    a, b = map(open_gradients, paths)
+    with progress_bar(say("trend.reading")) as advance:
+        found = compare_gradients(
+            a, b, first=arguments.first, fall=arguments.fall, measure=measure, progress=advance
+        )
+    _complain([*a.problems, *b.problems])
+    write_similarity(found, arguments.csv, arguments.tensorboard)
+    code = DIVERGED if found.suspicious else SAME
+    code = code if found.compared else UNDECIDED
+    if arguments.json:
+        content = {"runs": [str(a.path), str(b.path)], **found.to_json()}
+        return answer(json.dumps(content, ensure_ascii=False, indent=1), code, as_json=True)
+    return answer(render_similarity(found), code)
+
+
+def _paths(arguments: argparse.Namespace) -> list[str]:
+    return [path for path in (arguments.path, arguments.path2) if path is not None]
+
+
+def _complain(problems: Sequence[Problem]) -> bool:
+    """Say what could not be read; tell whether there was anything."""
+    for problem in problems[:_MOST_PROBLEMS]:
+        complain("trend", problem)
+    if len(problems) > _MOST_PROBLEMS:
+        complain("trend", say("trend.more_problems", count=len(problems) - _MOST_PROBLEMS))
+    return bool(problems)

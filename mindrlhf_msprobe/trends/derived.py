@@ -1,0 +1,250 @@
+"""What is derived from the key data of one step: one small function a quantity.
+
+A quantity that a run does not hold is missing with its reason, never guessed: values by token are
+put together only where it is known which rows belong together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, SpokenError, message
+from mindrlhf_msprobe.phases import LOSS_INPUTS
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.trends import formulas
+
+#: What trainers call the same thing: as key data, and as an argument of their loss.
+LOG_PROB = ("log_prob", "log_probs", "per_token_logps")
+OLD_LOG_PROB = ("old_log_prob", "old_log_probs", "old_per_token_logps", "old_logps")
+REF_LOG_PROB = ("ref_log_prob", "ref_log_probs", "ref_per_token_logps", "ref_logps")
+MASK = ("response_mask", "responses_mask", "completion_mask", "loss_mask", "action_mask")
+RESPONSES = ("responses", "response", "completions")
+
+_CLIP_KEYS = frozenset(
+    {
+        *("clip_range", "cliprange", "clip_eps", "clip_epsilon", "eps_clip", "clip_ratio"),
+        *("epsilon_clip", "epsilon"),
+    }
+)
+_PAD_KEYS = frozenset({"pad_token_id", "pad_id"})
+_MOST_SETTINGS = 100_000  # values of configurations.json that are looked at
+
+
+class Unavailable(SpokenError):
+    """A quantity cannot be derived in a step; the message says why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the trainer's own configuration says that a quantity needs.
+
+    Attributes:
+        clip_range: ε of the clipped objective; None where it does not say.
+        pad: the token that fills a response up; None where it does not say.
+    """
+
+    clip_range: float | None = None
+    pad: int | None = None
+
+    @classmethod
+    def of(cls, configurations: Any) -> Settings:
+        """Return what configurations.json says; of several values of one setting, none."""
+        clips: set[float] = set()
+        pads: set[int] = set()
+        for name, value in _settings(configurations):
+            if type(value) in (int, float) and name in _CLIP_KEYS and 0.01 <= value < 1:
+                clips.add(float(value))
+            if type(value) is int and name in _PAD_KEYS:
+                pads.add(value)
+        return cls(
+            clip_range=clips.pop() if len(clips) == 1 else None,
+            pad=pads.pop() if len(pads) == 1 else None,
+        )
+
+
+def _settings(content: Any) -> Iterator[tuple[str, Any]]:
+    waiting, seen = [content], 0
+    while waiting and seen < _MOST_SETTINGS:
+        item = waiting.pop()
+        seen += 1
+        if isinstance(item, dict):
+            yield from ((str(name).lower(), value) for name, value in item.items())
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+
+
+#: One value: the micro-step it belongs to, the number, and what it rests on.
+Value = tuple[int, float, tuple[Message, ...]]
+
+
+class KeyPlace:
+    """The key data of one step and rank.
+
+    Args:
+        saves: key → its saves, by micro-step.
+    """
+
+    def __init__(self, saves: Mapping[str, Sequence[KeyDatum]], settings: Settings) -> None:
+        self.settings = settings
+        self._saves = saves
+
+    def saved(self, names: Sequence[str]) -> Sequence[KeyDatum]:
+        """Return the saves of the first of these keys that there is, or nothing."""
+        return next((self._saves[name] for name in names if name in self._saves), ())
+
+    def given_to_loss(self, names: Sequence[str], micro_step: int) -> np.ndarray | None:
+        """Return what the loss of an update was given under one of these names, or None."""
+        for datum in self._saves.get(LOSS_INPUTS, ()):
+            if datum.micro_step == micro_step:
+                for record in datum.records:
+                    if record.path in names and record.leaf.is_tensor:
+                        with contextlib.suppress(ArrayFileError):
+                            return record.array()
+        return None
+
+
+def _array(datum: KeyDatum) -> np.ndarray:
+    """Return the one tensor of a save.
+
+    Raises:
+        Unavailable: it holds none, several, or one that cannot be read.
+    """
+    if len(datum.records) != 1 or not datum.records[0].leaf.is_tensor:
+        raise Unavailable(message("trend.no_one_tensor", key=datum.key))
+    try:
+        return datum.records[0].array()
+    except ArrayFileError as error:
+        why = message("trend.unread_key", key=datum.key, why=error.said)
+        raise Unavailable(why) from None
+
+
+def _beside(
+    place: KeyPlace,
+    datum: KeyDatum,
+    array: np.ndarray,
+    of: Sequence[KeyDatum],
+    names: Sequence[str],
+) -> np.ndarray | None:
+    """Return what belongs to the same rows as one save, under one of `names`; None if unknown.
+
+    It does where the loss of the same update was given it, or where as many saves of the same
+    shapes were made of both.
+    """
+    given = place.given_to_loss(names, datum.micro_step)
+    if given is not None and given.shape == array.shape:
+        return given
+    others = place.saved(names)
+    if len(others) != len(of):
+        return None
+    found = next((o for o in others if o.micro_step == datum.micro_step), None)
+    other = None if found is None else _array(found)
+    return other if other is not None and other.shape == array.shape else None
+
+
+def _by_token(
+    place: KeyPlace,
+    own: Sequence[str],
+    other: Sequence[str],
+    formula: Callable[..., float],
+    **options: float,
+) -> list[Value]:
+    """Return a formula of two log-probabilities for each save of the first."""
+    first, second = place.saved(own), place.saved(other)
+    if not first:
+        raise Unavailable(message("trend.no_key", names=list(own[:1])))
+    found: list[Value] = []
+    for datum in first:
+        array = _array(datum)
+        beside = _beside(place, datum, array, first, other)
+        if beside is None and not second:
+            raise Unavailable(message("trend.no_key", names=list(other[:1])))
+        if beside is None:
+            shapes = {"shape": list(array.shape), "other_shape": list(_array(second[0]).shape)}
+            counts = {"count": len(first), "other_count": len(second)}
+            keys = {"key": datum.key, "other": second[0].key}
+            raise Unavailable(message("trend.rows_unknown", **keys, **counts, **shapes))
+        mask = _beside(place, datum, array, first, MASK)
+        notes = (message("trend.without_mask"),) if mask is None and array.ndim else ()
+        value = formula(array, beside, mask, **options)
+        found.append((datum.micro_step, value, notes))
+    return found
+
+
+def _ratio(place: KeyPlace) -> list[Value]:
+    return _by_token(place, LOG_PROB, OLD_LOG_PROB, formulas.ratio)
+
+
+def _clip_fraction(place: KeyPlace) -> list[Value]:
+    clip_range = place.settings.clip_range
+    said = "trend.clip_range" if clip_range is not None else "trend.usual_clip_range"
+    clip_range = formulas.CLIP_RANGE if clip_range is None else clip_range
+    values = _by_token(place, LOG_PROB, OLD_LOG_PROB, formulas.clip_fraction, clip_range=clip_range)
+    of = message(said, clip_range=clip_range)
+    return [(at, value, (of, *notes)) for at, value, notes in values]
+
+
+def _kl(formula: Callable[..., float]) -> Callable[[KeyPlace], list[Value]]:
+    def kl(place: KeyPlace) -> list[Value]:
+        """Of the log-probabilities in the update, else of those before it."""
+        try:
+            return _by_token(place, LOG_PROB, REF_LOG_PROB, formula)
+        except Unavailable:
+            if not place.saved(OLD_LOG_PROB):
+                raise
+        values = _by_token(place, OLD_LOG_PROB, REF_LOG_PROB, formula)
+        of_old = message("trend.kl_of_old")
+        return [(at, value, (of_old, *notes)) for at, value, notes in values]
+
+    return kl
+
+
+def _response_length(place: KeyPlace) -> list[Value]:
+    masks = place.saved(MASK)
+    if masks:
+        return [(m.micro_step, formulas.response_length(_array(m)), ()) for m in masks]
+    found: list[Value] = []
+    for datum in place.saved(RESPONSES):
+        texts = [r.leaf.value for r in datum.records if r.leaf.type == "str"]
+        if texts and len(texts) == len(datum.records):
+            length = float(np.mean([len(str(text)) for text in texts]))
+            found.append((datum.micro_step, length, (message("trend.in_characters"),)))
+        elif place.settings.pad is not None:
+            pad = place.settings.pad
+            length = formulas.response_length(np.not_equal(_array(datum), pad))
+            found.append((datum.micro_step, length, (message("trend.pad", pad=pad),)))
+        else:
+            raise Unavailable(message("trend.no_pad", key=datum.key))
+    if not found:
+        found = _from_loss_inputs(place)
+    if not found:
+        raise Unavailable(message("trend.no_key", names=[MASK[0], RESPONSES[0]]))
+    return found
+
+
+def _from_loss_inputs(place: KeyPlace) -> list[Value]:
+    """Return the lengths that the masks say which the loss was given."""
+    given = (
+        (datum.micro_step, place.given_to_loss(MASK, datum.micro_step))
+        for datum in place.saved((LOSS_INPUTS,))
+    )
+    return [(at, formulas.response_length(mask), ()) for at, mask in given if mask is not None]
+
+
+#: What is derived from key data: name → function of the key data of one step and rank.
+OF_KEYS: dict[str, Callable[[KeyPlace], list[Value]]] = {
+    "ratio": _ratio,
+    "clip_fraction": _clip_fraction,
+    "kl_k1": _kl(formulas.kl_k1),
+    "kl_k3": _kl(formulas.kl_k3),
+    "response_length": _response_length,
+}
+
+#: The keys that these need.
+KEYS_READ = frozenset((*LOG_PROB, *OLD_LOG_PROB, *REF_LOG_PROB, *MASK, *RESPONSES, LOSS_INPUTS))

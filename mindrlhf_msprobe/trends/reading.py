@@ -1,0 +1,239 @@
+"""One pass over a run: every journal and every save at most once, what was asked for is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.patterns import Pattern, PatternError
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.reading.series import STATISTICS, Gathered, Missing, Series, number_of
+from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS, KeyPlace, Settings, Unavailable
+from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, gatherers
+
+#: Every derived quantity.
+DERIVED = (*OF_KEYS, *OF_ENTRIES)
+
+_MOST_NEAR = 10_000  # names among which the nearest are looked for
+_OF_KEY, _OF_RECORD = "mean", "norm"  # statistics, unless one is chosen
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is asked for; nothing chosen: the mean of every key, and every derived quantity.
+
+    Attributes:
+        pattern: a regular expression on the names of records, keys and derived quantities.
+        record: one on the names of records alone.
+        keys, derived: names of keys, and of derived quantities.
+        statistic: one of `STATISTICS`; None: the mean of a key, the norm of a record.
+        phase, rank: of this one only; None: of all.
+    """
+
+    pattern: str | None = None
+    record: str | None = None
+    keys: tuple[str, ...] = ()
+    derived: tuple[str, ...] = ()
+    statistic: str | None = None
+    phase: str | None = None
+    rank: int | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is chosen."""
+        return self.pattern is None and self.record is None and not (self.keys or self.derived)
+
+
+@dataclass(frozen=True)
+class Trends:
+    """What was found.
+
+    Attributes:
+        series: derived quantities, keys, then layers and records.
+        missing: derived quantities that were asked for and are not there, with the reason.
+    """
+
+    series: list[Series]
+    missing: list[Missing]
+
+
+def read_trends(
+    run: Run, choice: Choice, progress: Callable[[int, int], None] | None = None
+) -> Trends:
+    """Return the series of a run that are asked for.
+
+    Args:
+        progress: told (done, all) after each step of a rank.
+
+    Raises:
+        UsageError: a pattern cannot be used, or a name of a statistic, rank, phase or derived
+            quantity is not known.
+        RunError: a key that was asked for, or what a pattern matches, is not there.
+    """
+    wanted = _Wanted(run, choice)
+    places = sorted(p for p in run.places if choice.rank in (None, p[1]))
+    for number, (step, rank) in enumerate(places):
+        wanted.read(step, rank)
+        if progress is not None:
+            progress(number + 1, len(places))
+    return wanted.found()
+
+
+class _Wanted:
+    """What is looked for in each place, and what was found so far."""
+
+    def __init__(self, run: Run, choice: Choice) -> None:
+        _check(run, choice)
+        self._run, self._choice = run, choice
+        self._pattern, self._record = _pattern(choice.pattern), _pattern(choice.record)
+        names = choice.derived
+        if choice.everything:
+            names = DERIVED
+        elif self._pattern is not None:
+            names = (*names, *(n for n in DERIVED if self._pattern.search(n) and n not in names))
+        self._derived = [name for name in names if name in OF_KEYS]
+        self._gather = gatherers(name for name in names if name in OF_ENTRIES)
+        self._keys = {key for key in run.keys if self._is_key_wanted(key)}
+        self._records = self._pattern or self._record
+        self._settings: Settings | None = None
+        self._why: dict[str, Message] = {}
+        self._near: dict[str, None] = {}
+        self._found = Gathered()
+
+    def _is_key_wanted(self, key: str) -> bool:
+        if self._choice.everything or key in self._choice.keys:
+            return True
+        return self._pattern is not None and self._pattern.search(key)
+
+    def read(self, step: int, rank: int) -> None:
+        """Read one place."""
+        if self._gather or self._records is not None:
+            for entry in self._run.entries(self._choice.phase, step, rank):
+                for gatherer in self._gather.values():
+                    gatherer.entry(entry)
+                if self._records is not None:
+                    for record in entry.records:
+                        self._take("record", record.name, record.leaf, (step, rank, 0), entry.phase)
+        for gatherer in self._gather.values():
+            gatherer.end(step, rank, self._found)
+        if self._choice.phase is None and (self._keys or self._derived):
+            self._read_keys(step, rank)
+
+    def _take(self, kind, name, leaf, at, phase=None) -> None:  # type: ignore[no-untyped-def]
+        if kind == "record" and not (self._records and self._records.search(name)):
+            if len(self._near) < _MOST_NEAR:
+                self._near[name] = None
+            return
+        usual = _OF_KEY if kind == "key" else _OF_RECORD
+        statistic = self._choice.statistic or usual
+        value = number_of(leaf, statistic)
+        if value is not None:
+            self._found.add(kind, name, value, at, statistic=statistic, phase=phase)
+
+    def _read_keys(self, step: int, rank: int) -> None:
+        read = self._keys | KEYS_READ if self._derived else self._keys
+        of_place = {
+            key: saves for key in sorted(read) if (saves := self._run.key_data(key, step, rank))
+        }
+        for key in sorted(self._keys & of_place.keys()):
+            for datum in of_place[key]:
+                for record in datum.records:
+                    self._take("key", record.name, record.leaf, (step, rank, datum.micro_step))
+        if not self._derived or not of_place:
+            return
+        if self._settings is None:
+            self._settings = Settings.of(self._run.configurations())
+        place = KeyPlace(of_place, self._settings)
+        for name in self._derived:
+            try:
+                values = OF_KEYS[name](place)
+            except Unavailable as error:
+                self._why.setdefault(name, error.said)
+                continue
+            for micro_step, value, notes in values:
+                self._found.add("derived", name, value, (step, rank, micro_step), notes=notes)
+
+    def found(self) -> Trends:
+        """Return what was found in all places."""
+        for gatherer in self._gather.values():
+            gatherer.finish(self._found)
+        series = sorted(self._found.series(), key=_order)
+        if not series and not self._choice.everything and not self._choice.derived:
+            raise RunError(self._nothing())
+        there = {s.name for s in series if s.kind == "derived"}
+        whys = {name: gatherer.missing() for name, gatherer in self._gather.items()}
+        whys |= {name: self._why.get(name, message("trend.no_key_data")) for name in self._derived}
+        order = sorted(whys, key=DERIVED.index)
+        missing = [Missing(name, whys[name]) for name in order if name not in there]
+        return Trends(series, missing)
+
+    def _nothing(self) -> Message:
+        asked = self._choice.pattern or self._choice.record or ", ".join(self._choice.keys)
+        held = [*self._run.keys, *DERIVED, *self._near]
+        return message(
+            "trend.nothing_matches",
+            path=str(self._run.path),
+            asked=shortened(asked),
+            near=nearest_names(asked, held),
+        )
+
+
+def _order(series: Series) -> tuple[int, int]:
+    """Whole networks before their layers, and records last; else as they were met."""
+    if series.kind != "derived":
+        return (1, 0) if series.kind == "key" else (3, 0)
+    of, _, layer = series.name.partition("[")
+    return (2 if layer else 0), DERIVED.index(of)
+
+
+def _pattern(text: str | None) -> Pattern | None:
+    """Return a pattern of the user's.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    if text is None:
+        return None
+    try:
+        return Pattern(text)
+    except PatternError as error:
+        raise UsageError(
+            message("trend.bad_pattern", pattern=shortened(text), why=str(error))
+        ) from None
+
+
+def _check(run: Run, choice: Choice) -> None:
+    """Refuse names that are not known, naming the nearest."""
+    known: Sequence[tuple[str, Iterable[str], Iterable[str]]] = (
+        ("statistic", filter(None, [choice.statistic]), STATISTICS),
+        ("derived", choice.derived, DERIVED),
+        ("key", choice.keys, run.keys),
+        ("phase", filter(None, [choice.phase]), run.phases),
+        ("rank", [] if choice.rank is None else [str(choice.rank)], map(str, run.ranks)),
+    )
+    for what, given, there in known:
+        held = list(there)
+        for name in given:
+            if name not in held:
+                few = len(held) <= _SHOWN
+                near = held if few else nearest_names(name, held) or held[:_SHOWN]
+                raise UsageError(
+                    message(
+                        f"trend.unknown_{what}", path=str(run.path), name=shortened(name), near=near
+                    )
+                )
+
+
+_SHOWN = 12
+
+
+def nearest_names(name: str, held: Iterable[str]) -> list[str]:
+    """Return up to three names that are like one."""
+    import difflib  # slow to import, and only a mistake needs it
+
+    names = list(dict.fromkeys(held))[:_MOST_NEAR]
+    holding = [other for other in names if name and name in other][:3]
+    return holding or difflib.get_close_matches(name[:200], names, n=3, cutoff=0.3)

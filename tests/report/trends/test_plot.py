@@ -1,0 +1,43 @@
+"""The plot: plain ASCII, within the width, whatever the numbers are."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindrlhf_msprobe.report.trends.plot import HEIGHT, plot
+
+LINES = st.lists(
+    st.lists(st.floats(width=64), min_size=1, max_size=12), min_size=1, max_size=2
+)  # fmt: skip
+
+
+def line(values):
+    return np.arange(len(values), dtype=float), np.array(values, float)
+
+
+@given(values=LINES, width=st.integers(20, 120))
+def test_any_numbers_fit(values, width):
+    """Huge, tiny, equal, NaN, infinite: lines of ASCII no longer than the width."""
+    rows = plot([line(of) for of in values], width)
+    assert all(row.isascii() and len(row) <= max(width, 45) for row in rows)
+    finite = {v for of in values for v in of if np.isfinite(v)}
+    assert any(mark in "".join(rows[:HEIGHT]) for mark in "*o@") == bool(finite)
+
+
+def test_extremes_stand_at_the_edges():
+    """The largest in the first row, the smallest in the last, the first step at the left."""
+    rows = plot([line([1, 3, 2])], 60)
+    assert rows[0].startswith("3 |") and "*" in rows[0]  # noqa: PT018
+    assert rows[HEIGHT - 1] == "1 |*" + rows[HEIGHT - 1][4:]
+    assert rows[-1].split() == ["0", "2"]
+
+
+def test_two_lines_and_what_is_not_finite():
+    """Where both are the same stands @; NaN and infinities are marked below, and not joined."""
+    rows = plot([line([0, 1, np.nan, 1]), line([0, 0, np.inf, 1])], 60)
+    text = "\n".join(rows)
+    assert text.count("@") == 2
+    assert (text.count("*"), text.count("o")) == (1, 1)
+    assert rows[-2].strip() == "!"
