@@ -83,6 +83,10 @@ class CulpritCode(_Keyword):
     SCHEDULE = "schedule"
 
 
+#: Of the remark of a comparison that left out layer data, as msprobe's SingleComparator does.
+KEY_DATA_ONLY = "pairing.key_data_only"
+
+
 class Cause(_Keyword):
     """Why two runs first diverge; see docs/en/comparing.md."""
 

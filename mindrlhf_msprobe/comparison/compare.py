@@ -52,6 +52,7 @@ from mindrlhf_msprobe.comparison.verdict.next_recording.size import size_of
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import (
+    KEY_DATA_ONLY,
     Chosen,
     Comparison,
     Divergence,
@@ -125,7 +126,7 @@ def compare_runs(
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
         phases: which phase of A is compared with which of B.
         ranks: which rank of A is compared with which of B.
-        key_data_only: leave out layer data.
+        key_data_only: leave out layer data; the tables have msprobe's twelve columns first.
         steps: the steps that are compared: `2-5`, `2,4-6`, a number, or numbers.
         include, exclude: regular expressions, searched in the names of records: those that any of
             `include` and none of `exclude` matches are compared.
@@ -187,7 +188,7 @@ def compare_runs(
         job, notes = replace(job, msprobe_mapping=by_file), [*notes, *remarks]
     if key_data_only:
         _leave_out_layers(job)
-        notes.append(message("pairing.key_data_only"))
+        notes.append(message(KEY_DATA_ONLY))
     job = _with_tokenizer(job, tokenizer)
     load = _check_output(output_path, (a, b, *repetitions), keep_earlier)
     all_places = sorted(job.sides[0].places() | job.sides[1].places())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.common.language import in_its_language, language
-from mindrlhf_msprobe.findings import Comparison, KeptFindings, TableName, table_of
+from mindrlhf_msprobe.findings import KEY_DATA_ONLY, Comparison, KeptFindings, TableName, table_of
 from mindrlhf_msprobe.report.formats.sheets import Table
 from mindrlhf_msprobe.report.staging import (
     KEPT_AS,
@@ -61,7 +61,10 @@ def write_comparison(
 
     lang = lang or language()
     comparison = with_texts(comparison)
-    of_records = tables_of(comparison.findings, comparison.agreements, lang=lang)
+    only = any(remark.code == KEY_DATA_ONLY for remark in comparison.remarks)
+    of_records = tables_of(
+        comparison.findings, comparison.agreements, key_data_only=only, lang=lang
+    )
     tables = _with_summary(comparison, STEM, of_records, lang)
     with staged(output) as directory:
         written = replace(comparison, output_path=str(output))

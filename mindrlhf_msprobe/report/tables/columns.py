@@ -147,8 +147,7 @@ def in_language(columns: Sequence[Column], lang: str) -> list[Callable[[Finding]
     return [partial(show, lang=lang) if show in _IN_WORDS else show for _, show in columns]
 
 
-#: How a record compares: of an entry beside its name, where it stays in sight; of key data behind
-#: the columns that msprobe's SingleComparator writes, which scripts count on.
+#: How a record compares: beside what it is called, where it stays in sight.
 _OUTCOME: tuple[Column, ...] = (
     ("status", lambda f: f.status.value),
     ("suspicion", _suspicion),
@@ -156,11 +155,13 @@ _OUTCOME: tuple[Column, ...] = (
 #: By what it was compared; last in every table.
 _COMPARED_BY: tuple[Column, ...] = (("tolerance", _tolerance),)
 
-KEY_DATA_COLUMNS: tuple[Column, ...] = (
+_SAVE: tuple[Column, ...] = (
     ("step", lambda f: f.step),
     ("rank", lambda f: f.rank),
     ("micro_step", lambda f: f.micro_step),
     ("id", _id),
+)
+_COMPARED_KEYS: tuple[Column, ...] = (
     ("shape1", _side("a", "shape")),
     ("shape2", _side("b", "shape")),
     ("相同元素百分比(%)", _metric("equal_percent")),
@@ -169,7 +170,8 @@ KEY_DATA_COLUMNS: tuple[Column, ...] = (
     ("最大相对误差", _metric("max_rel_err")),
     ("误差在千分之一内元素占比(%)", _metric("within_1e3_percent")),
     ("误差在百分之一内元素占比(%)", _metric("within_1e2_percent")),
-    *_OUTCOME,
+)
+_OF_KEYS: tuple[Column, ...] = (
     ("note", _note),
     ("dtype1", _side("a", "dtype")),
     ("dtype2", _side("b", "dtype")),
@@ -183,6 +185,9 @@ KEY_DATA_COLUMNS: tuple[Column, ...] = (
     ("norm2", _side("b", "norm")),
     *_COMPARED_BY,
 )
+KEY_DATA_COLUMNS = _SAVE + _OUTCOME + _COMPARED_KEYS + _OF_KEYS
+#: The same with the twelve of msprobe's SingleComparator first: its scripts may count columns.
+SINGLE_COMPARATOR_COLUMNS = _SAVE + _COMPARED_KEYS + _OUTCOME + _OF_KEYS
 
 _PLACE: tuple[Column, ...] = (
     ("NPU Name", _side("b", "name")),
@@ -237,8 +242,10 @@ _RESULT: tuple[Column, ...] = (
 def _stack(finding: Finding) -> tuple[str, ...]:
     """Return where the cell was called: in whole beside what went into it, as msprobe, and red.
 
-    Beside an output that agrees stands the line alone.
+    Beside an output that agrees stands the line alone; where B has no record, nothing of A's.
     """
+    if finding.b.name is None:
+        return ()
     goes_in = finding.io in ("input", "parameters")
     return finding.stack if goes_in or not finding.status.agrees else finding.stack[:1]
 

@@ -26,6 +26,7 @@ from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
 from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.report.tables.columns import (
     KEY_DATA_COLUMNS,
+    SINGLE_COMPARATOR_COLUMNS,
     TEXT_COLUMNS,
     Column,
     cell_columns,
@@ -35,7 +36,8 @@ from mindrlhf_msprobe.report.tables.columns import (
 MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
 _NAME_WIDTH = 60
 _TEXT_WIDTH = 60
-_WIDTHS = {"status": 17, "suspicion": 26}  # as long as what they usually say
+#: As long as what they usually say. Bench Name is mostly NPU Name; all that is frozen must fit.
+_WIDTHS = {"status": 17, "suspicion": 26, "Bench Name": 30}
 _SENTENCES = ("note", "Err_message", "NPU_Stack_Info")
 _KEY_SHEET = "Sheet1"  # as SingleComparator's, which scripts ask for by this name
 _LONGEST_SHEET_NAME = 31
@@ -47,6 +49,7 @@ def tables_of(
     agreements: Iterable[Agreement] = (),
     *,
     file_of_a_rank: Callable[[str, int | None], str] | None = None,
+    key_data_only: bool = False,
     lang: str = "en",
 ) -> list[Table]:
     """Return one table a key, then one a phase; their rows keep the findings' causal order.
@@ -55,6 +58,8 @@ def tables_of(
         agreements: what agrees and has no finding each; one row before those of its step and rank.
         file_of_a_rank: if each rank of a phase has a table of its own, what that is called: given
             the phase, and the rank, None where the phase has only one.
+        key_data_only: whether the tables of keys have the columns of msprobe's SingleComparator
+            first, for its scripts.
         lang: `en` or `zh`, for notes; headers and statuses are msprobe's, and keywords.
     """
     kept = findings if isinstance(findings, KeptFindings) else FindingsByTable(findings)
@@ -66,7 +71,7 @@ def tables_of(
     for name in names:
         agreeing = folded.get(name, [])
         if file_of_a_rank is None or name[1]:
-            tables.append(_table(kept, name, agreeing, lang))
+            tables.append(_table(kept, name, agreeing, lang, key_data_only=key_data_only))
             continue
         ranks = sorted({*kept.ranks.get(name, ()), *(agreement.rank for agreement in agreeing)})
         for rank in ranks:
@@ -82,6 +87,8 @@ def _table(
     agreements: Sequence[Agreement],
     lang: str,
     rank: int | None = None,
+    *,
+    key_data_only: bool = False,
 ) -> Table:
     stem, is_key = name
 
@@ -91,11 +98,13 @@ def _table(
     ranks = kept.ranks.get(name, Counter())
     count = len(agreements) + (ranks.total() if rank is None else ranks[rank])
     if is_key:
-        columns = KEY_DATA_COLUMNS + (TEXT_COLUMNS if name in kept.texts else ())
-        sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=4, lang=lang)
+        columns = SINGLE_COMPARATOR_COLUMNS if key_data_only else KEY_DATA_COLUMNS
+        columns += TEXT_COLUMNS if name in kept.texts else ()
+        frozen = 4 if key_data_only else 6
+        sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=frozen, lang=lang)
         return Table(stem, (sheet,), 2, ("key", stem))
     columns = cell_columns(name in kept.by_elements)
-    sheet = _sheet(stem, columns, findings, count, frozen=3, lang=lang)
+    sheet = _sheet(stem, columns, findings, count, frozen=4, lang=lang)
     return Table(f"compare_result_{stem}", (sheet,), 1, ("phase", stem))
 
 
@@ -193,10 +202,10 @@ def _sheet(
 
 
 def _width(header: str) -> int:
+    if header in _WIDTHS:
+        return _WIDTHS[header]
     if header.endswith("Name"):
         return _NAME_WIDTH
     if header.startswith("text") or header in _SENTENCES:
         return _TEXT_WIDTH
-    if header in _WIDTHS:
-        return _WIDTHS[header]
     return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))

@@ -132,12 +132,16 @@ def test_every_key_and_every_phase_has_its_table(tmp_path):
 
 
 def test_a_keys_table_has_msprobes_header(tmp_path):
-    """Key data: the header of the msprobe document in its order, on the first sheet, Sheet1."""
+    """Key data: the columns of the msprobe document in their order, on the first sheet, Sheet1.
+
+    Status and suspicion stand among them, where they stay in sight.
+    """
     compare(tmp_path)
     path = tmp_path / "out/rewards.xlsx"
     header, content = rows(path)
-    assert header[: len(KEY_DATA_HEADER)] == KEY_DATA_HEADER
-    assert header[len(KEY_DATA_HEADER) :][:3] == ["status", "suspicion", "note"]
+    assert [name for name in header if name in KEY_DATA_HEADER] == KEY_DATA_HEADER
+    assert header[:6] == [*KEY_DATA_HEADER[:4], "status", "suspicion"]
+    assert header[len(KEY_DATA_HEADER) + 2] == "note"
     assert load_workbook(path).sheetnames[0] == "Sheet1"
     (row,) = content
     assert (row["step"], row["rank"], row["micro_step"], row["id"]) == (0, 0, 0, 0)
@@ -301,28 +305,41 @@ def test_rows_are_coloured_by_what_they_say(tmp_path):
     colours = [sheet.cell(row, 1).fill.fgColor.rgb[-6:] for row in range(2, 10)]
     red, missing, orange, yellow, none = "FFC7CE", "FF9999", "FFCC99", "FFEB9C", "000000"
     assert colours == [red, missing, yellow, none, orange, red, orange, missing]
-    assert (sheet.title, sheet.freeze_panes) == ("actor_update", "D2")
+    assert (sheet.title, sheet.freeze_panes) == ("actor_update", "E2")
     assert sheet.auto_filter.ref
 
 
 def test_status_and_suspicion_stay_in_sight(tmp_path):
-    """They stand beside the name, frozen with it; the tolerance is the last column.
-
-    Of key data msprobe's columns come first, as its users' scripts count on.
-    """
+    """They stand beside the names, frozen with them; the tolerance is the last column."""
     found = [
         finding(compared_by=said("rtol 0.01"), suspicions=said("2 NaN on both sides")),
         finding(key="k", micro_step=0),
     ]
     write_tables(found, tmp_path)
     header, (row,) = rows(tmp_path / "compare_result_actor_update.xlsx")
-    assert header[:3] == ["NPU Name", "status", "suspicion"]
+    assert header[:4] == ["NPU Name", "status", "suspicion", "Bench Name"]
     assert (row["suspicion"], row[header[-1]]) == ("2 NaN on both sides", "rtol 0.01")
     header, (row,) = rows(tmp_path / "k.xlsx")
+    assert header[:6] == ["step", "rank", "micro_step", "id", "status", "suspicion"]
     assert (header[-1], row["tolerance"], row["suspicion"]) == ("tolerance", "bitwise", None)
-    for table, frozen in (("compare_result_actor_update", "D2"), ("k", "E2")):
+    for table, frozen in (("compare_result_actor_update", "E2"), ("k", "G2")):
         sheet = load_workbook(tmp_path / f"{table}.xlsx").worksheets[0]
         assert sheet.freeze_panes == frozen
+        frozen_width = sum(
+            sheet.column_dimensions[cell.column_letter].width
+            for cell in sheet[1][: sheet[frozen].column - 1]
+        )
+        assert frozen_width < 140  # the rest of a screen is left for what scrolls
+
+
+def test_a_record_that_only_the_baseline_has_shows_no_call_stack(tmp_path):
+    """Beside NPU columns that are empty, its call stack would be read as that of B."""
+    stack = ("File a.py, line 1", "File b.py, line 2")
+    a = [finding(Status.ONLY_IN_A, stack=stack, b=Side()), finding(Status.DIFFERENT, stack=stack)]
+    write_tables(a, tmp_path)
+    only, both = rows(tmp_path / "compare_result_actor_update.xlsx")[1]
+    assert (only["NPU Name"], only["NPU_Stack_Info"]) == (None, None)
+    assert both["NPU_Stack_Info"] == "\n".join(stack)
 
 
 def test_notes_have_room(tmp_path):
