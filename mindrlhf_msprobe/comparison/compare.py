@@ -126,7 +126,7 @@ def compare_runs(
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
         phases: which phase of A is compared with which of B.
         ranks: which rank of A is compared with which of B.
-        key_data_only: leave out layer data; the tables have msprobe's twelve columns first.
+        key_data_only: leave out layer data; the columns of `SingleComparator` come first in tables.
         steps: the steps that are compared: `2-5`, `2,4-6`, a number, or numbers.
         include, exclude: regular expressions, searched in the names of records: those that any of
             `include` and none of `exclude` matches are compared.
