@@ -103,7 +103,7 @@ def _check(
 ) -> CheckResult:
     checking = Checking(run, rules, settings, healthy)
     total = len(run.steps)
-    for step in walk(run, checking.entry):
+    for step in walk(run, checking):
         checking.step(step)
         if progress is not None:
             progress(checking.steps, total)

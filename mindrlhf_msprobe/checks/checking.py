@@ -158,19 +158,36 @@ class Checking:
                 check = Check(run, rule, setting, healthy)
                 self._guarded(rule, partial(self._start, check))
         self._on_entry = [one for one in self._running.values() if one.entry is not None]
+        #: Of them those that may be given entries of the journal that is read, with their marks.
+        self._asked: list[tuple[_Running, list[bytes]]] = [(one, []) for one in self._on_entry]
 
     def _start(self, check: Check) -> None:
         self._running[check.rule.name] = _Running(check)
+
+    def journal(self, content: bytes | None) -> None:
+        """Take the journal whose entries come next, as it is on disk, or None if there is none.
+
+        A mark that is nowhere in it need not be looked for in its lines.
+        """
+        self._asked = []
+        for one in self._on_entry:
+            marks = one.check.rule.marks
+            there = [] if content is None else [mark for mark in marks if mark in content]
+            if not marks or content is None or there:
+                self._asked.append((one, there))
 
     def entry(self, entry: EntryView, raw: bytes | None) -> None:
         """Take an entry, and its line as it is on disk, or None where there is none."""
         self.entries += 1
         if self._unseen:
             self._look(entry, raw)
-        for one in self._on_entry:
-            marks = one.check.rule.marks
-            if marks and raw is not None and not any(mark in raw for mark in marks):
-                continue
+        for one, marks in self._asked:
+            if marks and raw is not None:
+                for mark in marks:
+                    if mark in raw:
+                        break
+                else:
+                    continue
             try:
                 one.entry(entry)
             except Exception as error:
@@ -272,6 +289,7 @@ class Checking:
         )
         self._running.pop(rule.name, None)
         self._on_entry = [one for one in self._on_entry if one.check.rule.name != rule.name]
+        self._asked = [asked for asked in self._asked if asked[0].check.rule.name != rule.name]
 
 
 class _Running:

@@ -17,7 +17,8 @@ from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
-_PARTS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
+#: The values of an entry that holds no gradients of parameters, in the order of their records.
+PARTS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
 _LONGEST_ARGUMENT = 100  # characters of an argument's name
 
 #: What a line must and may hold beside the values themselves.
@@ -131,7 +132,7 @@ class JournalLine:
                 for item in grads if isinstance(grads, list) else [grads]:
                     yield PARAMETERS_GRAD, child_path("", parameter), item
             return
-        for part in _PARTS:
+        for part in PARTS:
             if self.values.get(part) is not None:
                 yield part.partition("_")[0], "", self.values[part]
 

@@ -18,7 +18,7 @@ _STATISTICS = ("Max", "Min", "Mean", "Norm")
 _DEEPEST = 100
 
 #: Whatever holds a NaN or an infinity has one of these in its line.
-NON_FINITE_MARKS = (b'"NaN"', b'Infinity"', b'"nan"', b'inf"')
+NON_FINITE_MARKS = (b'"NaN"', b'Infinity"')
 
 #: The largest finite number of each floating dtype, by MindSpore's name.
 LARGEST = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +10,7 @@ from mindrlhf_msprobe.checks.reading.values import LeafJson, flat
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.phases import usual_place
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
@@ -18,6 +18,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 #: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
 RecordView = tuple[str, str, LeafJson]
 
+_IO = {part: part.partition("_")[0] for part in PARTS}
 _PHASE_SPAN = 1 << 40  # as `storage.foreign` spaces phases that carry no time
 
 
@@ -31,75 +32,109 @@ class EntryView:
     """One entry of a phase, step and rank; its records are made when they are asked for.
 
     Attributes:
+        content: its line of the journal, as JSON.
         phase, step, rank: where it is.
-        line: its line of the journal.
-        stacks: the call stacks of its journal by number, as far as it was read.
+        name, seq, parent: as the line has them.
     """
 
-    __slots__ = ("_records", "line", "phase", "rank", "stacks", "step")
+    __slots__ = (
+        *("_line", "_records", "_stacks", "content"),
+        *("name", "parent", "phase", "rank", "seq", "step"),
+    )
 
     def __init__(
         self,
-        line: JournalLine,
+        content: Mapping[str, Any],
         phase: str,
         step: int,
         rank: int,
         stacks: Mapping[int | None, tuple[str, ...]],
     ) -> None:
-        self.line, self.phase, self.step, self.rank = line, phase, step, rank
-        self.stacks = stacks
+        self.content = content
+        self.name: str = content["entry"]
+        self.seq: int = content["seq"]
+        self.parent: str | None = content.get("parent")
+        self.phase, self.step, self.rank = phase, step, rank
+        self._stacks = stacks
         self._records: tuple[RecordView, ...] | None = None
+        self._line: JournalLine | None = None
+
+    @classmethod
+    def of_line(cls, line: JournalLine, phase: str, step: int, rank: int) -> EntryView:
+        """Return the view of a line that was read already, or was not written yet."""
+        head = {"entry": line.entry, "seq": line.seq, "end": line.end, "parent": line.parent}
+        more = {"opening": line.opening, "token": line.token, "stack": line.stack}
+        view = cls({**line.values, **head, **more}, phase, step, rank, {line.stack: line.frames})
+        view._line = line
+        return view
 
     @property
-    def name(self) -> str:
-        """The entry's name."""
-        return self.line.entry
+    def line(self) -> JournalLine:
+        """Its line of the journal."""
+        if self._line is None:
+            self._line = JournalLine.from_json(self.content)
+        return self._line
 
     @property
     def cell(self) -> str:
         """The cell's name in its network, `root` for the network itself."""
-        return _parts(self.line.entry)[0]
+        return _parts(self.name)[0]
 
     @property
     def class_name(self) -> str:
         """The cell's class."""
-        return _parts(self.line.entry)[1]
+        return _parts(self.name)[1]
 
     @property
     def direction(self) -> str:
         """forward, backward or parameters_grad."""
-        return _parts(self.line.entry)[2]
+        return _parts(self.name)[2]
 
     @property
     def call(self) -> int:
         """The n-th time the cell ran in its phase and step, from 0."""
-        return _parts(self.line.entry)[3]
-
-    @property
-    def seq(self) -> int:
-        """Its place in the time of its rank's process when it began."""
-        return self.line.seq
+        return _parts(self.name)[3]
 
     @property
     def end(self) -> int:
         """Its place in time when it ended; when it began if it never returned."""
-        return self.line.seq if self.line.end is None else self.line.end
+        end = self.content.get("end")
+        return self.seq if end is None else end
+
+    @property
+    def opening(self) -> int:
+        """How many times its phase had been opened in this step before."""
+        return self.content.get("opening") or 0
+
+    @property
+    def token(self) -> int | None:
+        """The generated token it belongs to, in the generate phase, else None."""
+        return self.content.get("token")
 
     @property
     def stack(self) -> tuple[str, ...]:
         """Its call stack, innermost first; () if it was not recorded."""
-        return self.line.frames or self.stacks.get(self.line.stack, ())
+        return self._stacks.get(self.content.get("stack"), ())
 
     @property
     def records(self) -> tuple[RecordView, ...]:
         """Its values; of a Python None nothing."""
         if self._records is None:
-            self._records = tuple(
-                (io, path, leaf)
-                for io, at, structure in self.line.parts()
-                for path, leaf in flat(structure, at)
-            )
+            self._records = tuple(self._found())
         return self._records
+
+    def _found(self) -> Iterator[RecordView]:
+        if holds_gradients(self.name):
+            for io, at, structure in self.line.parts():
+                for path, leaf in flat(structure, at):
+                    yield io, path, leaf
+            return
+        for part in PARTS:
+            structure = self.content.get(part)
+            if structure:
+                io = _IO[part]
+                for path, leaf in flat(structure):
+                    yield io, path, leaf
 
     def record_name(self, io: str, path: str) -> str:
         """Return the full name of one of its records."""

@@ -470,18 +470,24 @@ class Run:
 
         None where there is no journal, or it is not whole: `entries` knows what that means.
         """
+        content = self.journal(phase, step, rank)
+        return None if content is None else content.split(b"\n")[:-1]
+
+    def journal(self, phase: str, step: int, rank: int) -> bytes | None:
+        """Return a whole journal as it is on disk; None as for `journal_lines`."""
         directory = self._layer_dirs[phase, step, rank]
         journal = directory / layout.JOURNAL_FILE
         try:
             for linked in (directory, directory / layout.TENSOR_DIR):
                 if not layout.inside(self.path, linked):
                     return None
-            *lines, rest = layout.read_inside(self.path, journal).split(b"\n")
+            content = layout.read_inside(self.path, journal)
         except (OSError, ValueError):
             return None
-        if rest or len(lines) < self._entries_listed(phase, step, rank):
+        whole = content.endswith(b"\n") or not content
+        if not whole or content.count(b"\n") < self._entries_listed(phase, step, rank):
             return None
-        return lines
+        return content
 
     def _entries_listed(self, phase: str, step: int, rank: int) -> int:
         """Return how many entries a manifest lists of a phase; 0 where that is not known."""

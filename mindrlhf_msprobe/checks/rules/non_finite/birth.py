@@ -10,7 +10,7 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.values import numbers_of
-from mindrlhf_msprobe.checks.reading.views import Step, place_of, value_of
+from mindrlhf_msprobe.checks.reading.views import EntryView, RecordView, Step, place_of, value_of
 from mindrlhf_msprobe.checks.rules.non_finite.events import (
     DATA,
     GRADIENT,
@@ -20,6 +20,7 @@ from mindrlhf_msprobe.checks.rules.non_finite.events import (
     Event,
     Events,
 )
+from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.health import Evidence
@@ -63,6 +64,7 @@ class Telling:
         self, check: Check, step: Step, hard: Mapping[int, Events], before: Mapping[int, Events]
     ) -> None:
         self._check, self._step, self._hard, self._before = check, step, hard, before
+        self._near_of: dict[int, list[tuple[EntryView, RecordView]]] = {}
 
     def born(self, rank: int, event: Event, ranks: Sequence[int]) -> Found:
         """Return the finding of the first event of a rank."""
@@ -104,13 +106,17 @@ class Telling:
             note = message("check_non_finite.given")
             for record in given[:_MOST_RECORDS]:
                 yield self._evidence(event, record, note)
-        for entry, (io, path, leaf) in events.near:
-            if entry.end <= event.time:
-                note = message("check_non_finite.near", dtype=str(leaf.get("dtype")))
-                yield Evidence(entry.place(io, path), numbers_of(leaf), note)
+        for entry, (io, path, leaf) in self._near(event):
+            note = message("check_non_finite.near", dtype=str(leaf.get("dtype")))
+            yield Evidence(entry.place(io, path), numbers_of(leaf), note)
         reached = {name: count for name, count in events.reached.items() if count}
         if sum(reached.values()) > len(event.records):
             yield Evidence(event.place, {"records": reached}, message("check_non_finite.reached"))
+
+    def _near(self, event: Event) -> list[tuple[EntryView, RecordView]]:
+        if id(event) not in self._near_of:
+            self._near_of[id(event)] = near_limit(self._check.run, event)
+        return self._near_of[id(event)]
 
     def _evidence(self, event: Event, record: Any, note: Message | None = None) -> Evidence:
         io, path, leaf = record
@@ -129,7 +135,7 @@ class Telling:
         if event.kind == OUTPUT:
             backward = entry.direction == "backward"
             said = message("check_non_finite.born", backward=backward, **counts)
-            return said, tuple(self._causes(rank, event, backward, nan))
+            return said, tuple(self._causes(event, backward, nan))
         if event.kind == GRADIENT:
             return message("check_non_finite.gradient", **counts), _named(
                 "overflow_backward", "reduction", "unscaling"
@@ -137,16 +143,16 @@ class Telling:
         if event.kind == PARAMETER:
             return self._of_parameter(rank, event, counts)
         assert event.kind == INPUT
-        parent = entry.line.parent
+        parent = entry.parent
         if parent is not None and not self._hard[rank].was_given(entry.phase, parent):
             said = message("check_non_finite.in_container", container=parent, **counts)
             return said, _named("own_code", "zero_division", "kernel")
         said = message("check_non_finite.came_in", phase=entry.phase, **counts)
         return said, _named("trainer_code", "not_recorded")
 
-    def _causes(self, rank: int, event: Event, backward: bool, nan: int) -> Iterator[str]:
+    def _causes(self, event: Event, backward: bool, nan: int) -> Iterator[str]:
         """Yield the likely causes of an output that is not finite, the likeliest first."""
-        near = bool(self._hard[rank].near)
+        near = bool(self._near(event))
         dtypes = {leaf.get("dtype") for *_, leaf in event.records}
         if near or dtypes & {*_FLOAT16} or not nan:
             yield _cause("overflow_backward" if backward else "overflow")

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.reading.values import LARGEST, LeafJson, non_finite, statistic
+from mindrlhf_msprobe.checks.reading.values import LeafJson, non_finite, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, RecordView, place_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.health import Place
@@ -30,7 +30,6 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
 #: Events of one kind that are kept of a phase; the first ones decide.
 _MOST = 32
-_MOST_NEAR = 4
 #: Keys that only say how large gradients are, and how they are scaled.
 SCALE_KEYS = frozenset({"grad_norm", "loss_scale", "overflow"})
 
@@ -103,7 +102,6 @@ class Events:
         hard: the first events of each kind and phase.
         soft: entries whose output holds -inf while nothing they were given does.
         reached: how many records are hard, by phase.
-        near: the last records before the first hard one that come close to their dtype's limit.
         clean_gradients: the cells of which gradients of parameters were recorded, all finite, and
             when last.
         is_float16: whether a hard record is of float16.
@@ -112,7 +110,6 @@ class Events:
     hard: list[Event] = field(default_factory=list)
     soft: list[tuple[EntryView, list[RecordView]]] = field(default_factory=list)
     reached: Counter[str] = field(default_factory=Counter)
-    near: list[tuple[EntryView, RecordView]] = field(default_factory=list)
     clean_gradients: dict[str, int] = field(default_factory=dict)
     is_float16: bool = False
     _last: dict[str, int] = field(default_factory=dict)
@@ -151,10 +148,6 @@ class Events:
     def _clean(self, entry: EntryView) -> None:
         if entry.direction == PARAMETERS_GRAD:
             self.clean_gradients[entry.cell] = entry.seq
-        elif not self.hard:
-            for record in entry.records:
-                if is_near_limit(record[2]):
-                    self.near = [*self.near[1 - _MOST_NEAR :], (entry, record)]
 
     def _hard(self, entry: EntryView, hard: list[RecordView], soft: list[RecordView]) -> None:
         phase, forward = entry.phase, entry.direction == "forward"
@@ -233,21 +226,3 @@ def is_masking(record: RecordView) -> bool:
     found = non_finite(leaf)
     largest = statistic(leaf, "Max")
     return found is not None and not found[0] and largest is not None and largest < math.inf
-
-
-def is_near_limit(leaf: Any, share: float = 0.5) -> bool:
-    """Tell whether a finite tensor comes close to its dtype's limit, and not up to it.
-
-    What is filled with the limit itself is a mask.
-    """
-    limit = LARGEST.get(str(leaf.get("dtype")))
-    if limit is None:
-        return False
-    values = (statistic(leaf, "Max"), statistic(leaf, "Min"))
-    extremes = [abs(value) for value in values if value is not None]
-    return any(limit * share < value < limit * (1 - 2**-7) for value in extremes)
-
-
-def any_hard(events: Iterable[Events]) -> bool:
-    """Tell whether anything hard is among the events of several ranks."""
-    return any(of_rank.hard for of_rank in events)

@@ -11,6 +11,7 @@ from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.values import numbers_of
 from mindrlhf_msprobe.checks.reading.views import Step, place_of, value_of
 from mindrlhf_msprobe.checks.rules.non_finite.events import Event, Events
+from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Severity
@@ -72,17 +73,18 @@ class Scales:
         The loss scale fell; or where it is not saved, float16 overflowed, and what comes after it
         is finite.
         """
-        return self._fell or (not self.known and any(map(_overflowed, hard.values())))
+        return self._fell or (not self.known and any(map(self._overflowed, hard.values())))
+
+    def _overflowed(self, events: Events) -> bool:
+        """Tell whether the first that is not finite is an infinity in float16, or came of one."""
+        first = events.in_time()[0]
+        return events.is_float16 and (
+            bool(first.counts[1]) or bool(near_limit(self._check.run, first))
+        )
 
     def clean(self) -> None:
         """Note a step in which everything was finite."""
         self._row = 0
-
-
-def _overflowed(events: Events) -> bool:
-    """Tell whether the first that is not finite is an infinity in float16."""
-    first = events.in_time()[0]
-    return events.is_float16 and (bool(events.near) or bool(first.counts[1]))
 
 
 def _first(hard: Mapping[int, Events]) -> tuple[int, Event]:
