@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mindrlhf_msprobe.comparison.preflight.values import same
+from mindrlhf_msprobe.comparison.preflight.values import ABSENT, Notes, same
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile, Timeline
 
 #: Stands for both values where two settings do not differ.
 SAME: Any = object()
+
+_BEGINNING = -1  # before the first step
 
 
 def last_step(file: RunFile) -> float:
@@ -20,7 +23,7 @@ def last_step(file: RunFile) -> float:
         for step in (attempt.last_completed_step, attempt.unfinished_step)
         if step is not None
     ]
-    return max(steps, default=float("inf"))
+    return max(steps, default=math.inf)
 
 
 def first_apart(a: Timeline, b: Timeline, last: float) -> tuple[int | None, Any, Any]:
@@ -57,24 +60,39 @@ def _alike(a: Any, b: Any) -> bool:
     return same(a, b)
 
 
-def apart(
-    a: Any, b: Any, changes: Sequence[Timeline], last: float, most: float = float("inf")
-) -> tuple[int | None, Any, Any]:
-    """Return from which step on a setting differs, None for the first, with both values.
+def timelines_of(
+    settings: Mapping[str, Any], changes: Mapping[str, Timeline]
+) -> dict[str, Timeline]:
+    """Return what settings were from the beginning on, given what they were changed to."""
+    return {name: [(_BEGINNING, v), *changes.get(name, ())] for name, v in settings.items()}
+
+
+def settings_apart(
+    a: Mapping[str, Timeline],
+    b: Mapping[str, Timeline],
+    last: float,
+    whose: tuple[str, ...],
+    notes: Notes | None,
+    *,
+    begin: int = _BEGINNING,
+    most: float = math.inf,
+) -> Iterator[tuple[str, int | None, Any, Any]]:
+    """Yield the settings that differ: the name, from which step on (None: the first), both values.
 
     Args:
-        a, b: its values at the beginning.
-        changes: of both.
+        whose: the section, and what stands before a setting's name in it.
+        notes: where a setting that one run alone has is noted, as it is not known. None: it
+            differs, and the other value is `ABSENT`.
+        begin: the step from which on a run lacks what it does not have.
         most: how many changes are recorded; after so many nothing is known.
     """
-    if not _alike(a, b):
-        return None, a, b
-    for timeline in changes:
-        if len(timeline) >= most:
-            last = min(last, timeline[-1][0])
-    left_all, right_all = ([(-1, start), *timeline] for start, timeline in zip((a, b), changes))
-    for step in sorted({step for timeline in changes for step, _ in timeline if step <= last}):
-        for left, right in _in_turn(left_all, right_all, step):
-            if not _alike(left, right):
-                return step, left, right
-    return None, SAME, SAME
+    absent = [(begin, ABSENT)]
+    for name in dict.fromkeys([*a, *b]):
+        if notes is not None and not (name in a and name in b):
+            notes.only_in(whose[0], name in a, *whose[1:], name)
+            continue
+        both = a.get(name, absent), b.get(name, absent)
+        known = min([last, *(timeline[-1][0] for timeline in both if len(timeline) > most)])
+        step, mine, other = first_apart(*both, known)
+        if mine is not SAME:
+            yield name, step, mine, other

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.comparison.preflight.changing import (
-    SAME,
-    first_apart,
-    last_step,
-)
+from mindrlhf_msprobe.comparison.preflight.changing import last_step, settings_apart
 from mindrlhf_msprobe.comparison.preflight.values import (
     ABSENT,
     Notes,
@@ -44,38 +40,17 @@ def compare_generation(rank: int, a: RunFile, b: RunFile, merged: Ranks, notes: 
     last = min(last_step(a), last_step(b))
     for phase in dict.fromkeys([*left, *right]):
         both = _timelines(left.get(phase)), _timelines(right.get(phase))
-        if both[0] and both[1]:
-            for what, *values in _of_phase(phase, both, last, same_versions(a, b), notes):
-                merged.add_one(what, rank, *values)
-        else:
+        if not (both[0] and both[1]):
             notes.only_in(GENERATION, bool(both[0]), phase)
-
-
-def _of_phase(
-    phase: str,
-    both: tuple[Mapping[str, Timeline], Mapping[str, Timeline]],
-    last: float,
-    alike: bool,
-    notes: Notes,
-) -> Iterator[tuple[Difference, Any, Any]]:
-    """Yield the settings of a phase that differ, with both values.
-
-    Args:
-        alike: whether a setting that one run lacks differs; else it is not known.
-    """
-    table = phase_table({})
-    role = table[phase].role if phase in table else None
-    first = max(map(_first_step, both))
-    for setting in dict.fromkeys([*both[0], *both[1]]):
-        if not alike and not all(setting in side for side in both):
-            notes.only_in(GENERATION, setting in both[0], phase, setting)
             continue
-        absent = [(first, ABSENT)]
-        mine, other = (side.get(setting, absent) for side in both)
-        step, left, right = first_apart(mine, other, last)
-        if left is not SAME:
+        table, whose = phase_table({}), (GENERATION, phase)
+        role = table[phase].role if phase in table else None
+        unknown = None if same_versions(a, b) else notes
+        begin = max(map(_first_step, both))
+        for setting, step, *values in settings_apart(*both, last, whose, unknown, begin=begin):
             name = named((phase, setting))
-            yield Difference(GENERATION, name, None, None, role, (phase,), step), left, right
+            what = Difference(GENERATION, name, None, None, role, (phase,), step)
+            merged.add_one(what, rank, *values)
 
 
 def _first_step(timelines: Mapping[str, Timeline]) -> int:

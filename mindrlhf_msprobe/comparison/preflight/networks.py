@@ -14,12 +14,12 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.preflight.changing import (
     SAME,
-    apart,
     first_apart,
     last_step,
+    settings_apart,
+    timelines_of,
 )
 from mindrlhf_msprobe.comparison.preflight.values import (
-    ABSENT,
     Notes,
     Ranks,
     is_known,
@@ -66,8 +66,7 @@ class _Network:
     role: str
     phases: list[str]
     training: bool | None
-    cells: dict[str, tuple[str, dict[str, Any]]]
-    changes: dict[tuple[str, str], Timeline]
+    cells: dict[str, tuple[str, dict[str, Timeline]]]
 
 
 @dataclass
@@ -76,9 +75,7 @@ class _Networks:
 
     networks: list[_Network] = field(default_factory=list)
     modes: dict[str, Timeline] = field(default_factory=dict)
-    optimizers: dict[str, tuple[str, dict[str, Any], dict[str, Timeline]]] = field(
-        default_factory=dict
-    )
+    optimizers: dict[str, tuple[str, dict[str, Timeline]]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.networks or self.optimizers)
@@ -93,7 +90,10 @@ class _Networks:
         for name, optimizer in file.optimizers.items():
             if optimizer.json:
                 rates = timelines(optimizer.changes, lambda change: str(change.name))
-                found.optimizers[name] = str(optimizer.kind), optimizer.settings, rates
+                found.optimizers[name] = (
+                    str(optimizer.kind),
+                    timelines_of(optimizer.settings, rates),
+                )
         return found
 
     def role_of(self, phase: str) -> str | None:
@@ -103,13 +103,16 @@ class _Networks:
 
 
 def _network(network: Network, role: str) -> _Network:
-    cells = {
-        name: (str(group.kind), group.attributes)
-        for group in network.cells
-        for name in group.cells or ()
-    }
     changes = timelines(network.changes, lambda change: (str(change.cell), str(change.name)))
-    return _Network(role, network.phases or [], network.training, cells, changes)
+    cells: dict[str, tuple[str, dict[str, Timeline]]] = {}
+    for group in network.cells:
+        kind, settings = str(group.kind), timelines_of(group.attributes, {})
+        cells |= dict.fromkeys(group.cells or (), (kind, settings))
+    for (cell, name), timeline in changes.items():
+        kind, settings = cells.get(cell, ("", {}))
+        if name in settings:
+            cells[cell] = kind, {**settings, name: [*settings[name], *timeline]}
+    return _Network(role, network.phases or [], network.training, cells)
 
 
 def _mode(mode: Mode) -> tuple[bool, dict[str, bool]]:
@@ -232,18 +235,10 @@ def _unlike(a: _Network, b: _Network, last: float, notes: Notes, alike: bool) ->
         if kind != other_kind:
             yield _Unlike(cell, str(kind or other_kind), "", kind, other_kind)
             continue
-        for name in dict.fromkeys([*mine, *other]):
-            if name not in mine or name not in other:
-                if alike:
-                    left, right = mine.get(name, ABSENT), other.get(name, ABSENT)
-                    yield _Unlike(cell, str(kind), name, left, right)
-                else:
-                    notes.only_in(CELLS, name in mine, str(kind), name)
-                continue
-            changes = [n.changes.get((cell, name), []) for n in (a, b)]
-            step, left, right = apart(mine[name], other[name], changes, last, _MAX_OF_ONE)
-            if left is not SAME:
-                yield _Unlike(cell, str(kind), name, left, right, step)
+        whose, unknown = (CELLS, str(kind)), None if alike else notes
+        found = settings_apart(mine, other, last, whose, unknown, most=_MAX_OF_ONE)
+        for name, step, left, right in found:
+            yield _Unlike(cell, str(kind), name, left, right, step)
 
 
 def _optimizers(
@@ -253,27 +248,16 @@ def _optimizers(
         if name not in a.optimizers or name not in b.optimizers:
             notes.only_in(OPTIMIZERS, name in a.optimizers, name)
             continue
-        both = a.optimizers[name], b.optimizers[name]
-        kinds = both[0][0], both[1][0]
+        (kind, mine), (other_kind, other) = a.optimizers[name], b.optimizers[name]
         role = name.partition(".")[0]
-        if kinds[0] != kinds[1]:
-            what = Difference(OPTIMIZERS, named((name,)), None, None, role)
-            yield what, "", kinds[0], kinds[1]
-        mine, other = both[0][1], both[1][1]
-        for setting in dict.fromkeys([*mine, *other]):
-            if setting in mine and setting in other:
-                changes = [side[2].get(setting, []) for side in both]
-                step, left, right = apart(mine[setting], other[setting], changes, last)
-            elif kinds[0] == kinds[1] and alike:
-                step, left, right = None, mine.get(setting, ABSENT), other.get(setting, ABSENT)
-            else:
-                if kinds[0] == kinds[1]:
-                    notes.only_in(OPTIMIZERS, setting in mine, name, setting)
-                continue
-            if left is not SAME:
-                whose = named((name, setting))
-                what = Difference(OPTIMIZERS, whose, None, None, role, step=step)
-                yield what, setting, left, right
+        unknown = None if alike else notes
+        if kind != other_kind:
+            yield Difference(OPTIMIZERS, named((name,)), None, None, role), "", kind, other_kind
+            unknown = Notes()  # of nobody: unlike classes have settings of their own
+        found = settings_apart(mine, other, last, (OPTIMIZERS, name), unknown)
+        for setting, step, left, right in found:
+            whose = named((name, setting))
+            yield Difference(OPTIMIZERS, whose, None, None, role, step=step), setting, left, right
 
 
 def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:

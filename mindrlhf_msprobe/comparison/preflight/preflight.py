@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.common.message import TEXT, Message, as_message, message
@@ -180,22 +181,19 @@ def _compare_manifests(
         if not isinstance(schema, int) or schema > SCHEMA:
             notes.add("newer_schema", side=name, schema=text_of(schema), known=SCHEMA)
     merged.add("schema", rank, compare("schema", *schemas, notes))
-    for section, take in (("versions", _versions), ("world", _world)):
-        pair = take(a), take(b)
-        if is_known(section, *pair, notes):
-            merged.add(section, rank, compare(section, *pair, notes))
     late = a.taken == AT_FIRST_PHASE == b.taken
     certain = late and a.taken_in == b.taken_in
-    for section in _SETTINGS:
-        pair = _setting(a, section, late, other_rank), _setting(b, section, late, other_rank)
+    sections: dict[str, Callable[[RunFile], Any]] = {"versions": _versions, "world": _world}
+    for name in _SETTINGS:
+        sections[name] = partial(_setting, name=name, late=late, other_rank=other_rank)
+    sections["msprobe_config"] = _recording
+    for section, take in sections.items():
+        pair = take(a), take(b)
         if is_known(section, *pair, notes):
             found = compare(section, *pair, notes)
             if section == "seeds" and not certain:
                 found = _certain_seeds(found, notes)
             merged.add(section, rank, found)
-    pair = _recording(a), _recording(b)
-    if is_known("msprobe_config", *pair, notes):
-        merged.add("msprobe_config", rank, compare("msprobe_config", *pair, notes))
     for name, file in (("A", a), ("B", b)):
         _note_attempts(name, file, notes)
 
