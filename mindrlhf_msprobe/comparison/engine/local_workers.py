@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import signal
 import time
@@ -124,8 +123,8 @@ class LocalWorkers:
 
     def _bury_stopped(self) -> None:
         """Give up those that were stopped and that nobody lets go on."""
-        for worker in [worker for worker in self._workers if worker.task is not None]:
-            if worker.stopped_for() >= _STOPPED_SECONDS:
+        for worker in list(self._workers):
+            if worker.task is not None and worker.stopped_for() >= _STOPPED_SECONDS:
                 self._bury(worker, "was stopped, and did not go on")
 
     def _bury(self, worker: _Worker, why: str = "") -> None:
@@ -183,9 +182,7 @@ class _Worker:
         if code is None:
             self._process.kill()
             code = self._process.wait(_KILLED_SECONDS)
-        for pipe in (self.tasks, self.results):
-            with contextlib.suppress(OSError):  # what was not yet written is for nobody
-                pipe.close()
+        self._process.close()
         if code is None:  # it hangs in the kernel, waiting for a dead disk
             return "does not answer"
         if code == processes.UNKNOWN_CODE:

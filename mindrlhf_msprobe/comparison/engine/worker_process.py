@@ -11,6 +11,7 @@ import pickle
 import signal
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 _LENGTH = struct.Struct("<Q")
@@ -45,28 +46,30 @@ def _read(pipe: BinaryIO, length: int) -> bytes:
     return b"".join(parts)
 
 
-def work(job: Any, tasks: BinaryIO, results: BinaryIO) -> None:
-    """Do tasks until there are no more, and end the process."""
-    from mindrlhf_msprobe.comparison.engine.executor import perform
+def serve(job_from: Callable[[BinaryIO], Any], tasks_end: int, results_end: int) -> None:
+    """Do tasks until there are no more, and end the process.
 
-    try:
-        send(results, "ready")
-        while True:
-            send(results, perform(job, receive(tasks)))
-    except (EOFError, BrokenPipeError):
-        os._exit(0)
+    Args:
+        job_from: returns the job, given the pipe of the tasks.
+        tasks_end, results_end: this process's ends of the pipes.
+    """
+    with os.fdopen(tasks_end, "rb") as tasks, os.fdopen(results_end, "wb") as results:
+        try:
+            job = job_from(tasks)
+            from mindrlhf_msprobe.comparison.engine.executor import perform
+
+            send(results, "ready")
+            while True:
+                send(results, perform(job, receive(tasks)))
+        except (EOFError, BrokenPipeError):
+            os._exit(0)
 
 
 def main(arguments: list[str]) -> None:
     """Serve the comparison that started this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the comparison itself ends its workers
     os.chdir(arguments[2])
-    with os.fdopen(int(arguments[0]), "rb") as tasks, os.fdopen(int(arguments[1]), "wb") as results:
-        try:
-            job = receive(tasks)
-        except EOFError:
-            return
-        work(job, tasks, results)
+    serve(receive, int(arguments[0]), int(arguments[1]))
 
 
 if __name__ == "__main__":

@@ -12,14 +12,15 @@ import os
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mindrlhf_msprobe
 from mindrlhf_msprobe.common.processes import forked, may_fork
-from mindrlhf_msprobe.comparison.engine.worker_process import send, work
+from mindrlhf_msprobe.comparison.engine.worker_process import send, serve
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 
 _PACKAGE_PARENT = Path(str(mindrlhf_msprobe.__file__)).resolve().parents[1]
@@ -28,7 +29,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 UNKNOWN_CODE = 256
 
 
-class Process(Protocol):
+class Process(ABC):
     """A worker's process.
 
     Attributes:
@@ -37,10 +38,26 @@ class Process(Protocol):
         pid: its number.
     """
 
-    tasks: Any
-    results: Any
-    pid: int
+    def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
+        task_read, task_write = os.pipe()
+        result_read, result_write = os.pipe()
+        self.tasks: Any = os.fdopen(task_write, "wb")
+        self.results: Any = os.fdopen(result_read, "rb", buffering=0)
+        others = [*pipes_of_others, task_write, result_read]
+        try:
+            self.pid = self._start(job, (task_read, result_write), others)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(task_read)
+            os.close(result_write)
 
+    @abstractmethod
+    def _start(self, job: Job, pipes: tuple[int, int], others: list[int]) -> int:
+        """Start it with its ends of both pipes, and without others; return its number."""
+
+    @abstractmethod
     def wait(self, patience: float) -> int | None:
         """Wait at most so many seconds for its end; return its exit code, None if it runs on.
 
@@ -48,8 +65,15 @@ class Process(Protocol):
         before its program began: the kernel then forgets at once how its children ended.
         """
 
+    @abstractmethod
     def kill(self) -> None:
         """Send it SIGKILL."""
+
+    def close(self) -> None:
+        """Close this process's ends of the pipes; what was not yet written is for nobody."""
+        for pipe in (self.tasks, self.results):
+            with contextlib.suppress(OSError):
+                pipe.close()
 
 
 def start(job: Job, pipes_of_others: Iterable[int]) -> Process:
@@ -62,9 +86,7 @@ def start(job: Job, pipes_of_others: Iterable[int]) -> Process:
     Raises:
         OSError: there can be no more processes.
     """
-    if may_fork():
-        return _Forked(job, pipes_of_others)
-    return _Fresh(job)
+    return (_Forked if may_fork() else _Fresh)(job, pipes_of_others)
 
 
 def is_stopped(pid: int) -> bool:
@@ -76,54 +98,29 @@ def is_stopped(pid: int) -> bool:
     return stat.rpartition(b")")[2].split()[:1] == [b"T"]
 
 
-class _Pipes:
-    """Both pipes of a worker, with this process's ends as files."""
-
-    def __init__(self) -> None:
-        task_read, task_write = os.pipe()
-        result_read, result_write = os.pipe()
-        self.theirs = task_read, result_write
-        self.tasks: Any = os.fdopen(task_write, "wb")
-        self.results: Any = os.fdopen(result_read, "rb", buffering=0)
-
-    def close_theirs(self) -> None:
-        for end in self.theirs:
-            os.close(end)
-
-    def close(self) -> None:
-        for pipe in (self.tasks, self.results):
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-
-class _Fresh:
+class _Fresh(Process):
     """An interpreter of its own."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
+        super().__init__(job, pipes_of_others)
+        with contextlib.suppress(OSError):  # it is dead, which reading from it will show
+            send(self.tasks, job)
+
+    def _start(self, job: Job, pipes: tuple[int, int], others: list[int]) -> int:
         import subprocess  # slow to import, and a fork does without
 
-        pipes = _Pipes()
         module = "mindrlhf_msprobe.comparison.engine.worker_process"
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, pipes.theirs), os.getcwd()],
-                cwd=_PACKAGE_PARENT,  # so that it is this package that is imported
-                env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
-                pass_fds=pipes.theirs,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C reaches the comparison alone, which ends them
-            )
-        except BaseException:
-            pipes.close()
-            raise
-        finally:
-            pipes.close_theirs()
-        self.tasks, self.results = pipes.tasks, pipes.results
-        self.pid = self._process.pid
-        with contextlib.suppress(OSError):  # it is dead, which reading from it will tell
-            send(self.tasks, job)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, pipes), os.getcwd()],
+            cwd=_PACKAGE_PARENT,  # so that it is this package that is imported
+            env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+            pass_fds=pipes,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches the comparison alone, which ends them
+        )
+        return self._process.pid
 
     def wait(self, patience: float) -> int | None:
         import subprocess
@@ -140,21 +137,13 @@ class _Fresh:
         self._process.kill()
 
 
-class _Forked:
+class _Forked(Process):
     """A copy of this process."""
 
-    def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
-        pipes = _Pipes()
-        others = [*pipes_of_others, pipes.tasks.fileno(), pipes.results.fileno()]
-        try:
-            self.pid = forked(partial(_serve, job, pipes.theirs), others)
-        except BaseException:
-            pipes.close()
-            raise
-        finally:
-            pipes.close_theirs()
-        self.tasks, self.results = pipes.tasks, pipes.results
-        self._code: int | None = None
+    _code: int | None = None
+
+    def _start(self, job: Job, pipes: tuple[int, int], others: list[int]) -> int:
+        return forked(partial(serve, lambda _: job, *pipes), others)
 
     def wait(self, patience: float) -> int | None:
         until = time.monotonic() + patience
@@ -176,8 +165,3 @@ class _Forked:
         if self.wait(0) is None:
             with contextlib.suppress(ProcessLookupError):  # it has ended this moment
                 os.kill(self.pid, signal.SIGKILL)
-
-
-def _serve(job: Job, pipes: tuple[int, int]) -> None:
-    with os.fdopen(pipes[0], "rb") as tasks, os.fdopen(pipes[1], "wb") as results:
-        work(job, tasks, results)
