@@ -17,8 +17,7 @@ from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import KeyPieces
-    from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import MicroBatches
+    from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutPlace
     from mindrlhf_msprobe.storage.leaves import Leaf
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
@@ -310,7 +309,7 @@ class PlaceFilter:
         data: tuple[StepData, StepData],
         unlike_phases: bool,
         rules: Sequence[NameRule] = (),
-        batches: MicroBatches | KeyPieces | None = None,
+        batches: CutPlace | None = None,
     ) -> None:
         self._chosen, self._data, self._unlike = chosen, data, unlike_phases
         self._rules, self._batches = rules, batches

@@ -33,7 +33,7 @@ from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, PlaceFilter
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import gap_if_unlike, gap_of
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutPlace, gap_if_unlike, gap_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
@@ -52,8 +52,6 @@ from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import MsprobeMapping
-    from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import KeyPieces
-    from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import MicroBatches
 
 _AT_OPTIMIZER = message("coverage.gradients_at_optimizer")
 _WHOLE = message("coverage.gradients_in_several_places")
@@ -90,7 +88,7 @@ class Job:
     _planned: dict[tuple[int, int], StepPlan] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _cut: dict[tuple[int, int], MicroBatches | KeyPieces | None] = field(
+    _cut: dict[tuple[int, int], CutPlace | None] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -103,7 +101,7 @@ class Job:
         if (step, rank) not in self._loaded:
             a, b = (side.load(step, rank) for side in self.sides)
             a = self.under_names_of_b(a, b)
-            found: MicroBatches | KeyPieces | None = None
+            found: CutPlace | None = None
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
                     from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import cut
@@ -146,7 +144,7 @@ class Job:
             self._planned[step, rank] = plan
         return self._planned[step, rank]
 
-    def cut_of(self, step: int, rank: int) -> MicroBatches | KeyPieces | None:
+    def cut_of(self, step: int, rank: int) -> CutPlace | None:
         """Return how one place was cut to batches of one size; None where it was not."""
         self.load(step, rank)
         return self._cut[step, rank]

@@ -8,13 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import Row, Rows, unlike_axes
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutPlace, cut_out
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Record
 
@@ -22,32 +20,7 @@ _MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows
 _UNKNOWN = message("coverage.key_unknown_rows")
 
 
-@dataclass(frozen=True)
-class KeyPieces:
-    """One place of two keys, the larger saves of one cut to the smaller ones of the other.
-
-    Attributes:
-        data: both sides.
-        notes: how the rows were brought together.
-        extra: (side, key, micro-step) → why the other side has no such save.
-        cut: key → which side's saves were cut.
-    """
-
-    data: tuple[StepData, StepData]
-    notes: Messages
-    extra: Mapping[tuple[int, str, int], Message]
-    cut: Mapping[str, int]
-
-    def is_cut(self, side: int, pair: Pair) -> bool:
-        """Tell whether a side has pieces where a whole run of it has other saves."""
-        return pair.entry is None and self.cut.get(pair.event.name) == side
-
-    def why_alone(self, side: int, pair: Pair) -> Message | None:
-        """Return why only one side has a save; None where that is not for this reason."""
-        return self.extra.get((side, pair.event.name, pair.event.micro_step))
-
-
-def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | None:
+def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutPlace | None:
     """Cut the larger saves of two keys to the smaller ones; None where there are none such.
 
     Args:
@@ -55,8 +28,8 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | N
     """
     sides = [list(a.key_data), list(b.key_data)]
     notes: list[Message] = []
-    extra: dict[tuple[int, str, int], Message] = {}
-    cut: dict[str, int] = {}
+    extra: dict[Alone, Message] = {}
+    cut: dict[str | None, int] = {}
     for key, own in keys.items():
         saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]
         tensors = [[_tensor(datum) for datum in side] for side in saves]
@@ -73,7 +46,7 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> KeyPieces | N
     if not notes:
         return None
     both = replace(a, key_data=sides[0]), replace(b, key_data=sides[1])
-    return KeyPieces(both, tuple(notes), extra, cut)
+    return CutPlace(both, tuple(notes), extra, cut)
 
 
 def _tensor(datum: KeyDatum) -> Record | None:
@@ -109,7 +82,8 @@ def _cut(
             unknown.append(datum.micro_step)
         else:
             first = saves[large][own[0][0]]
-            piece = _piece(records[large], own, axis)
+            sources = [(records[large][number], (row,)) for number, row in own]
+            piece = cut_out(sources[0][0], sources, axis)
             pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
     return large, pieces, unknown, found.how(alike)
 
@@ -183,13 +157,3 @@ def _nearest(
 def _matrix(record: Record, axis: int) -> np.ndarray:
     rows = np.moveaxis(record.array(), axis, 0)
     return rows.reshape(len(rows), -1)
-
-
-def _piece(records: Sequence[Record], rows: Sequence[Row], axis: int) -> Piece:
-    sources = tuple((records[number], (row,)) for number, row in rows)
-    first = sources[0][0]
-    shape = list(first.leaf.shape or ())
-    shape[axis] = len(rows)
-    leaf = Leaf(first.leaf.type, first.leaf.dtype, tuple(shape), data_name=first.leaf.data_name)
-    same = replace(Piece(*Record.__reduce__(first)[1]), leaf=leaf)
-    return replace(same, sources=sources, axis=axis)

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
-from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
+from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
     FORWARD,
     Given,
@@ -26,8 +24,7 @@ from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
     Side,
     unlike_axes,
 )
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
-from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutPlace, cut_out, piece_of
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _STATISTICS = message("coverage.batch_statistics")
@@ -43,42 +40,9 @@ _Place = tuple[str, int, str, str]
 _Axes = dict[_Place, "tuple[int, int] | Message | None"]
 
 
-@dataclass(frozen=True)
-class MicroBatches:
-    """One place of two phases, the larger batches of one cut to the smaller ones of the other.
-
-    Attributes:
-        data: both sides.
-        notes: how the rows were brought together.
-        extra: (side, entry name) → why the other side has no such entry.
-        cut: which side's batches were cut; None where their statistics stand as they are.
-    """
-
-    data: tuple[StepData, StepData]
-    notes: Messages
-    extra: Mapping[tuple[int, str], Message] = field(default_factory=dict)
-    cut: int | None = None
-
-    def is_cut(self, side: int, pair: Pair) -> bool:
-        """Tell whether a side has pieces where a whole run of it has other records.
-
-        Parameters are of no batch.
-        """
-        return side == self.cut and pair.entry is not None and pair.record.io != "parameters"
-
-    def why_alone(self, side: int, pair: Pair) -> Message | None:
-        """Return why only one side has an entry; None where that is not for this reason."""
-        entry = pair.entry
-        if entry is None:
-            return None
-        if entry.direction != FORWARD:
-            return _GRADIENTS
-        return self.extra.get((side, entry.name))
-
-
 def cut(
     a: StepData, b: StepData, rules: tuple[NameRule, ...], phases: tuple[str, str]
-) -> MicroBatches | None:
+) -> CutPlace | None:
     """Cut the larger batches of two phases to the smaller ones; None where they are of one size.
 
     Args:
@@ -105,9 +69,8 @@ def cut(
     both = replace(a, entries=entries[0]), replace(b, entries=entries[1])
     a_rows, b_rows = (list(dict.fromkeys(rows)) for rows in given.rows)
     what = {"a": phases[0], "b": phases[1], "a_rows": a_rows, "b_rows": b_rows}
-    was_cut = 1 - small if given.stored else None
     note = message("pairing.batch_sizes", **what, how=how, updated=updated)
-    return MicroBatches(both, (note,), extra, was_cut)
+    return CutPlace(both, (note,), extra, {None: 1 - small} if given.stored else {}, _GRADIENTS)
 
 
 def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
@@ -151,7 +114,7 @@ def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
     return int(known) if known == int(known) else 0
 
 
-_Result = tuple[list[Entry], dict[tuple[int, str], Message], bool]
+_Result = tuple[list[Entry], dict[Alone, Message], bool]
 
 
 def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Result:
@@ -168,33 +131,24 @@ def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Resul
 
     def marked(entry: Entry, record: Record) -> Record:
         if entry.direction != FORWARD:
-            return _piece(record, gap=_GRADIENTS)
-        if record.io == "parameters" or record.leaf.why is not None:
+            return piece_of(record, gap=_GRADIENTS)
+        if record.io == "parameters":
             return record
-        if entry.name in uneven:
-            return _piece(record, gap=_UNEVEN)
-        if not record.leaf.is_tensor:
-            return _without_rows(record)
+        if entry.name in uneven and record.leaf.why is None:
+            return piece_of(record, gap=_UNEVEN)
         place = (*places.get(entry.name, ("", 0)), record.io, record.path)
-        if place not in axes:
-            return record
-        axis = axes[place]
-        if axis is None:
-            return _without_rows(record)
-        return _piece(record, gap=_STATISTICS if isinstance(axis, tuple) else axis)
+        return _not_cut(record, place, axes) or piece_of(record, gap=_STATISTICS)
 
     entries = [
         replace(entry, records=tuple(marked(entry, record) for record in entry.records))
         for entry in large.entries
     ]
-    extra = {
-        (i, entry.name): _AFTER_UPDATE if number >= given.kept[i] else _STATISTICS
+    extra: dict[Alone, Message] = {
+        (i, entry.name, None): _AFTER_UPDATE if number >= given.kept[i] else _STATISTICS
         for i, side in enumerate(sides)
-        for number in range(side.count)
+        for number in range(1, side.count)
         for _, _, entry in side.entries_of(number)
     }
-    firsts = {(i, e.name) for i, s in enumerate(sides) for _, _, e in s.entries_of(0)}
-    extra = {key: why for key, why in extra.items() if key not in firsts}
     return entries, extra, False
 
 
@@ -209,14 +163,21 @@ def _uneven(side: Side, other: Side) -> set[str]:
     }
 
 
-def _piece(record: Record, **changes: Any) -> Piece:
-    return replace(Piece(*Record.__reduce__(record)[1]), **changes)
+def _not_cut(record: Record, place: _Place, axes: _Axes) -> Record | None:
+    """Return a record as it counts beside one of other rows; None where rows are to be cut of it.
 
-
-def _without_rows(record: Record) -> Record:
-    """Return a value that both sides may have made of batches of unlike size."""
-    number = record.leaf.type in ("int", "float") or record.leaf.is_tensor
-    return _piece(record, gap_if_unlike=_NO_ROWS) if number else record
+    A number may be made of batches of unlike size, as may a tensor without rows.
+    """
+    leaf = record.leaf
+    if leaf.why is not None or (leaf.is_tensor and place not in axes):
+        return record
+    axis = axes[place] if leaf.is_tensor else None
+    if isinstance(axis, Message):
+        return piece_of(record, gap=axis)
+    if axis is not None:
+        return None
+    number = leaf.is_tensor or leaf.type in ("int", "float")
+    return piece_of(record, gap_if_unlike=_NO_ROWS) if number else record
 
 
 class _Cutter:
@@ -227,7 +188,7 @@ class _Cutter:
         self._number, self._given, self._rows = small, given, rows
         self._axes = _axes(sides, given)
         self._uneven = _uneven(self._large, self._small)
-        self._told: set[str] = set()  # entries whose parameters stand in a piece already
+        self._with_parameters: set[str] = set()  # entries of which a piece has the parameters
         cells = self._large.cells
         self._cells = [
             cell
@@ -238,7 +199,7 @@ class _Cutter:
 
     def result(self) -> _Result:
         """Return the entries, which stand alone and why, and whether an update came between."""
-        extra: dict[tuple[int, str], Message] = {}
+        extra: dict[Alone, Message] = {}
         made: list[Entry] = []
         kept = self._given.kept[self._number]
         spans = [self._span(number) for number in range(self._large.count)]
@@ -248,18 +209,18 @@ class _Cutter:
             if rows is None:
                 why = _AFTER_UPDATE if number >= kept else _UNKNOWN_ROWS
                 own = self._small.entries_of(number)
-                extra |= {(self._number, entry.name): why for _, _, entry in own}
+                extra |= {(self._number, entry.name, None): why for _, _, entry in own}
             else:
                 shift = number * width - spans[rows[0][0]][0]
                 made += self._pieces(number, rows, shift)
         cut = {entry.name for c in self._cells for entry in self._large.cells[c]}
         shift = self._small.count * width
         for entry in self._large.entries:
-            if entry.name in cut and entry.name in self._told:
+            if entry.name in cut and entry.name in self._with_parameters:
                 continue
             rest = self._rest(entry, entry.name in cut, shift)
             if entry.name in cut:
-                extra[1 - self._number, rest.name] = self._why_unused(entry)
+                extra[1 - self._number, rest.name, None] = self._why_unused(entry)
             made.append(rest)
         later = kept < self._small.count
         return made, extra, later
@@ -300,7 +261,7 @@ class _Cutter:
                 opening=other.opening,
                 records=tuple(self._records(cell, call, own, sources, names[own.name])),
             )
-            self._told.update(source.name for source, _ in sources)
+            self._with_parameters.update(source.name for source, _ in sources)
 
     def _records(
         self,
@@ -313,52 +274,38 @@ class _Cutter:
         for record in own.records:
             named = replace(record, name=name + record.name[len(own.name) :])
             if record.io == "parameters":
-                if own.name not in self._told:
+                if own.name not in self._with_parameters:
                     yield named
                 continue
             place = cell, call, record.io, record.path
-            axis = self._axes.get(place)
-            if not record.leaf.is_tensor and record.leaf.why is None:
-                yield _without_rows(named)
-            elif record.leaf.why is not None or place not in self._axes:
-                yield named
-            elif axis is None:
-                yield _without_rows(named)
-            elif isinstance(axis, Message):
-                yield _piece(named, gap=axis)
-            else:
-                yield self._cut(named, record, sources, *axis)
+            yield _not_cut(named, place, self._axes) or self._cut(named, sources, place)
 
     def _cut(
         self,
         named: Record,
-        record: Record,
         sources: Sequence[tuple[Entry, tuple[int, ...]]],
-        axis: int,
-        each: int,
+        place: _Place,
     ) -> Record:
-        place = record.io, record.path
         each_source = [
-            (next((r for r in entry.records if (r.io, r.path) == place), None), rows)
+            (next((r for r in entry.records if (r.io, r.path) == place[2:]), None), rows)
             for entry, rows in sources
         ]
         found = [(other, rows) for other, rows in each_source if other is not None]
         for other, _ in found:
             if other.leaf.why is not None:  # a part that was lost is more than one not recorded
                 return replace(other, name=named.name)
+        axis = self._axes[place]
         if len(found) < len(sources) or any(other.location is None for other, _ in found):
-            return _piece(named, gap=_STATISTICS)
-        shape = list(record.leaf.shape or ())
-        shape[axis] = each * sum(len(rows) for _, rows in found)
-        leaf = Leaf(named.leaf.type, named.leaf.dtype, tuple(shape), data_name=named.leaf.data_name)
-        return _piece(named, leaf=leaf, sources=tuple(found), axis=axis, each=each)
+            return piece_of(named, gap=_STATISTICS)
+        assert isinstance(axis, tuple)
+        return cut_out(named, found, *axis)
 
     def _rest(self, entry: Entry, rename: bool, shift: int) -> Entry:
         """Return an entry that is no piece: behind all pieces, and called like none of them."""
         why = _GRADIENTS if entry.direction != FORWARD else None
         if entry.name in self._uneven:
             why = _UNEVEN
-        records = tuple(_piece(r, gap=why) for r in entry.records) if why else entry.records
+        records = tuple(piece_of(r, gap=why) for r in entry.records) if why else entry.records
         name = entry.name
         if rename:
             most = max((e.call for calls in self._small.cells.values() for e in calls), default=0)

@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, Messages
+from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
+
+#: A save, or an entry without a micro-step: the side, its key or name, and the micro-step.
+Alone = tuple[int, str, "int | None"]
+
+
+@dataclass(frozen=True)
+class CutPlace:
+    """One place of the comparison, the larger batches, or saves, of one side cut to the smaller.
+
+    Attributes:
+        data: both sides.
+        notes: how the rows were brought together.
+        extra: what one side alone has → why the other side has no such entry or save.
+        cut: key, or None for the entries → which side's saves, or batches, were cut. Statistics
+            are not cut.
+        gradients: why only one side has an entry of a backward pass; None where nothing is known.
+    """
+
+    data: tuple[StepData, StepData]
+    notes: Messages
+    extra: Mapping[Alone, Message]
+    cut: Mapping[str | None, int]
+    gradients: Message | None = None
+
+    def is_cut(self, side: int, pair: Pair) -> bool:
+        """Tell whether a side has pieces where a whole run of it has other records.
+
+        Parameters are of no batch.
+        """
+        what = pair.event.name if pair.entry is None else None
+        return self.cut.get(what) == side and pair.record.io != "parameters"
+
+    def why_alone(self, side: int, pair: Pair) -> Message | None:
+        """Return why only one side has an entry or a save; None where this is not the reason."""
+        if pair.entry is None:
+            return self.extra.get((side, pair.event.name, pair.event.micro_step))
+        if self.gradients is not None and pair.entry.direction != "forward":
+            return self.gradients
+        return self.extra.get((side, pair.entry.name, None))
 
 
 @dataclass(frozen=True)
@@ -39,6 +80,26 @@ class Piece(Record):
             return Record.array(self)
         parts = [_rows_of(r.array(), rows, self.axis, self.each) for r, rows in self.sources]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, self.axis)
+
+
+def piece_of(record: Record, **changes: Any) -> Piece:
+    """Return a record as a piece, all of it unless `changes` of its attributes say otherwise."""
+    return replace(Piece(*Record.__reduce__(record)[1]), **changes)
+
+
+def cut_out(
+    record: Record, sources: Sequence[tuple[Record, tuple[int, ...]]], axis: int, each: int = 1
+) -> Piece:
+    """Return what rows of several records make up, under the name of `record`, of their dtype.
+
+    Args:
+        sources, axis, each: as a `Piece` has them.
+    """
+    old = record.leaf
+    shape = list(old.shape or ())
+    shape[axis] = each * sum(len(rows) for _, rows in sources)
+    leaf = Leaf(old.type, old.dtype, tuple(shape), data_name=old.data_name)
+    return piece_of(record, leaf=leaf, sources=tuple(sources), axis=axis, each=each)
 
 
 def _rows_of(array: np.ndarray, rows: Sequence[int], axis: int, each: int) -> np.ndarray:
