@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
@@ -28,22 +29,11 @@ STATISTICS = ("max", "min", "mean", "norm")
 #: (status, metrics, notes)
 Judgement = tuple[Status, "Metrics | None", Messages]
 
-# What is said of very many records is one object for all of them.
-_BY_STATISTICS = (message("note.by_statistics"),)
-_FINGERPRINTS_EQUAL = (message("note.fingerprints_equal"),)
-_NO_ELEMENTS = (message("note.no_elements"),)
-_NOTHING_TO_COMPARE = (message("note.nothing_to_compare"),)
-_BYTES_DIFFER = (message("note.bytes_differ"),)
-_FINGERPRINTS_DIFFER = (message("note.fingerprints_differ"),)
-_STATISTICS_EQUAL = (message("note.statistics_equal"),)
-_NO_STATISTIC_TELLS = (*_FINGERPRINTS_DIFFER, message("note.no_statistic_tells"))
-_TWO_TOOLS = (message("note.two_tools"),)
-_ALL_NAN = (message("note.all_nan"),)
-_NAN_BESIDE_INFINITY = (message("note.nan_beside_infinity"),)
-_NAN_HIDES = (message("note.nan_hides"),)
-_INFINITIES = (message("note.infinities"),)
-_INFINITIES_HIDE = (message("note.infinities_hide"),)
-_STATISTICS_DIFFER = (message("note.statistics_differ"),)
+
+@cache
+def note(code: str) -> Messages:
+    """Return a note without parameters: what is said of very many records is one object."""
+    return (message(code),)
 
 
 def judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
@@ -51,9 +41,9 @@ def judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     if same_fingerprint(a, b):
         if _equal(a.max, b.max) and _equal(a.min, b.min) and not _unlike_counts(a, b):
             return Status.IDENTICAL, None, ()
-        return Status.DIFFERENT, None, _FINGERPRINTS_EQUAL
+        return Status.DIFFERENT, None, note("note.fingerprints_equal")
     if math.prod(a.shape or ()) == 0:
-        return Status.IDENTICAL, None, _NO_ELEMENTS
+        return Status.IDENTICAL, None, note("note.no_elements")
     counts = _counts(a, b)
     if sum(counts[0]) != sum(counts[1]):
         return Status.NON_FINITE, None, (one_sided(*counts),)
@@ -61,13 +51,13 @@ def judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
     if comparable_fingerprints(a, b) is not None and a.dtype == b.dtype:
         return _judge_unlike_bytes(a, b, statistics, tolerance)
     if not statistics.known:
-        return Status.UNREADABLE, None, _NOTHING_TO_COMPARE
+        return Status.UNREADABLE, None, note("note.nothing_to_compare")
     if of_two_tools(a, b) and not statistics.equal:
         return _judge_two_tools(a, b, statistics, tolerance)
     if not statistics.finite:
         return _judge_non_finite(a, b, statistics)
     if statistics.equal:
-        return Status.WITHIN_TOLERANCE, None, _BY_STATISTICS
+        return Status.WITHIN_TOLERANCE, None, note("note.by_statistics")
     return _judge_close(a, b, statistics, tolerance)
 
 
@@ -107,18 +97,20 @@ def _judge_unlike_bytes(
     if _within_rounding(a, b, statistics):
         return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance) and _may_be_close(a, b, tolerance):
-        return Status.WITHIN_TOLERANCE, None, _BYTES_DIFFER
+        return Status.WITHIN_TOLERANCE, None, note("note.bytes_differ")
     if statistics.known and not statistics.finite:
-        return Status.DIFFERENT, None, _NO_STATISTIC_TELLS
+        notes = *note("note.fingerprints_differ"), *note("note.no_statistic_tells")
+        return Status.DIFFERENT, None, notes
     equal = statistics.known and statistics.equal
-    return Status.DIFFERENT, None, _STATISTICS_EQUAL if equal else _FINGERPRINTS_DIFFER
+    code = "note.statistics_equal" if equal else "note.fingerprints_differ"
+    return Status.DIFFERENT, None, note(code)
 
 
 def _judge_two_tools(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> Judgement:
     if _has_nan(a) or _has_nan(b):
         return _judge_non_finite(a, b, statistics)
     if may_be_equal(a, b):
-        return Status.WITHIN_TOLERANCE, None, _TWO_TOOLS
+        return Status.WITHIN_TOLERANCE, None, note("note.two_tools")
     return _judge_close(a, b, statistics, tolerance)
 
 
@@ -126,24 +118,25 @@ def _judge_non_finite(a: Leaf, b: Leaf, statistics: _Statistics) -> Judgement:
     """Judge tensors with NaN or infinity on both sides, of which no fingerprint tells more."""
     size = math.prod(a.shape or ())
     if a.nan_count == b.nan_count == size:
-        return Status.WITHIN_TOLERANCE, None, _ALL_NAN
+        return Status.WITHIN_TOLERANCE, None, note("note.all_nan")
     if _has_nan(a) or _has_nan(b):
         if _unlike_counts(a, b) or not (_has_nan(a) and _has_nan(b)):
-            return Status.DIFFERENT, None, _NAN_BESIDE_INFINITY
-        return Status.UNREADABLE, None, _NAN_HIDES
+            return Status.DIFFERENT, None, note("note.nan_beside_infinity")
+        return Status.UNREADABLE, None, note("note.nan_hides")
     if not statistics.equal:
-        return Status.DIFFERENT, None, _INFINITIES
-    if _all_infinite(a) or any(is_finite(x) for x, _ in statistics.known):
-        return Status.WITHIN_TOLERANCE, None, _BY_STATISTICS
-    return Status.UNREADABLE, None, _INFINITIES_HIDE
+        return Status.DIFFERENT, None, note("note.infinities")
+    all_infinite = is_number(a.max) and not is_finite(a.max) and a.max == a.min
+    if all_infinite or any(is_finite(x) for x, _ in statistics.known):
+        return Status.WITHIN_TOLERANCE, None, note("note.by_statistics")
+    return Status.UNREADABLE, None, note("note.infinities_hide")
 
 
 def _judge_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> Judgement:
     if _within_rounding(a, b, statistics):
         return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance):
-        return Status.WITHIN_TOLERANCE, None, _BY_STATISTICS
-    return Status.DIFFERENT, None, _STATISTICS_DIFFER
+        return Status.WITHIN_TOLERANCE, None, note("note.by_statistics")
+    return Status.DIFFERENT, None, note("note.statistics_differ")
 
 
 def same_fingerprint(a: Leaf, b: Leaf) -> bool:
@@ -229,11 +222,6 @@ def _has_nan(leaf: Leaf) -> bool:
     if any(map(is_nan, (leaf.max, leaf.min, leaf.norm))):
         return True
     return is_nan(leaf.mean) and not (leaf.max == math.inf and leaf.min == -math.inf)
-
-
-def _all_infinite(leaf: Leaf) -> bool:
-    """Tell whether every element is the same infinity."""
-    return is_number(leaf.max) and not is_finite(leaf.max) and leaf.max == leaf.min
 
 
 def _unlike_counts(a: Leaf, b: Leaf) -> bool:

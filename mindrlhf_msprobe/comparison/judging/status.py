@@ -14,6 +14,7 @@ from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.judging.by_statistics import (
     Judgement,
     judge_statistics,
+    note,
     rounded,
     rounding,
     same_fingerprint,
@@ -215,12 +216,9 @@ def _judge_no_gradient(a: Record, b: Record) -> Judgement | None:
     gradient = b.leaf if none_a else a.leaf
     # Extremes may pass over NaN; mean and norm do not.
     if gradient.max == gradient.min == 0 and {gradient.mean, gradient.norm} <= {0, None}:
-        return Status.WITHIN_TOLERANCE, None, _ZERO_GRADIENT
+        return Status.WITHIN_TOLERANCE, None, note("note.zero_gradient")
     status, side = (Status.ONLY_IN_B, "A") if none_a else (Status.ONLY_IN_A, "B")
     return status, None, (message("note.no_gradient", side=side),)
-
-
-_ZERO_GRADIENT = (message("note.zero_gradient"),)
 
 
 def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement | None:
@@ -272,15 +270,13 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements
     except (OSError, TypeError, ValueError) as error:
         return Status.UNREADABLE, None, (message("note.unreadable", why=error),)
     status, metrics, notes = _judge_compared(a.leaf, b.leaf, compared, tolerance)
-    return status, metrics, (*notes, message(FILE_CHANGED)) if same_prints else notes
-
-
-_UNLIKE_INFINITIES = (message("note.unlike_infinities"),)
+    return status, metrics, (*notes, *note(FILE_CHANGED)) if same_prints else notes
 
 
 def _judge_compared(a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tolerance) -> Judgement:
     if compared.equal:
-        return Status.IDENTICAL, compared.metrics, _as_values(a, b)
+        values = () if a.dtype == b.dtype else (message("note.same_values", a=a.dtype, b=b.dtype),)
+        return Status.IDENTICAL, compared.metrics, values
     metrics = compared.metrics
     if compared.one_sided:
         sides = (metrics.nan_a, metrics.inf_a), (metrics.nan_b, metrics.inf_b)
@@ -288,16 +284,10 @@ def _judge_compared(a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tole
     if compared.unlike:
         if not metrics.max_abs_err:  # all that is finite on both sides agrees
             metrics = replace(metrics, max_abs_err=math.inf, max_rel_err=None)
-        return Status.DIFFERENT, metrics, _UNLIKE_INFINITIES
+        return Status.DIFFERENT, metrics, note("note.unlike_infinities")
     if compared.within and not tolerance.bitwise:
         return Status.WITHIN_TOLERANCE, metrics, ()
     allowed = rounding(a, b)
     if allowed is not None and metrics.max_abs_err is not None and metrics.max_abs_err <= allowed:
         return Status.WITHIN_TOLERANCE, metrics, (rounded(a, b),)
     return Status.DIFFERENT, metrics, ()
-
-
-def _as_values(a: Leaf, b: Leaf) -> Messages:
-    if a.dtype == b.dtype:
-        return ()
-    return (message("note.same_values", a=a.dtype, b=b.dtype),)

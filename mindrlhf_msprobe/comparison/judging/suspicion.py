@@ -26,12 +26,12 @@ def suspicions(findings: Sequence[Finding]) -> list[Messages]:
     parameters, or arose.
     """
     given = _errors_of_given(findings)
-    return [_suspicion(finding, given) if finding.status.agrees else () for finding in findings]
-
-
-def _suspicion(finding: Finding, given: _Given) -> Messages:
-    found = (_non_finite(finding), _growth(finding, given))
-    return tuple(reason for reason in found if reason is not None)
+    return [
+        tuple(filter(None, (_non_finite(finding), _growth(finding, given))))
+        if finding.status.agrees
+        else ()
+        for finding in findings
+    ]
 
 
 def _non_finite(finding: Finding) -> Message | None:
@@ -39,12 +39,9 @@ def _non_finite(finding: Finding) -> Message | None:
     if not (any(a) and any(b)):
         return None
     if finding.metrics is None and None in (finding.a.nan_count, finding.b.nan_count):
-        return _UNCOUNTED
+        return message("suspicion.non_finite", nan=0, inf=0)
     nan, inf = (n if m else 0 for n, m in zip(a, b))
     return message("suspicion.non_finite", nan=nan, inf=inf)
-
-
-_UNCOUNTED = message("suspicion.non_finite", nan=0, inf=0)
 
 
 def _growth(finding: Finding, given: _Given) -> Message | None:
@@ -90,11 +87,8 @@ def relative_error(finding: Finding) -> float | None:
     if a.shape is None or b.shape is None:
         return _ratio(_distance(a.value, b.value), _largest(a.value, b.value))
     size = _largest(a.max, b.max, a.min, b.min)
-    errors = [_ratio(_distance(a.norm, b.norm), norm)]
-    errors += [
-        _ratio(_distance(getattr(a, name), getattr(b, name)), size)
-        for name in ("max", "min", "mean")
-    ]
+    sizes = {"norm": norm, "max": size, "min": size, "mean": size}
+    errors = [_ratio(_distance(getattr(a, name), getattr(b, name)), sizes[name]) for name in sizes]
     error = max((error for error in errors if error is not None), default=None)
     # Elements that are known to differ, by how much their statistics do not tell.
     return None if not error and a.fingerprint and b.fingerprint else error

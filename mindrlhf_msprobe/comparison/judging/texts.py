@@ -65,7 +65,8 @@ def token_difference(
         return _from_token(at, row, a[row], b[row], decode)
     for row in np.ndindex(a.shape[:-1]):
         x, y = np.asarray(a[row]), np.asarray(b[row])
-        unlike = _first_unlike(x[:common], y[:common])
+        found = ((at, p != q) for at, p, q in blocks(x[:common], y[:common]))
+        unlike = next((at + int(u.argmax()) for at, u in found if u.any()), None)
         if unlike is not None or x.size != y.size:
             return _from_token(common if unlike is None else unlike, row, x, y, decode)
     return None
@@ -78,15 +79,6 @@ def _from_token(
     if not row:
         return message("note.tokens", token=at, a=a, b=b)
     return message("note.tokens_of_row", token=at, row=", ".join(map(str, row)), a=a, b=b)
-
-
-def _first_unlike(x: np.ndarray, y: np.ndarray) -> int | None:
-    """Return the index of the first different element of two rows, None if there is none."""
-    for start, block_x, block_y in blocks(x, y):
-        unlike = block_x != block_y
-        if unlike.any():
-            return start + int(unlike.argmax())
-    return None
 
 
 def _around(row: np.ndarray, first: int, decode: Decode | None) -> str:

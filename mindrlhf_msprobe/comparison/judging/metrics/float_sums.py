@@ -207,23 +207,14 @@ def _add_float32_errors(
         sure = count_less(relative, low)
         sums.within[i] += sure
         if sure < count_less(relative, high):
-            chosen = np.flatnonzero((relative >= low) & (relative < high))
-            wide = _float64_errors(a, b, chosen)
-            sums.within[i] += count_below(wide[2], wide[0], wide[1], share)
+            unsure = (relative >= low) & (relative < high)
+            wide_a, wide_b = a[unsure].astype(np.float64), b[unsure].astype(np.float64)
+            apart = np.abs(wide_a - wide_b)
+            most = np.maximum(np.abs(wide_a), np.abs(wide_b))
+            sums.within[i] += count_below(apart / most, apart, most, share)
     if sums.within_tolerance and not sums.tolerance.bitwise:
         close = top * (1 + _FLOAT32_MARGIN) <= sums.tolerance.rtol
         sums.within_tolerance = close or _all_within_float32(sums.tolerance, a, b, distance, larger)
-
-
-def _float64_errors(
-    a: np.ndarray, b: np.ndarray, chosen: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return |a−b|, max(|a|, |b|) and their ratio at the indices `chosen`, in float64."""
-    wide_a, wide_b = a[chosen].astype(np.float64), b[chosen].astype(np.float64)
-    distance = np.abs(wide_a - wide_b)
-    larger = np.maximum(np.abs(wide_a), np.abs(wide_b))
-    ratio = np.divide(distance, larger, out=np.zeros_like(larger), where=larger > 0)
-    return distance, larger, ratio
 
 
 def _all_within_float32(
@@ -240,10 +231,9 @@ def _all_within_float32(
     outside = np.greater(distance, larger, out=scratch.mask[: a.size])
     if not outside.any():
         return True
-    chosen = np.flatnonzero(outside)
-    distances, larger_ones, _ = _float64_errors(a, b, chosen)
-    wide = a[chosen].astype(np.float64), b[chosen].astype(np.float64)
-    return all_within(tolerance, distances, larger_ones, *wide)
+    wide_a, wide_b = a[outside].astype(np.float64), b[outside].astype(np.float64)
+    larger = np.maximum(np.abs(wide_a), np.abs(wide_b))
+    return all_within(tolerance, np.abs(wide_a - wide_b), larger, wide_a, wide_b)
 
 
 def _add_non_finite(

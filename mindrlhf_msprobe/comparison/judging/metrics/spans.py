@@ -14,7 +14,7 @@ do that again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 
@@ -214,10 +214,5 @@ class Gathering:
         tolerance = self._cut.question.tolerance
         if tolerance is None:
             return True
-        return summed(self._in_order(), self._cut.size, tolerance)
-
-    def _in_order(self) -> Iterator[Sums]:
-        for number in range(len(self._cut)):
-            part = self._parts[number]
-            assert isinstance(part, Sums)
-            yield part
+        in_order = [self._parts[number] for number in range(len(self._cut))]
+        return summed(cast(list[Sums], in_order), self._cut.size, tolerance)

@@ -69,23 +69,19 @@ class Sums:
         All but the products are counts, extremes and answers, which come out the same in whatever
         parts they are had. Products are rounded with every sum, so they are added block by block.
         """
-        self.equal += other.equal
+        for name in ("equal", "compared", "nan_a", "nan_b", "inf_a", "inf_b"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         if self.first is None:
             self.first = other.first
-        self.compared += other.compared
         self.max_abs = max(self.max_abs, other.max_abs)
         self.max_rel = max(self.max_rel, other.max_rel)
         self.within = [x + y for x, y in zip(self.within, other.within)]
-        assert isinstance(other.products, EachBlock)
-        for products in other.products.blocks:
-            self.products.add(Products(*products))
-        self.nan_a += other.nan_a
-        self.nan_b += other.nan_b
-        self.inf_a += other.inf_a
-        self.inf_b += other.inf_b
         self.one_sided |= other.one_sided
         self.unlike |= other.unlike
         self.within_tolerance &= other.within_tolerance
+        assert isinstance(other.products, EachBlock)
+        for products in other.products.blocks:
+            self.products.add(Products(*products))
 
     def add_equal(self, start: int, equal: np.ndarray, count: int) -> None:
         """Count the equal elements of the block at `start`."""
