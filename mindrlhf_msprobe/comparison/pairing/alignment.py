@@ -26,8 +26,8 @@ class Alignment:
     """The entries of two runs under common names.
 
     Attributes:
-        a, b: (phase, entry name) → the entry's id: the same on both sides for entries that stand
-            against each other, else unique. It is the name of A's entry where there is one.
+        a, b: (phase, entry name) → the entry's id: the same on both sides for entries that are
+            compared with each other, else unique. It is the name of A's entry where there is one.
         outside: (phase, id) of entries that lie outside the network both runs have.
         notes: how the names were brought together.
     """
@@ -104,43 +104,50 @@ class _Side:
             name = common_name(entry.cell)
             self.cells[entry.name] = None if name is None else (name, entry.direction)
         self.openings = len({entry.opening for entry in self.entries})
+        #: Of each entry: the nearest one around it whose cell both runs recorded; and its loop.
+        self.parents: dict[str, str | None] = {}
+        self.loops: dict[str, _Loop] = {}
+        #: The loops inside each entry, None for the outermost, with the entries of common cells.
+        self.members: dict[str | None, dict[_Loop, list[Entry]]] = defaultdict(dict)
+        #: The call number each loop ought to begin with: the one after the last before.
+        self.bases: dict[_Loop, int] = {}
 
-    def parents(self, common: set[_Cell]) -> dict[str, str | None]:
-        """Return for each entry the nearest one around it whose cell both runs recorded."""
+    def find_loops(self, common: set[_Cell], openings: bool, tokens: bool) -> None:
+        """Find out which calls are counted together.
+
+        Args:
+            common: the cells that both runs recorded.
+            openings, tokens: whether the outermost calls are counted by opening, and by token.
+        """
         wanted = {name for name, cell in self.cells.items() if cell in common}
-        return {entry.name: nearest_around(entry, self.by_name, wanted) for entry in self.entries}
-
-    def bases(self, loops: dict[str, _Loop]) -> dict[_Loop, int]:
-        """Return the call number each loop ought to begin with: the one after the last before."""
-        bases: dict[_Loop, int] = {}
+        for entry in self.entries:
+            parent, cell = nearest_around(entry, self.by_name, wanted), self.cells[entry.name]
+            around = entry.opening if openings else 0, entry.token if tokens else None
+            loop = (None, *around, cell) if parent is None else (parent, cell)
+            self.parents[entry.name], self.loops[entry.name] = parent, loop
+            if cell in common:
+                self.members[parent].setdefault(loop, []).append(entry)
         last: dict[_Cell | None, int] = {}
         for entry in sorted(self.entries, key=lambda e: e.call):
             cell = self.cells[entry.name]
-            bases.setdefault(loops[entry.name], last.get(cell, -1) + 1)
+            self.bases.setdefault(self.loops[entry.name], last.get(cell, -1) + 1)
             last[cell] = entry.call
-        return bases
 
 
 def _align_phase(alignment: Alignment, a: _Side, b: _Side, damaged: bool) -> None:
     common = {cell for cell in a.cells.values() if cell is not None} & {*b.cells.values()}
     paired = _Pairing(a, b, common, damaged).paired
-    ids = {name: name for name in a.by_name}
-    for side, found in ((a, alignment.a), (b, alignment.b)):
+    own = {name: name for name in a.by_name}
+    taken = set(own)
+    for side, found, ids in ((a, alignment.a, own), (b, alignment.b, paired)):
         for entry in side.entries:
-            if side is a:
-                entry_id = entry.name
-            else:
-                entry_id = paired.get(entry.name) or _unique(entry.name, ids)
-                ids[entry_id] = entry.name
+            entry_id = ids.get(entry.name, entry.name)
+            while entry.name not in ids and entry_id in taken:
+                entry_id += " in B"
+            taken.add(entry_id)
             found[entry.phase, entry.name] = entry_id
             if side.cells[entry.name] is None:
                 alignment.outside.add((entry.phase, entry_id))
-
-
-def _unique(name: str, taken: Iterable[str]) -> str:
-    while name in taken:
-        name += " in B"
-    return name
 
 
 class _Pairing:
@@ -156,42 +163,20 @@ class _Pairing:
         self._sides = (a, b)
         self._common = common
         self._used: set[str] = set()
-        self._openings = a.openings == b.openings or (
+        openings = a.openings == b.openings or (
             min(a.openings, b.openings) > 1 and len(a.entries) != len(b.entries)
         )
-        self._tokens = all(any(e.token is not None for e in s.entries) for s in (a, b))
-        self._parents = (a.parents(common), b.parents(common))
-        self._loops = tuple(
-            {entry.name: self._loop(i, entry) for entry in side.entries}
-            for i, side in enumerate(self._sides)
-        )
-        self._bases = tuple(side.bases(self._loops[i]) for i, side in enumerate(self._sides))
-        self._members = tuple(self._by_loop(i) for i in (0, 1))
+        tokens = all(any(e.token is not None for e in s.entries) for s in (a, b))
+        for side in (a, b):
+            side.find_loops(common, openings, tokens)
         self._pair_inside(None, None)
         self._pair_moved()
-
-    def _loop(self, i: int, entry: Entry) -> _Loop:
-        parent = self._parents[i][entry.name]
-        cell = self._sides[i].cells[entry.name]
-        if parent is not None:
-            return (parent, cell)
-        opening = entry.opening if self._openings else 0
-        return (None, opening, entry.token if self._tokens else None, cell)
-
-    def _by_loop(self, i: int) -> dict[str | None, dict[_Loop, list[Entry]]]:
-        """Return the loops inside each entry, None for the outermost, with their entries."""
-        members: dict[str | None, dict[_Loop, list[Entry]]] = defaultdict(dict)
-        for entry in self._sides[i].entries:
-            if self._sides[i].cells[entry.name] in self._common:
-                loop = self._loops[i][entry.name]
-                members[self._parents[i][entry.name]].setdefault(loop, []).append(entry)
-        return members
 
     def _pair_inside(self, around_a: str | None, around_b: str | None) -> None:
         waiting = [(around_a, around_b)]
         while waiting:
             outer = waiting.pop()
-            inside = [members.get(name, {}) for members, name in zip(self._members, outer)]
+            inside = [side.members.get(name, {}) for side, name in zip(self._sides, outer)]
             theirs = {loop[1:]: loop for loop in inside[1]}
             for loop, entries in inside[0].items():
                 other = theirs.get(loop[1:])
@@ -206,8 +191,8 @@ class _Pairing:
     def _calls(
         self, loop_a: _Loop, a: Sequence[Entry], loop_b: _Loop, b: Sequence[Entry]
     ) -> Iterable[tuple[Entry, Entry]]:
-        """Yield the calls of two loops that stand against each other."""
-        bases = self._bases[0][loop_a], self._bases[1][loop_b]
+        """Yield the calls of two loops that are compared with each other."""
+        bases = self._sides[0].bases[loop_a], self._sides[1].bases[loop_b]
         firsts = min(entry.call for entry in a), min(entry.call for entry in b)
         if bases[0] == bases[1] or (self._damaged and max(bases) <= min(firsts)):
             firsts = 0, 0
@@ -232,11 +217,8 @@ class _Pairing:
             other = left.get((b.cells[entry.name], entry.call))
             if other is None or entry.name in self.paired or other.name in self._used:
                 continue
-            around = [
-                side.cells.get(parents[e.name] or "")
-                for side, parents, e in zip(self._sides, self._parents, (other, entry))
-            ]
-            if around[0] != around[1]:
+            around = a.cells.get(a.parents[other.name] or "")
+            if around != b.cells.get(b.parents[entry.name] or ""):
                 self.paired[entry.name] = other.name
                 self._used.add(other.name)
                 self._pair_inside(other.name, entry.name)

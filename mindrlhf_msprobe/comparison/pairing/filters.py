@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.numbers import spans
 from mindrlhf_msprobe.common.patterns import Pattern, PatternError, pattern
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
@@ -18,7 +19,6 @@ from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutPlace
-    from mindrlhf_msprobe.storage.leaves import Leaf
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _STEPS = message("error.steps_form")
@@ -27,10 +27,6 @@ _SHOWN = 8
 _SEARCHED = 2000  # names among which the nearest ones are looked for
 
 _LEFT_OUT = message("coverage.records_left_out")
-_NO_BACKWARD = message("coverage.phase_without_backward")
-_MORE_CALLS = message("coverage.phase_with_fewer_calls")
-_TEXTS = message("coverage.texts_beside_tokens")
-_OTHER_CELLS = message("coverage.phase_without_cells")
 
 
 @dataclass(frozen=True)
@@ -118,13 +114,9 @@ def filters(
 def _steps(given: object) -> tuple[tuple[int, int], ...]:
     if given is None:
         return ()
-    parts: list[object] = [given]
-    if isinstance(given, str):
-        parts = [part.strip() for part in given.split(",")]
-    elif isinstance(given, Iterable):
-        parts = list(given)
     ranges = []
-    for part in parts:
+    by_comma = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+    for part in _several(by_comma):
         if isinstance(part, int) and not isinstance(part, bool) and part >= 0:
             ranges.append((part, part))
             continue
@@ -142,11 +134,16 @@ def _steps(given: object) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def _patterns(name: str, given: object) -> tuple[str, ...]:
+def _several(given: object) -> list[Any]:
+    """Return what is given as a list: nothing, one, or several."""
     if given is None:
-        return ()
+        return []
     several = isinstance(given, Iterable) and not isinstance(given, str)
-    patterns: list[Any] = list(given) if several else [given]  # type: ignore[call-overload]
+    return list(given) if several else [given]  # type: ignore[call-overload]
+
+
+def _patterns(name: str, given: object) -> tuple[str, ...]:
+    patterns = _several(given)
     for text in patterns:
         if not isinstance(text, str) or not text:
             raise UsageError(message("error.pattern", name=name, text=text))
@@ -160,8 +157,6 @@ def _patterns(name: str, given: object) -> tuple[str, ...]:
 
 
 def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
-    if given is None:
-        return ()
     pairs = list(given.items()) if isinstance(given, Mapping) else _written_pairs(given)
     seen: set[str] = set()
     for left, right in pairs:
@@ -176,16 +171,13 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
 
 def _written_pairs(given: object) -> list[tuple[Any, Any]]:
     """Return the pairs of keys that are written as `key` or `key_of_a=key_of_b`, with commas."""
-    names: list[Any] = []
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    for item in given if several else [given]:  # type: ignore[attr-defined]
-        names += item.split(",") if isinstance(item, str) else [item]
     pairs = []
-    for name in names:
-        if not isinstance(name, str):
+    for item in _several(given):
+        if not isinstance(item, str):
             raise UsageError(message("error.keys", given=given, keys=_KEYS))
-        left, pairs_two, right = (part.strip() for part in name.partition("="))
-        pairs.append((left, right if pairs_two else left))
+        for name in item.split(","):
+            left, pairs_two, right = (part.strip() for part in name.partition("="))
+            pairs.append((left, right if pairs_two else left))
     return pairs
 
 
@@ -202,20 +194,9 @@ def check_steps(chosen: Filters, steps: Collection[int]) -> None:
                 message(
                     "error.steps_unknown",
                     asked=asked,
-                    value=shown_steps(steps) or message("error.no_step_at_all"),
+                    value=spans(sorted({*steps})) or message("error.no_step_at_all"),
                 )
             )
-
-
-def shown_steps(steps: Iterable[int]) -> str:
-    """Return numbers as spans: 0-2, 5."""
-    spans: list[list[int]] = []
-    for step in sorted(set(steps)):
-        if spans and step == spans[-1][1] + 1:
-            spans[-1][1] = step
-        else:
-            spans.append([step, step])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
 def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
@@ -319,7 +300,7 @@ class PlaceFilter:
         if self._chosen.leaves_out(pair):
             return _LEFT_OUT
         if pair.event.kind == DATA and pair.event.name in self._texts_beside_tokens:
-            return _TEXTS
+            return message("coverage.texts_beside_tokens")
         one_sided = (pair.a is None) != (pair.b is None)
         if not one_sided or pair.unreadable is not None or pair.record.leaf.why is not None:
             return None
@@ -347,7 +328,11 @@ class PlaceFilter:
         entries = self._data[missing].entries
         if pair.entry.direction != "forward":
             has = any(entry.direction != "forward" for entry in entries)
-            return self._why_alone(pair, missing) if has else _NO_BACKWARD
+            return (
+                self._why_alone(pair, missing)
+                if has
+                else message("coverage.phase_without_backward")
+            )
         if (why := self._why_alone(pair, missing)) is not None:
             return why
         names = {pair.entry.cell}
@@ -355,10 +340,14 @@ class PlaceFilter:
         if missing == 1:
             names |= {new for rule in self._rules if (new := rule.rename(pair.entry.cell))}
         if names & cells:
-            return _MORE_CALLS
+            return message("coverage.phase_with_fewer_calls")
         # A network runs in another wrapper, with a loss beside it, say. Where no cell of one phase
         # runs in the other, they are called otherwise, which is no reason to leave them out.
-        return _OTHER_CELLS if self._forward_cells[0] & self._forward_cells[1] else None
+        return (
+            message("coverage.phase_without_cells")
+            if self._forward_cells[0] & self._forward_cells[1]
+            else None
+        )
 
     def _why_alone(self, pair: Pair, missing: int) -> Message | None:
         return None if self._batches is None else self._batches.why_alone(1 - missing, pair)
@@ -393,11 +382,8 @@ def given_to(pairs: Sequence[Pair], index: int) -> list[int]:
 
 
 def _kinds(side: StepData, key: str) -> set[str]:
-    records = (record for datum in side.key_data if datum.key == key for record in datum.records)
-    return {_kind(record.leaf) for record in records}
-
-
-def _kind(leaf: Leaf) -> str:
-    if leaf.type == "str":
-        return "text"
-    return "token ids" if leaf.is_integer else "other"
+    leaves = (r.leaf for datum in side.key_data if datum.key == key for r in datum.records)
+    return {
+        "text" if leaf.type == "str" else "token ids" if leaf.is_integer else "other"
+        for leaf in leaves
+    }

@@ -196,11 +196,8 @@ def _parts(prefixes: tuple[str, str]) -> int:
 def _ends(a: str, b: str) -> tuple[str, str] | None:
     """Return what stands before the longest common end of two names, None if they have none."""
     parts_a, parts_b = a.split("."), b.split(".")
-    common = 0
-    for x, y in zip(reversed(parts_a), reversed(parts_b)):
-        if x != y:
-            break
-        common += 1
+    ends = zip(reversed(parts_a), reversed(parts_b))
+    common = sum(1 for _ in itertools.takewhile(lambda both: both[0] == both[1], ends))
     if not common:
         return None
     return ".".join(parts_a[:-common]), ".".join(parts_b[:-common])

@@ -296,7 +296,7 @@ class Planner:
         entries = [side.get(key) for side in self._entries]
         entry = _shown(*entries)
         gaps = self._gaps(entries, entry, key)
-        wanted = [_comparable(side, event, gap) for side, gap in zip(entries, gaps)]
+        wanted = [_records_of(side, event, gap) for side, gap in zip(entries, gaps)]
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
             _note_silent(entries, entry, wanted)
@@ -415,14 +415,6 @@ def _shown(a: Entry | None, b: Entry | None) -> Entry:
     return replace(entry, stack=b.stack)
 
 
-def _comparable(entry: Entry | None, event: EventKey, gap: Message | None) -> _Records:
-    """Return an entry's records of one event; where there is a gap, without unreadable ones."""
-    records = _records_of(entry, event)
-    if gap is None:
-        return records
-    return {place: record for place, record in records.items() if record.leaf.why is None}
-
-
 def _gap_of_both(
     entries: Sequence[Entry | None], gaps: Sequence[Message | None], a: Record, b: Record
 ) -> Message | None:
@@ -454,19 +446,23 @@ def _by_place(records: Iterable[Record]) -> _Records:
     return found
 
 
-def _records_of(entry: Entry | None, event: EventKey) -> _Records:
+def _records_of(entry: Entry | None, event: EventKey, gap: Message | None) -> _Records:
     """Return the records that are known at this event: inputs when it begins, the rest at its end.
 
-    An entry that never ended has no end event, so what else it holds is known at its begin.
+    An entry that never ended has no end event, so what else it holds is known at its begin. Where
+    there is a gap, unreadable records are left out.
     """
     if entry is None:
         return {}
     begins = event.kind == BEGIN
-    return _by_place(
+    found = _by_place(
         record
         for record in entry.records
         if (record.io in BEGIN_IO) == begins or (begins and entry.end is None)
     )
+    if gap is None:
+        return found
+    return {place: record for place, record in found.items() if record.leaf.why is None}
 
 
 def _merged_names(a: _Records, b: _Records) -> list[tuple[str, str]]:

@@ -76,8 +76,11 @@ class View:
         """Read one place, its layer data only if asked for."""
         own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
         at = self.own(step, rank)
-        layers = layers and not self.key_data_only
-        entries = self._entries(*at) if layers else []
+        entries: list[Entry] = []
+        if self.phases and layers:
+            entries = [e for phase in self.phases for e in self.entries(phase, step, rank)]
+        elif layers and not self.key_data_only:
+            entries = self.run.entries(step=at[0], rank=at[1])
         dialect = self.run.dialect
         problems = [p for p in self.run.problems if p.concerns(*at) and not p.partial]
         return StepData(
@@ -93,17 +96,6 @@ class View:
             timeless=self.run.times_are_lost(*at),
             keys_of_run=frozenset(self.run.keys) if dialect.no_other_keys else None,
         )
-
-    def _entries(self, step: int, rank: int) -> list[Entry]:
-        """Read the entries of one of the run's own places, under the comparison's phases."""
-        if not self.phases:
-            return self.run.entries(step=step, rank=rank)
-        shown = {name: phase for phase, name in self.phases.items()}
-        return [
-            replace(entry, phase=shown[phase])
-            for phase in shown
-            for entry in self.run.entries(phase, step=step, rank=rank)
-        ]
 
     def _unreadable_phases(self, problems: Iterable[Problem]) -> dict[str, Message]:
         """Return the comparison's phases of which something could not be read, and what."""

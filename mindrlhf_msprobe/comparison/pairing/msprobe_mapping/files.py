@@ -42,7 +42,6 @@ _LISTS = {
     "parameters_grad": ("parameters_grad",),
 }
 _API = re.compile(r"[^.]+\.[^.]+")
-_TWO_NAMES = message("mapping.two_names")
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def load_msprobe_mapping(
 
 def _load(kind: Kind, given: Given) -> MsprobeMapping:
     if kind is Kind.DATA and isinstance(given, Mapping):
-        return MsprobeMapping(kind, names=_pairs(kind, "data_mapping", given, None))
+        return MsprobeMapping(kind, names=_pairs(kind, None, (), given))
     if given is True and kind is not Kind.DATA:
         return MsprobeMapping(kind)
     if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
@@ -111,7 +110,7 @@ def _load(kind: Kind, given: Given) -> MsprobeMapping:
         path,
         message("error.mapping_file", kind=kind.value),
         message("error.names"),
-        items=message("error.list_of_apis") if _listed(kind) else None,
+        items=message("error.list_of_apis") if kind is Kind.API else None,
     )
     if not content:
         raise ConfigError(message("error.mapping_empty", path=path, value=_EXAMPLES[kind]))
@@ -119,17 +118,17 @@ def _load(kind: Kind, given: Given) -> MsprobeMapping:
         return MsprobeMapping(kind, str(path), apis=tuple(_apis(path, content)))
     if kind is Kind.LAYER:
         return MsprobeMapping(kind, str(path), layers=_layers(path, content))
-    return MsprobeMapping(kind, str(path), _pairs(kind, str(path), content, path))
+    return MsprobeMapping(kind, str(path), _pairs(kind, path, (), content))
 
 
-def _listed(kind: Kind) -> bool:
-    return kind is Kind.API
-
-
-def _pairs(kind: Kind, shown: str, content: Mapping[Any, Any], path: Path | None) -> dict[str, str]:
+def _pairs(
+    kind: Kind, path: Path | None, at: tuple[Any, ...], content: Mapping[Any, Any]
+) -> dict[str, str]:
+    """Return a mapping of names that stands at a place (`at`) of a file, after a look at it."""
     for name, target in content.items():
         if not (isinstance(name, str) and isinstance(target, str) and name and target):
-            raise _wrong(kind, shown, path, (name,), f"{name!r}: {target!r}", _TWO_NAMES)
+            shown = ": ".join([*at, f"{name!r}", f"{target!r}"])
+            raise _wrong(kind, path, (*at, name), shown, message("mapping.two_names"))
     return dict(content)
 
 
@@ -137,17 +136,9 @@ def _layers(path: Path, content: Mapping[Any, Any]) -> dict[str, dict[str, str]]
     found: dict[str, dict[str, str]] = {}
     for layer, inside in content.items():
         if not (isinstance(layer, str) and layer and isinstance(inside, Mapping)):
-            raise _wrong(
-                *(Kind.LAYER, str(path), path, (layer,), f"{layer!r}: {inside!r}"),
-                message("mapping.layer"),
-            )
-        for name, target in inside.items():
-            if not (isinstance(name, str) and isinstance(target, str) and name and target):
-                raise _wrong(
-                    *(Kind.LAYER, str(path), path, (layer, name)),
-                    *(f"{layer}: {name!r}: {target!r}", _TWO_NAMES),
-                )
-        found[layer] = dict(inside)
+            own = f"{layer!r}: {inside!r}"
+            raise _wrong(Kind.LAYER, path, (layer,), own, message("mapping.layer"))
+        found[layer] = _pairs(Kind.LAYER, path, (layer,), inside)
     return found
 
 
@@ -156,8 +147,7 @@ def _apis(path: Path, content: Any) -> Iterator[ApiRule]:
     for number, item in enumerate(items):
         at = () if isinstance(content, Mapping) else (number,)
         if not isinstance(item, Mapping):
-            expected = message("mapping.api_item")
-            raise _wrong(Kind.API, str(path), path, at, repr(item), expected)
+            raise _wrong(Kind.API, path, at, repr(item), message("mapping.api_item"))
         yield _api(path, at, item)
 
 
@@ -178,7 +168,7 @@ def _check_api_keys(item: Mapping[Any, Any], wrong: Callable[[Any, Message], Con
 
 def _api(path: Path, at: tuple[Any, ...], item: Mapping[Any, Any]) -> ApiRule:
     def wrong(key: Any, expected: Message) -> ConfigError:
-        return _wrong(Kind.API, str(path), path, (*at, key), f"{key}: {item.get(key)!r}", expected)
+        return _wrong(Kind.API, path, (*at, key), f"{key}: {item.get(key)!r}", expected)
 
     _check_api_keys(item, wrong)
     places: dict[str, dict[str, str]] = {}
@@ -209,13 +199,13 @@ def _is_places(value: Any) -> bool:
 
 
 def _wrong(
-    kind: Kind, shown: str, path: Path | None, at: tuple[Any, ...], found: str, expected: Message
+    kind: Kind, path: Path | None, at: tuple[Any, ...], found: str, expected: Message
 ) -> ConfigError:
     lines = [] if path is None else [line_of(path, *at[:n]) for n in range(len(at), 0, -1)]
     line = next((line for line in lines if line is not None), None)
-    where: Message | str = shown
+    where: Message | str = "data_mapping" if path is None else str(path)
     if line is not None:
-        where = message("error.at_line", path=shown, line=line)
+        where = message("error.at_line", path=where, line=line)
     found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
     return ConfigError(
         message(

@@ -63,13 +63,7 @@ def entries_by_layer(
     """
     rules = _rules(layers)
     items, others = _items(npu), _items(bench)
-    own, other = _tree(items), _tree(others)
-    places = {
-        name: number
-        for layer in _all_layers(own)
-        for names in layer.items.values()
-        for number, name in enumerate(names)
-    }
+    (own, places), (other, _) = _tree(items), _tree(others)
     return {item.name: _partner(item, own, other, rules, places[item.name]) for item in items}
 
 
@@ -114,24 +108,18 @@ def _partner(item: _Item, own: _Layer, other: _Layer, rules: _Rules, number: int
     return names[number] if number < len(names) else None
 
 
-def _tree(items: Sequence[_Item]) -> _Layer:
+def _tree(items: Sequence[_Item]) -> tuple[_Layer, dict[str, int]]:
+    """Return the outermost layer, and each item's place among those of its layer and direction."""
     top = _Layer(_TOP)
+    places: dict[str, int] = {}
     for item in items:
         layer = top
         for part in item.scope:
             layer = layer.children.setdefault(part, _Layer(part))
+        places[item.name] = len(layer.items[item.state])
         layer.items[item.state].append(item.name)
         layer.kind = item.kind
-    return top
-
-
-def _all_layers(top: _Layer) -> list[_Layer]:
-    found, waiting = [], [top]
-    while waiting:
-        layer = waiting.pop()
-        found.append(layer)
-        waiting += layer.children.values()
-    return found
+    return top, places
 
 
 def _items(entries: Sequence[Entry]) -> list[_Item]:
