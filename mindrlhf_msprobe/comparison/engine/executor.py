@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
@@ -65,8 +65,7 @@ class ChunkTask:
     @property
     def key(self) -> tuple[int, ...]:
         """What tells the task from all others, if it is of one pair."""
-        work = self.works[0]
-        return work.step, work.rank, work.index
+        return self.works[0].place
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class SpanTask:
     @property
     def question(self) -> tuple[int, ...]:
         """What tells the question from all others: the pair, and how many came before."""
-        return self.work.step, self.work.rank, self.work.index, len(self.work.answers)
+        return *self.work.place, len(self.work.answers)
 
 
 Task = PlaceTask | ChunkTask | SpanTask
@@ -116,7 +115,7 @@ def perform(job: Job, task: Task) -> Result | Failure:
         return Failure(f"{type(error).__name__}: {error}")
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Does tasks, several at once, in any order.
 
     Attributes:
@@ -128,32 +127,31 @@ class Engine(Protocol):
     @property
     def ready(self) -> bool:
         """Whether it has begun to work; until then, others had better do the tasks."""
+        return True
 
-    def expect(self, tasks: int) -> None:
+    def expect(self, tasks: int) -> None:  # noqa: B027
         """Get ready for so many tasks at once, as far as the capacity allows."""
 
+    @abstractmethod
     def submit(self, task: Task) -> None:
         """Begin a task."""
 
+    @abstractmethod
     def next_result(self) -> tuple[Task, Result | Failure]:
         """Wait for any task that was begun and return what became of it."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End all workers; tasks that were begun are abandoned."""
 
 
-class ThisProcess:
+class ThisProcess(Engine):
     """Does one task at a time, in this process."""
 
     capacity = 1
-    ready = True
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._tasks: deque[Task] = deque()
-
-    def expect(self, tasks: int) -> None:
-        """There is but this process."""
 
     def submit(self, task: Task) -> None:
         """Begin a task."""
@@ -163,9 +161,6 @@ class ThisProcess:
         """Do the task that was begun first."""
         task = self._tasks.popleft()
         return task, perform(self._job, task)
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
 
 def run(
@@ -393,7 +388,7 @@ class _Schedule:
             if isinstance(task, SpanTask):
                 self._judge_again(task, replace(task.work, answers=(), given_up=notes))
             elif isinstance(task, ChunkTask):
-                self._settle(Judged.of(task.works[0], Status.UNREADABLE, None, notes, ()))
+                self._settle(Judged(*task.works[0].place, Status.UNREADABLE, None, notes, ()))
             else:
                 self._place_done(_given_up(task, notes))
 

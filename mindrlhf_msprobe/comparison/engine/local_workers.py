@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import selectors
-import signal
-import time
 from collections import deque
 
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine import worker_start as processes
 from mindrlhf_msprobe.comparison.engine.executor import (
+    Engine,
     Failure,
     Result,
     Task,
     perform,
 )
-from mindrlhf_msprobe.comparison.engine.worker_process import receive, send
-from mindrlhf_msprobe.comparison.engine.worker_start import Process
+from mindrlhf_msprobe.comparison.engine.worker_process import receive
+from mindrlhf_msprobe.comparison.engine.worker_start import Worker
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 
-_KILLED_SECONDS = 10.0  # within which a process that was killed ends
 _MOST_START_FAILURES = 3
 _MOST_FOR_A_CORE = 4  # workers, beyond which nothing is gained even on a slow disk
 _STOPPED_SECONDS = 30.0  # after which a worker that was stopped is given up
 _LOOK_SECONDS = 1.0  # between two looks whether one was
-_ENDED_BY = {
-    "SIGKILL": "SIGKILL, as when memory does not suffice",
-    "SIGBUS": "SIGBUS: a file shrank or could not be read on",
-}
 
 
-class LocalWorkers:
+class LocalWorkers(Engine):
     """Does tasks in processes of this machine, which are started as there is work for them.
 
     Args:
@@ -41,7 +35,7 @@ class LocalWorkers:
         self.capacity = min(count, _MOST_FOR_A_CORE * available_cores())
         self._job = job
         self._selector = selectors.DefaultSelector()
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._lost: deque[tuple[Task, Failure]] = deque()
         self._here: deque[Task] = deque()  # when no worker can be started
         self._start_failures = 0
@@ -94,11 +88,11 @@ class LocalWorkers:
     def close(self) -> None:
         """End all workers at once."""
         for worker in self._workers:
-            worker.kill()
+            worker.end()
         self._workers.clear()
         self._selector.close()
 
-    def _take(self, worker: _Worker) -> tuple[Task, Result | Failure] | None:
+    def _take(self, worker: Worker) -> tuple[Task, Result | Failure] | None:
         try:
             message = receive(worker.results)
         except (EOFError, OSError):
@@ -114,7 +108,7 @@ class LocalWorkers:
     def _start(self) -> None:
         pipes = [pipe.fileno() for w in self._workers for pipe in (w.tasks, w.results)]
         try:
-            worker = _Worker(processes.start(self._job, pipes))
+            worker = processes.start(self._job, pipes)
         except OSError:  # no more processes, or no more memory for them
             self._start_failures += 1
             return
@@ -124,14 +118,14 @@ class LocalWorkers:
     def _bury_stopped(self) -> None:
         """Give up those that were stopped and that nobody lets go on."""
         for worker in list(self._workers):
-            if worker.task is not None and worker.stopped_for() >= _STOPPED_SECONDS:
+            if worker.task is not None and worker.stopped_for(_LOOK_SECONDS) >= _STOPPED_SECONDS:
                 self._bury(worker, "was stopped, and did not go on")
 
-    def _bury(self, worker: _Worker, why: str = "") -> None:
+    def _bury(self, worker: Worker, why: str = "") -> None:
         """Remove a worker that died, or is given up, and start another one in its place."""
         self._workers.remove(worker)
         self._selector.unregister(worker.results)
-        reason = worker.kill(patience=0.0 if why else 1.0)
+        reason = worker.end(patience=0.0 if why else 1.0)
         reason = why or reason
         if worker.task is not None and worker.ready:
             self._lost.append((worker.task, Failure(f"the worker that compared it {reason}")))
@@ -140,55 +134,3 @@ class LocalWorkers:
         self._start_failures = 0 if worker.ready else self._start_failures + 1
         if self._start_failures < _MOST_START_FAILURES:
             self._start()
-
-
-class _Worker:
-    """One worker process.
-
-    Attributes:
-        ready: whether it has answered.
-        task: what it does now, or None.
-    """
-
-    def __init__(self, process: Process) -> None:
-        self.ready = False
-        self.task: Task | None = None
-        self._process = process
-        self._stopped = 0.0
-        self._looked = time.monotonic()
-        self.tasks, self.results = process.tasks, process.results
-
-    def begin(self, task: Task) -> None:
-        """Hand it a task."""
-        self.task = task
-        send(self.tasks, task)
-
-    def stopped_for(self) -> float:
-        """Return for how many seconds it has been seen stopped, at every look.
-
-        The time between two looks counts no more than it should have been, so that nothing is
-        amiss if this process was stopped as well.
-        """
-        since, self._looked = self._looked, time.monotonic()
-        if processes.is_stopped(self._process.pid):
-            self._stopped += min(self._looked - since, 2 * _LOOK_SECONDS)
-        else:
-            self._stopped = 0.0
-        return self._stopped
-
-    def kill(self, patience: float = 0.0) -> str:
-        """End it, if it still runs after `patience` seconds, and say how it had ended."""
-        code = self._process.wait(patience)
-        if code is None:
-            self._process.kill()
-            code = self._process.wait(_KILLED_SECONDS)
-        self._process.close()
-        if code is None:  # it hangs in the kernel, waiting for a dead disk
-            return "does not answer"
-        if code == processes.UNKNOWN_CODE:
-            return "ended early (it is not known how: SIGCHLD is ignored here)"
-        if code < 0:
-            known = {number.value: number.name for number in signal.Signals}
-            name = known.get(-code, f"signal {-code}")
-            return f"was killed ({_ENDED_BY.get(name, name)})"
-        return f"ended early (exit code {code})"

@@ -14,6 +14,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
+    Engine,
     Failure,
     Result,
     Task,
@@ -26,7 +27,7 @@ _REACH_SECONDS = 10.0
 _TRIES = 3  # of a machine to run the check; workers die for reasons of their own
 
 
-class RayWorkers:
+class RayWorkers(Engine):
     """Does tasks on Ray; a cluster that this process is connected to already is used as it is.
 
     Args:
@@ -54,14 +55,6 @@ class RayWorkers:
             self.close()
             raise
         self._running: dict[Any, Task] = {}
-
-    @property
-    def ready(self) -> bool:
-        """A cluster that could be reached is ready."""
-        return True
-
-    def expect(self, tasks: int) -> None:
-        """Ray starts workers by itself."""
 
     def submit(self, task: Task) -> None:
         """Begin a task."""

@@ -16,33 +16,47 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mindrlhf_msprobe
 from mindrlhf_msprobe.common.processes import forked, may_fork
 from mindrlhf_msprobe.comparison.engine.worker_process import send, serve
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.engine.executor import Task
+
 _PACKAGE_PARENT = Path(str(mindrlhf_msprobe.__file__)).resolve().parents[1]
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: The exit code of a process for which somebody else has waited; no process ends with it.
 UNKNOWN_CODE = 256
+_KILLED_SECONDS = 10.0  # within which a process that was killed ends
+_ENDED_BY = {
+    "SIGKILL": "SIGKILL, as when memory does not suffice",
+    "SIGBUS": "SIGBUS: a file shrank or could not be read on",
+}
 
 
-class Process(ABC):
-    """A worker's process.
+class Worker(ABC):
+    """A worker: its process, and what it does.
 
     Attributes:
         tasks: the pipe it takes tasks from.
         results: the pipe it puts results into, unbuffered.
         pid: its number.
+        ready: whether it has answered.
+        task: what it does now, or None.
     """
+
+    ready = False
+    task: Task | None = None
 
     def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
         task_read, task_write = os.pipe()
         result_read, result_write = os.pipe()
         self.tasks: Any = os.fdopen(task_write, "wb")
         self.results: Any = os.fdopen(result_read, "rb", buffering=0)
+        self._stopped, self._looked = 0.0, time.monotonic()
         others = [*pipes_of_others, task_write, result_read]
         try:
             self.pid = self._start(job, (task_read, result_write), others)
@@ -69,6 +83,44 @@ class Process(ABC):
     def kill(self) -> None:
         """Send it SIGKILL."""
 
+    def begin(self, task: Task) -> None:
+        """Hand it a task."""
+        self.task = task
+        send(self.tasks, task)
+
+    def stopped_for(self, between_looks: float) -> float:
+        """Return for how many seconds it has been seen stopped (SIGSTOP), at every look.
+
+        The time between two looks counts no more than twice what it should have been, so that
+        nothing is amiss if this process was stopped as well.
+        """
+        since, self._looked = self._looked, time.monotonic()
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+        except OSError:  # the system does not say so
+            stat = b""
+        is_stopped = stat.rpartition(b")")[2].split()[:1] == [b"T"]
+        passed = min(self._looked - since, 2 * between_looks)
+        self._stopped = self._stopped + passed if is_stopped else 0.0
+        return self._stopped
+
+    def end(self, patience: float = 0.0) -> str:
+        """End it, if it still runs after `patience` seconds, and say how it had ended."""
+        code = self.wait(patience)
+        if code is None:
+            self.kill()
+            code = self.wait(_KILLED_SECONDS)
+        self.close()
+        if code is None:  # it hangs in the kernel, waiting for a dead disk
+            return "does not answer"
+        if code == UNKNOWN_CODE:
+            return "ended early (it is not known how: SIGCHLD is ignored here)"
+        if code < 0:
+            known = {number.value: number.name for number in signal.Signals}
+            name = known.get(-code, f"signal {-code}")
+            return f"was killed ({_ENDED_BY.get(name, name)})"
+        return f"ended early (exit code {code})"
+
     def close(self) -> None:
         """Close this process's ends of the pipes; what was not yet written is for nobody."""
         for pipe in (self.tasks, self.results):
@@ -76,7 +128,7 @@ class Process(ABC):
                 pipe.close()
 
 
-def start(job: Job, pipes_of_others: Iterable[int]) -> Process:
+def start(job: Job, pipes_of_others: Iterable[int]) -> Worker:
     """Start a worker.
 
     Args:
@@ -89,16 +141,7 @@ def start(job: Job, pipes_of_others: Iterable[int]) -> Process:
     return (_Forked if may_fork() else _Fresh)(job, pipes_of_others)
 
 
-def is_stopped(pid: int) -> bool:
-    """Tell whether a process was stopped (SIGSTOP), where the system says so."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return stat.rpartition(b")")[2].split()[:1] == [b"T"]
-
-
-class _Fresh(Process):
+class _Fresh(Worker):
     """An interpreter of its own."""
 
     def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
@@ -137,7 +180,7 @@ class _Fresh(Process):
         self._process.kill()
 
 
-class _Forked(Process):
+class _Forked(Worker):
     """A copy of this process."""
 
     _code: int | None = None
