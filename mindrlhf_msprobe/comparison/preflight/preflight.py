@@ -60,8 +60,6 @@ _OF_ATTEMPTS = (
     *("versions", "device", "determinism", "environment"),
     *("networks", "modes", "optimizers", "generation"),
 )
-# A variable that is not set is not recorded; in the other sections that is an older version.
-_ABSENCE_COUNTS = ("environment", "configurations")
 # Addresses, ports, ids and log directories: other in any two runs, and without a meaning.
 _MEANINGLESS = (
     *("MS_SCHED_HOST", "MS_SCHED_PORT", "MS_NODE_ID", "MS_WORKER_IP", "RANK_TABLE_FILE"),

@@ -68,20 +68,17 @@ class Notes:
 
     def messages(self) -> Messages:
         """Return the messages in the order in which their reasons were noted."""
-        found = [_with_names(reason, list(names)) for reason, names in self._names.items()]
+        found = []
+        for reason, several in self._names.items():
+            names, more = [*several][:_MAX_TOGETHER], max(0, len(several) - _MAX_TOGETHER)
+            own = {"names": names, "more": more} if names else {}
+            found.append(Message(reason.code, {**reason.params, **own}))
         left = len(found) - _MAX_UNKNOWN
         if left > 0:
             found[_MAX_UNKNOWN:] = [message("preflight.more", count=left)]
         if self._neither:
             found.append(message("preflight.neither", names=list(self._neither)))
         return tuple(found)
-
-
-def _with_names(reason: Message, names: list[str | Message]) -> Message:
-    if not names:
-        return reason
-    more = max(0, len(names) - _MAX_TOGETHER)
-    return Message(reason.code, {**reason.params, "names": names[:_MAX_TOGETHER], "more": more})
 
 
 def is_known(section: str, a: Any, b: Any, notes: Notes, *, neither: bool = True) -> bool:
@@ -107,7 +104,7 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
     pending: list[tuple[tuple[str, ...], Any, Any]] = [((), a, b)]
     while pending:
         path, left, right = pending.pop()
-        if _is_own_directory(path):
+        if path[-2:] == (SECTION, DIRECTORY):  # where the run itself lies
             continue
         if (left is ABSENT or right is ABSENT) and section not in _ABSENCE_COUNTS:
             notes.only_in(section, right is ABSENT, *path)
@@ -167,10 +164,6 @@ def _is_secret(path: tuple[str, ...], value: Any) -> bool:
     own = names[-1] if names else ""
     is_text = isinstance(value, str)
     return is_text and (could_name_text(own) or could_be_secret(value[:_MAX_CHECKED]))
-
-
-def _is_own_directory(path: tuple[str, ...]) -> bool:
-    return path[-2:] == (SECTION, DIRECTORY)
 
 
 def named(path: tuple[str, ...]) -> str:
