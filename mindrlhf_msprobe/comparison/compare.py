@@ -173,23 +173,21 @@ def compare_runs(
     _check_two("phases", phases, str)
     _check_two("ranks", ranks, int)
     chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
-    _check_keys_or_phases(chosen, phases)
+    if chosen.keys and phases is not None:
+        raise UsageError(message("error.keys_and_phases"))
     earlier = None if after is None else load_earlier(after)
     by_file, remarks = _msprobe_mapping(
+        mapping,
         cell_mapping=cell_mapping,
         api_mapping=api_mapping,
         data_mapping=data_mapping,
         layer_mapping=layer_mapping,
     )
-    _check_one_mapping(mapping, by_file)
-    within_one = b is None or _same(a, b)
-    job, notes = _job(a, b, tolerance, repetitions, mapping, phases, ranks, within_one, chosen)
-    if by_file is not None:
-        job, notes = replace(job, msprobe_mapping=by_file), [*notes, *remarks]
-    if key_data_only:
-        _leave_out_layers(job)
-        notes.append(message(KEY_DATA_ONLY))
-    job = _with_tokenizer(job, tokenizer)
+    job, notes = _job(
+        *(a, b, tolerance, repetitions, mapping, tokenizer, phases, ranks, chosen, key_data_only)
+    )
+    job = replace(job, msprobe_mapping=by_file)
+    notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(key_data_only)]
     load = _check_output(output_path, (a, b, *repetitions), keep_earlier)
     all_places = sorted(job.sides[0].places() | job.sides[1].places())
     all_steps = {step for step, _ in all_places}
@@ -226,19 +224,12 @@ def _judged(
     """Compare the places in turn; with first_only, up to the step of the first divergence."""
     judged: list[JudgedPlace] = []
     folding = Folding(FOLD_ABOVE, len(places), all_rows=all_rows)
-    for group in _in_turn(places, job.chosen.first_only):
-        judged += compare(group, folding=folding)
+    by_step = itertools.groupby(places, lambda place: place[0] if job.chosen.first_only else None)
+    for _, group in by_step:
+        judged += compare(list(group), folding=folding)
         if job.chosen.first_only and any(place.diverged for place in judged):
             break
     return judged if folding.many else _listed(job, judged, start)
-
-
-def _with_tokenizer(job: Job, tokenizer: _PathLike | None) -> Job:
-    if tokenizer is None:
-        return job
-    path = Path(tokenizer).absolute()
-    load_decoder(path)  # raises before anything is compared
-    return replace(job, tokenizer=path)
 
 
 def _check_output(
@@ -253,11 +244,6 @@ def _check_output(
     _refuse_among_evidence(Path(output), [run for run in runs if run])
     check_output(Path(output), beside=keep_earlier)
     return load
-
-
-def _leave_out_layers(job: Job) -> None:
-    for view in (*job.sides, *job.noise):
-        view.key_data_only = True
 
 
 def _listed(
@@ -294,32 +280,31 @@ def _written(
         raise failed from error
 
 
+def _of_runs(found: Iterable[tuple[str | Message, Iterable[Message]]]) -> Messages:
+    """Return what is said of runs, each time with the run's name, and once."""
+    said = ((name, what) for name, several in found for what in several)
+    return tuple(dict.fromkeys(message("pairing.of_run", run=n, what=what) for n, what in said))
+
+
 def _incomplete(job: Job, judged: Sequence[JudgedPlace]) -> Messages:
     """Return what could not be read of each run, and what A and B lost while recording."""
-    repetitions = (message("pairing.repetition", path=str(v.run.path)) for v in job.noise)
-    sides = [view.run for view in (*job.sides, *job.noise)]
-    found = [
-        message("pairing.of_run", run=name, what=problem)
-        for i, (name, side) in enumerate(zip(("A", "B", *repetitions), sides))
-        for problem in (*(found.said for found in side.problems), *merged_problems(judged, i))
+    names: list[str | Message] = ["A", "B"]
+    names += [message("pairing.repetition", path=str(view.run.path)) for view in job.noise]
+    runs = [view.run for view in (*job.sides, *job.noise)]
+    unread = [
+        (name, [*(problem.said for problem in run.problems), *merged_problems(judged, i)])
+        for i, (name, run) in enumerate(zip(names, runs))
     ]
-    lost = [(name, what) for name, side in zip("AB", sides) for what in side.losses]
-    found += [message("pairing.of_run", run=name, what=what) for name, what in lost]
-    return tuple(dict.fromkeys(found))
+    return _of_runs([*unread, *((name, [*run.losses]) for name, run in zip(names[:2], runs))])
 
 
 def _unread(job: Job, judged: Sequence[JudgedPlace]) -> Messages:
     """Return what could not be read of A and B, as far as it concerns what was compared."""
     places = [(place.step, place.rank) for place in judged]
-    found = [
-        message("pairing.of_run", run=name, what=problem)
+    return _of_runs(
+        (name, (*view.unread(places, common=job.chosen.common), *merged_problems(judged, i)))
         for i, (name, view) in enumerate(zip("AB", job.sides))
-        for problem in (
-            *view.unread(places, common=job.chosen.common),
-            *merged_problems(judged, i),
-        )
-    ]
-    return tuple(dict.fromkeys(found))
+    )
 
 
 def _conclude(
@@ -471,54 +456,34 @@ def _job(
     tolerance: Tolerance | Tolerances | _PathLike | None,
     repetitions: Sequence[_PathLike],
     mapping: _PathLike | None,
+    tokenizer: _PathLike | None,
     phases: tuple[str, str] | None,
     ranks: tuple[int, int] | None,
-    within_one: bool,
     chosen: Filters,
+    key_data_only: bool,
 ) -> tuple[Job, list[Message]]:
+    within_one = b is None or _same(a, b)
     if within_one:
         _check_inside(a, phases, ranks, chosen.keys)
     else:
-        assert b is not None
-        _refuse_inside(Path(a), Path(b))
+        _refuse_inside(Path(a), Path(b or a))
     rules: tuple[NameRule, ...] = () if mapping is None else load_mapping(mapping)
     allowed = tolerances(tolerance)
     first = open_run(Path(a).absolute())
     second = first if within_one else open_run(Path(b or a).absolute())
-    _check_phases(phases, first, second)
-    _check_ranks(ranks, first, second)
+    _check_sides(phases, ranks, first, second)
     check_keys(chosen, first.keys, second.keys)
     left, right, notes = views(first, second, phases, ranks)
-    _choose_keys(left, right, chosen.keys, notes)
-    _check_repetitions(repetitions, a, b)
-    further = []
-    for path in repetitions:
-        # A's names are those of the comparison, so what leads to A's leads to the others.
-        _, view, _ = views(first, open_run(Path(path).absolute()), None, None)
-        view = replace(view, phases=left.phases, keys=left.keys, key_data_only=left.key_data_only)
-        further.append(view)
-    notes += [note for view in further for note in _on_noise(first, view)]
-    job = Job((left, right), tuple(further), allowed, rules, chosen=chosen)
-    return job, notes
-
-
-def _choose_keys(a: View, b: View, keys: Sequence[tuple[str, str]], notes: list[Message]) -> None:
-    """Leave the chosen keys of both sides, under A's names."""
-    if keys:
-        a.keys, b.keys = {left: left for left, _ in keys}, dict(keys)
-        a.key_data_only = b.key_data_only = True
-        notes += [message("pairing.against", a=x, b=y) for x, y in keys if x != y]
-
-
-def _in_turn(
-    places: Sequence[tuple[int, int]], first_only: bool
-) -> Iterator[Sequence[tuple[int, int]]]:
-    """Yield the places that are compared before it is seen whether to go on."""
-    if not first_only:
-        yield places
-        return
-    for _, group in itertools.groupby(places, key=lambda place: place[0]):
-        yield list(group)
+    left.key_data_only = right.key_data_only = key_data_only or bool(chosen.keys)
+    if chosen.keys:  # of both sides, under A's names
+        left.keys, right.keys = {key: key for key, _ in chosen.keys}, dict(chosen.keys)
+        notes += [message("pairing.against", a=x, b=y) for x, y in chosen.keys if x != y]
+    further, on_noise = _repetitions(repetitions, a, b, left)
+    notes += on_noise
+    decoder = None if tokenizer is None else Path(tokenizer).absolute()
+    if decoder is not None:
+        load_decoder(decoder)  # raises before anything is compared
+    return Job((left, right), further, allowed, rules, decoder, chosen), notes
 
 
 def _check_patterns_leave_something(comparison: Comparison, filters: Filters) -> None:
@@ -582,16 +547,30 @@ def _is_at(finding: Finding, first: Divergence) -> bool:
     return finding.entry is not None and finding.phase == first.phase
 
 
-def _check_repetitions(paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | None) -> None:
-    known: list[tuple[Message, _PathLike | None]] = [
-        (message("error.itself_a"), a),
-        (message("error.itself_b"), b),
-    ]
+def _repetitions(
+    paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | None, left: View
+) -> tuple[tuple[View, ...], list[Message]]:
+    """Open the repetitions of A, which has been opened as `left`; say in what they are unlike it.
+
+    Raises:
+        UsageError: one of them is A, B, or another one.
+    """
+    known: list[tuple[Message, _PathLike]] = [(message("error.itself_a"), a)]
+    known += [] if b is None else [(message("error.itself_b"), b)]
     for path in paths:
         for what, other in known:
-            if other is not None and _same(path, other):
+            if _same(path, other):
                 raise UsageError(message("error.repetition", path=path, what=what))
         known.append((message("error.given_twice"), path))
+    found: list[View] = []
+    notes: list[Message] = []
+    for path in paths:
+        # A's names are those of the comparison, so what leads to A's leads to the others.
+        _, view, _ = views(left.run, open_run(Path(path).absolute()), None, None)
+        view = replace(view, phases=left.phases, keys=left.keys, key_data_only=left.key_data_only)
+        found.append(view)
+        notes += _on_noise(left.run, view)
+    return tuple(found), notes
 
 
 def _on_noise(a: Run, view: View) -> Messages:
@@ -609,16 +588,6 @@ def _check_given(paths: Mapping[str, object]) -> None:
     for name, path in paths.items():
         if isinstance(path, str) and not path:
             raise UsageError(message("error.empty_path", name=name))
-
-
-def _check_keys_or_phases(chosen: Filters, phases: tuple[str, str] | None) -> None:
-    if chosen.keys and phases is not None:
-        raise UsageError(message("error.keys_and_phases"))
-
-
-def _check_one_mapping(mapping: _PathLike | None, by_file: MsprobeMapping | None) -> None:
-    if mapping is not None and by_file is not None:
-        raise UsageError(message("error.two_mappings", value=by_file.kind.value))
 
 
 def _check_choice(engine: str, workers: int | None, lang: str | None) -> None:
@@ -703,41 +672,35 @@ def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
                 )
 
 
-def _check_phases(phases: tuple[str, str] | None, a: Run, b: Run) -> None:
+def _check_sides(
+    phases: tuple[str, str] | None, ranks: tuple[int, int] | None, a: Run, b: Run
+) -> None:
+    """Refuse a phase, or a rank, that the run has nothing of."""
     for name, side in zip(phases or (), (a, b)):
         if name not in side.phases:
-            raise UsageError(
-                message(
-                    "error.no_phase",
-                    path=side.path,
-                    name=name,
-                    nearest=nearest_of(str(name), side.phases),
-                    value=", ".join(side.phases) or message("error.no_phase_at_all"),
-                )
-            )
-
-
-def _check_ranks(ranks: tuple[int, int] | None, a: Run, b: Run) -> None:
+            known = ", ".join(side.phases) or message("error.no_phase_at_all")
+            near = nearest_of(str(name), side.phases)
+            what = {"path": side.path, "name": name, "nearest": near, "value": known}
+            raise UsageError(message("error.no_phase", **what))
     for rank, side in zip(ranks or (), (a, b)):
         if rank not in side.ranks:
-            raise UsageError(
-                message(
-                    "error.no_rank",
-                    path=side.path,
-                    rank=rank,
-                    join=", ".join(map(str, side.ranks[:16])),
-                    value=" …" if len(side.ranks) > 16 else "",
-                )
-            )
+            some = ", ".join(map(str, side.ranks[:16]))
+            what = {"join": some, "value": " …" if len(side.ranks) > 16 else ""}
+            raise UsageError(message("error.no_rank", path=side.path, rank=rank, **what))
 
 
-def _msprobe_mapping(**given: Given) -> tuple[MsprobeMapping | None, list[Message]]:
+def _msprobe_mapping(
+    mapping: _PathLike | None, **given: Given
+) -> tuple[MsprobeMapping | None, list[Message]]:
     """Read the mapping that counts, if one is given; most comparisons have none."""
     if all(value is None or value is False for value in given.values()):
         return None, []
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Kind, load_msprobe_mapping
 
-    return load_msprobe_mapping({Kind(name): value for name, value in given.items()})
+    by_file, notes = load_msprobe_mapping({Kind(name): value for name, value in given.items()})
+    if mapping is not None and by_file is not None:
+        raise UsageError(message("error.two_mappings", value=by_file.kind.value))
+    return by_file, notes
 
 
 def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:

@@ -15,8 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.judging.by_statistics import note
 from mindrlhf_msprobe.comparison.judging.metrics.spans import (
     AT_ONCE,
     SPAN_BYTES,
@@ -47,7 +50,7 @@ from mindrlhf_msprobe.findings import (
     gathered,
 )
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
@@ -81,14 +84,11 @@ class Job:
     chosen: Filters = field(default_factory=Filters)
     span_bytes: int = SPAN_BYTES
     msprobe_mapping: MsprobeMapping | None = None
-    # What was read and paired last, by its place.
-    _loaded: dict[tuple[int, int], tuple[StepData, StepData]] = field(
+    # What was read last, and how it was cut; and what was paired last: by its place.
+    _loaded: dict[tuple[int, int], tuple[tuple[StepData, StepData], CutPlace | None]] = field(
         default_factory=dict, repr=False, compare=False
     )
     _planned: dict[tuple[int, int], StepPlan] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    _cut: dict[tuple[int, int], CutPlace | None] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -113,10 +113,8 @@ class Job:
 
                 found = cut_keys(a, b, pairs)
             self._loaded.clear()
-            self._cut.clear()
-            self._loaded[step, rank] = (a, b) if found is None else found.data
-            self._cut[step, rank] = found
-        return self._loaded[step, rank]
+            self._loaded[step, rank] = ((a, b) if found is None else found.data), found
+        return self._loaded[step, rank][0]
 
     def under_names_of_b(self, a: StepData, b: StepData) -> StepData:
         """Return A's data, or a repetition's, under B's names, from which mapping files lead."""
@@ -147,7 +145,7 @@ class Job:
     def cut_of(self, step: int, rank: int) -> CutPlace | None:
         """Return how one place was cut to batches of one size; None where it was not."""
         self.load(step, rank)
-        return self._cut[step, rank]
+        return self._loaded[step, rank][1]
 
     def stopped_by(self, step: int, rank: int) -> bool:
         """Tell whether one of the runs had stopped in this step, or before it."""
@@ -182,6 +180,11 @@ class PairWork:
     answers: Answers = ()
     given_up: Messages = ()
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where the pair is: step, rank and index."""
+        return self.step, self.rank, self.index
+
     @cached_property
     def bytes(self) -> int:
         """How many bytes of tensors are read, at most."""
@@ -201,18 +204,6 @@ class Judged:
     notes: Messages
     compared_by: Messages
     gap: Message | None = None
-
-    @classmethod
-    def of(
-        cls,
-        work: PairWork,
-        status: Status,
-        metrics: Metrics | None,
-        notes: Messages,
-        compared_by: Messages,
-    ) -> Judged:
-        """Return the judgement of `work`."""
-        return cls(work.step, work.rank, work.index, status, metrics, notes, compared_by)
 
 
 @dataclass(frozen=True)
@@ -268,12 +259,6 @@ class JudgedPlace:
     def count_records(self) -> None:
         """Note how many pairs there are, before any is let go of."""
         self.records = len(self.findings) + sum(self.counted.identical.values())
-
-    def note_not_reached(self, index: int) -> None:
-        """Note a pair that one run lacks because it had stopped."""
-        if not self.not_reached:
-            self.first_not_reached = index
-        self.not_reached += 1
 
     @property
     def diverged(self) -> bool:
@@ -376,6 +361,7 @@ def _walk(
     assert isinstance(findings, list)
     gaps: Counter[tuple[Message, str]] = Counter()
     works: list[PairWork] = []
+    not_reached: list[int] = []
     parted: EventKey | None = None  # where nothing more is compared with first_only
     for index, pair in enumerate(plan.pairs):
         if parted not in (None, pair.event):
@@ -386,7 +372,7 @@ def _walk(
             gaps[gap] += 1
             findings.append(None)
             if pair.stopped and gap[0] == pair.gap:
-                place.note_not_reached(index)
+                not_reached.append(index)
             continue
         if pair.a is not None and pair.b is not None:
             records = repetitions.of(pair) if repetitions is not None else ()
@@ -398,6 +384,7 @@ def _walk(
             finding = findings[index]
             if finding is not None and not finding.status.agrees:
                 parted = pair.event
+    place.not_reached, place.first_not_reached = len(not_reached), min(not_reached, default=-1)
     own = (CoverageGap.of(*what, records) for what, records in gaps.items())
     place.gaps = gathered((*own, *place.gaps))
     return works
@@ -431,7 +418,7 @@ def judge_or_ask(job: Job, work: PairWork) -> Judged | Asked:
         return judge_pair(job, work, Elements(job.span_bytes, work.answers))
     except Unanswered as unanswered:
         if work.given_up:
-            return Judged.of(work, Status.UNREADABLE, None, work.given_up, ())
+            return Judged(*work.place, Status.UNREADABLE, None, work.given_up, ())
         return Asked(work, unanswered.cut)
 
 
@@ -449,36 +436,31 @@ def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged
         raise
     except Exception as error:
         failed = message("note.failed", error=f"{type(error).__name__}: {error}")
-        return Judged.of(work, Status.UNREADABLE, None, (failed,), by)
-    if status is Status.DIFFERENT and work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
-        judged = Judged.of(work, status, metrics, notes, by)
-        return replace(judged, gap=_AT_OPTIMIZER)
-    if status is Status.DIFFERENT and (gap := gap_if_unlike(work.a, work.b)):
-        return replace(Judged.of(work, status, metrics, notes, by), gap=gap)
-    if job.noise and status in EXPLAINABLE:
+        return Judged(*work.place, Status.UNREADABLE, None, (failed,), by)
+    gap = None
+    if status is Status.DIFFERENT:
+        other_moment = work.a.leaf.at_optimizer != work.b.leaf.at_optimizer
+        gap = _AT_OPTIMIZER if other_moment else gap_if_unlike(work.a, work.b)
+    if job.noise and status in EXPLAINABLE and gap is None:
         (status, metrics, notes), by_noise = _by_noise(work, (status, metrics, notes), elements)
         by = (*by, *by_noise)
-    return Judged.of(work, status, metrics, notes, by)
+    return Judged(*work.place, status, metrics, notes, by, gap)
 
 
 def _by_noise(work: PairWork, judged: Judgement, elements: Elements) -> tuple[Judgement, Messages]:
     status, metrics, notes = judged
+    by: Messages = ()
     try:
         noise = within_noise(work.a, work.b, work.repetitions, elements)
     except (ArrayFileError, OSError, TypeError, ValueError, ArithmeticError) as error:
-        unknown = message("note.noise_unknown", error=error)
-        return (status, metrics, (*notes, unknown)), ()
-    if noise is None:
-        return (status, metrics, (*notes, _NO_REPETITION)), ()
-    if noise.natural:
-        status = Status.WITHIN_TOLERANCE
-    count = sum(record is not None for record in work.repetitions)
-    by = (message("tolerance.noise", repetitions=count),)
-    return (status, metrics, (*notes, noise.note)), by
-
-
-_NO_REPETITION = message("note.no_repetition")
-_NOT_COMPARED = (message("note.not_compared"),)
+        said = message("note.noise_unknown", error=error)
+    else:
+        said = message("note.no_repetition") if noise is None else noise.note
+        if noise is not None:
+            status = Status.WITHIN_TOLERANCE if noise.natural else status
+            count = sum(record is not None for record in work.repetitions)
+            by = (message("tolerance.noise", repetitions=count),)
+    return (status, metrics, (*notes, said)), by
 
 
 def _stored_bytes(record: Record) -> int:
@@ -488,12 +470,8 @@ def _stored_bytes(record: Record) -> int:
     return min(claimed, bounds.TENSOR)
 
 
-_ITEM_BYTES = {
-    **dict.fromkeys(("Bool", "Int8", "UInt8"), 1),
-    **dict.fromkeys(("Int16", "UInt16", "Float16"), 2),
-    **dict.fromkeys(("Int64", "UInt64", "Float64", "Complex64"), 8),
-    "Complex128": 16,
-}
+_DTYPES = map(np.dtype, np.typecodes["AllInteger"] + "?efdFD")
+_ITEM_BYTES = {dtype_name(dtype): dtype.itemsize for dtype in _DTYPES}
 
 
 class _Repetitions:
@@ -568,27 +546,24 @@ def _gap(
 
 
 def _why_no_values(pair: Pair) -> Message | None:
-    """Return why the values of a pair say nothing about each other, or None if they do."""
-    if pair.a is not None and pair.b is not None and pair.a.leaf.whole != pair.b.leaf.whole:
+    """Return why the values of a pair say nothing about each other, or None if they do.
+
+    What a trainer saves is never left out in silence.
+    """
+    if pair.a is None or pair.b is None:
+        return None
+    a, b = pair.a.leaf, pair.b.leaf
+    if a.whole != b.whole:
         return _WHOLE
-    if _is_unknown(pair):
-        return message("coverage.values_of_type", type=pair.record.leaf.type)
+    if a.opaque and b.opaque and a.type == b.type and pair.record.io != "data":
+        return message("coverage.values_of_type", type=a.type)
     return None
-
-
-def _is_unknown(pair: Pair) -> bool:
-    """Tell whether both sides are objects of one type, of which nothing else is known."""
-    if pair.a is None or pair.b is None or not (pair.a.leaf.opaque and pair.b.leaf.opaque):
-        return False
-    if pair.record.io == "data":  # what a trainer hands over is never left out in silence
-        return False
-    return pair.a.leaf.type == pair.b.leaf.type
 
 
 def _one_sided(pair: Pair) -> tuple[Status, Messages]:
     """Return the status of a pair of which one run has nothing."""
     if pair.a is not None and pair.b is not None:
-        return Status.UNREADABLE, _NOT_COMPARED  # until it has been
+        return Status.UNREADABLE, note("note.not_compared")  # until it has been
     reason = pair.unreadable if pair.unreadable is not None else why_unreadable(pair.record)
     if reason is not None:
         return Status.UNREADABLE, (message("note.unreadable", why=reason),)
