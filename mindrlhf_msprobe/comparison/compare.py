@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.common.language import LANGUAGES, in_its_language
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
@@ -31,6 +32,7 @@ from mindrlhf_msprobe.comparison.pairing.filters import (
     filters,
     given_to,
     record_names,
+    unmatched,
 )
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
@@ -195,7 +197,7 @@ def compare_runs(
     places = [place for place in all_places if chosen.takes_step(place[0])]
     _check_patterns(job, places)
     notes += _unused_names(job, places)
-    check_names(chosen, (job.load(*place) for place in places))
+    check_names(chosen, lambda: (job.load(*place) for place in places))
     start = _engine(engine, job, address, workers)
     at_once = engine == "ray" or workers is not None
     compare = partial(
@@ -724,17 +726,10 @@ def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:
 
 def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:
     """Refuse rules and name patterns that match nothing, before any tensor is read."""
-    rules = {rule.pattern: rule for rule in job.tolerances.rules}
-    names = {rule.source: rule for rule in job.mapping}
-    for place in places:
-        if not (rules or names):
-            return
-        sides = job.load(*place)
-        cells = {entry.cell for entry in sides[0].entries}
-        names = {s: r for s, r in names.items() if not any(r.rename(c) for c in cells)}
-        records = record_names(sides)
-        rules = {p: r for p, r in rules.items() if not any(r.matches([n]) for n in records)}
-    for pattern in rules:
-        raise UsageError(message("error.rule_unused", pattern=pattern))
-    for pattern in names:
-        raise UsageError(message("error.name_unused", pattern=pattern, path=job.sides[0].run.path))
+    rules = {rule.pattern: pattern(rule.pattern).search for rule in job.tolerances.rules}
+    for unused in unmatched(rules, (record_names(job.load(*place)) for place in places)):
+        raise UsageError(message("error.rule_unused", pattern=unused))
+    names = {rule.source: rule.rename for rule in job.mapping}
+    cells = ({entry.cell for entry in job.load(*place)[0].entries} for place in places)
+    for unused in unmatched(names, cells):
+        raise UsageError(message("error.name_unused", pattern=unused, path=job.sides[0].run.path))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -19,6 +20,8 @@ from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutPlace
+
+K = TypeVar("K")
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _STEPS = message("error.steps_form")
@@ -224,11 +227,18 @@ def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
 
 def record_names(sides: Iterable[StepData]) -> set[str]:
     """Return the names of all records of both sides of one place."""
-    names: set[str] = set()
-    for side in sides:
-        names.update(record.name for entry in side.entries for record in entry.records)
-        names.update(record.name for datum in side.key_data for record in datum.records)
-    return names
+    parts = (part for side in sides for found in (side.entries, side.key_data) for part in found)
+    return {record.name for part in parts for record in part.records}
+
+
+def unmatched(searches: Mapping[K, Callable[[str], object]], names: Iterable[set[str]]) -> list[K]:
+    """Return which of several searches find nothing, given the names of one place after another."""
+    left = dict(searches)
+    for found in names if left else ():
+        left = {what: search for what, search in left.items() if not any(map(search, found))}
+        if not left:
+            break
+    return list(left)
 
 
 def _names_to_search(sides: Sequence[StepData]) -> Iterator[str]:
@@ -240,29 +250,25 @@ def _names_to_search(sides: Sequence[StepData]) -> Iterator[str]:
         yield cell.rpartition(".")[2]
 
 
-def check_names(chosen: Filters, places: Iterable[tuple[StepData, StepData]]) -> None:
+def check_names(chosen: Filters, places: Callable[[], Iterable[tuple[StepData, StepData]]]) -> None:
     """Refuse a pattern that matches no record of either run, before any tensor is read.
+
+    Args:
+        places: returns both sides of one place after another.
 
     Raises:
         UsageError: one of them matches nothing.
     """
-    left = {("include", p): pattern(p) for p in chosen.include}
-    left |= {("exclude", p): pattern(p) for p in chosen.exclude}
-    seen: dict[str, None] = {}
-    for sides in places:
-        if not left:
-            return
-        names = record_names(sides)
-        left = {what: e for what, e in left.items() if not any(map(e.search, names))}
-        if left and len(seen) < _SEARCHED:
-            seen |= dict.fromkeys(_names_to_search(sides))
-    for option, text in left:
+    searches = {("include", p): pattern(p).search for p in chosen.include}
+    searches |= {("exclude", p): pattern(p).search for p in chosen.exclude}
+    for option, text in unmatched(searches, map(record_names, places())):
         words = re.sub(r"\\(.)|[\^$?*+()\[\]{}|]", lambda m: m[1] or "", text)
         import difflib  # slow to import, and only a mistake needs it
 
-        near = difflib.get_close_matches(words, list(seen)[:_SEARCHED], n=3, cutoff=0.3)
-        nearest = ", ".join(near or list(seen)[:3])
-        hint = message("error.nearest_names", names=nearest) if seen else ""
+        names = (name for sides in places() for name in _names_to_search(sides))
+        seen = list(itertools.islice(dict.fromkeys(names), _SEARCHED))
+        near = difflib.get_close_matches(words, seen, n=3, cutoff=0.3)
+        hint = message("error.nearest_names", names=", ".join(near or seen[:3])) if seen else ""
         raise UsageError(message("error.pattern_unused", option=option, text=text, hint=hint))
 
 
