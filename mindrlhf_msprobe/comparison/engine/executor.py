@@ -222,9 +222,9 @@ class _Schedule:
         self._places = list(places)
         self._chunk_bytes = chunk_bytes
         self._folding = folding
-        self._tasks: deque[Task] = deque(PlaceTask(*place) for place in places)
+        self._tasks = deque(PlaceTask(*place) for place in places)
         self._waiting: deque[PairWork] = deque()
-        self._begun: deque[ChunkTask | SpanTask] = deque()  # what is left of large pairs
+        self._begun: deque[Task] = deque()  # what is left of large pairs, and what failed once
         self._gatherings: dict[tuple[int, ...], Gathering] = {}
         self._judged: dict[tuple[int, int], JudgedPlace] = {}
         self._open: dict[tuple[int, int], int] = {}
@@ -277,9 +277,7 @@ class _Schedule:
         if self._waiting:
             return self._next_chunk(workers)
         task = self._tasks.popleft()
-        if isinstance(task, PlaceTask) and self._folding.is_likely:
-            return replace(task, fold=True)
-        return task
+        return replace(task, fold=True) if self._folding.is_likely else task
 
     def _next_chunk(self, workers: int) -> ChunkTask:
         """Put pairs together until they make a chunk, a smaller one when little is left."""
@@ -359,7 +357,7 @@ class _Schedule:
     def _judge_again(self, task: SpanTask, work: PairWork) -> None:
         """Have a pair judged with what is known now; what is left of its spans is not compared."""
         del self._gatherings[task.question]
-        left: deque[ChunkTask | SpanTask] = deque()
+        left: deque[Task] = deque()
         for other in self._begun:
             if isinstance(other, SpanTask) and other.question == task.question:
                 self._span_bytes -= other.cut.bytes(other.number)
@@ -370,18 +368,16 @@ class _Schedule:
 
     def _failed(self, task: Task, failure: Failure) -> None:
         """Do a task that failed once more, in smaller parts, before giving it up."""
+        if isinstance(task, SpanTask) and task.question not in self._gatherings:
+            return  # the answer is known, or given up, already
         if isinstance(task, ChunkTask) and len(task.works) > 1:
             half = len(task.works) // 2
-            self._tasks.extendleft((ChunkTask(task.works[half:]), ChunkTask(task.works[:half])))
-        elif isinstance(task, SpanTask) and task.question not in self._gatherings:
-            return  # the answer is known, or given up, already
+            self._begun.extendleft((ChunkTask(task.works[half:]), ChunkTask(task.works[:half])))
         elif task.key not in self._failed_once:
             self._failed_once[task.key] = failure.reason
+            self._begun.appendleft(task)
             if isinstance(task, SpanTask):
-                self._begun.appendleft(task)
                 self._span_bytes += task.cut.bytes(task.number)
-            else:
-                self._tasks.appendleft(task)
         else:
             two = {"first": self._failed_once[task.key], "second": failure.reason}
             notes = (message("note.two_tries", **two),)

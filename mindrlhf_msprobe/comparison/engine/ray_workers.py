@@ -96,8 +96,11 @@ class RayWorkers(Engine):
                 try:
                     _refuse_unlike(self._ray.get(answer), copy())
                 except self._ray.exceptions.RayError as error:
-                    if isinstance(error, self._ray.exceptions.RayTaskError):
-                        _refuse_without(getattr(error, "cause", None))
+                    cause = getattr(error, "cause", None)  # of a RayTaskError
+                    if isinstance(cause, (ImportError, AttributeError)):  # it lacks this package
+                        failed = f"{type(cause).__name__}: {cause}"
+                        what = {"why": failed, "install": _INSTALL}
+                        raise UsageError(message("error.ray_fails", **what)) from None
                     why = str(error).strip().splitlines()[-1]
                     left.append(settings)
         if left:
@@ -190,13 +193,6 @@ def _copy_of_package() -> Callable[[], dict[str, str]]:
 
 
 _INSTALL = message("error.install")
-
-
-def _refuse_without(cause: object) -> None:
-    """Refuse a cluster whose workers fail as those do that lack this package."""
-    if isinstance(cause, (ImportError, AttributeError)):
-        why = f"{type(cause).__name__}: {cause}"
-        raise UsageError(message("error.ray_fails", why=why, install=_INSTALL)) from None
 
 
 def _refuse_unlike(theirs: dict[str, str], own: dict[str, str]) -> None:
