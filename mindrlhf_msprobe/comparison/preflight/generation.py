@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mindrlhf_msprobe.comparison.preflight.changing import last_step, settings_apart
 from mindrlhf_msprobe.comparison.preflight.values import (
@@ -46,15 +45,11 @@ def compare_generation(rank: int, a: RunFile, b: RunFile, merged: Ranks, notes: 
         table, whose = phase_table({}), (GENERATION, phase)
         role = table[phase].role if phase in table else None
         unknown = None if same_versions(a, b) else notes
-        begin = max(map(_first_step, both))
+        begin = max(min(timeline[0][0] for timeline in side.values()) for side in both)
         for setting, step, *values in settings_apart(*both, last, whose, unknown, begin=begin):
             name = named((phase, setting))
             what = Difference(GENERATION, name, None, None, role, (phase,), step)
             merged.add_one(what, rank, *values)
-
-
-def _first_step(timelines: Mapping[str, Timeline]) -> int:
-    return min(timeline[0][0] for timeline in timelines.values())
 
 
 def _timelines(content: Generation | None) -> dict[str, Timeline]:
@@ -72,11 +67,14 @@ def compare_random_states(rank: int, a: RunFile, b: RunFile, merged: Ranks) -> N
     Those that differ in the first step stand among the seeds already. A step counts in which both
     states are known, and in which neither is that of a generator which nobody seeded or used.
     """
-    for name, states in _apart(a.random_states, b.random_states):
-        steps = sorted(states)
-        first = next((step for step in steps if states[step][0] != states[step][1]), None)
-        if first is not None and first != steps[0]:
-            merged.add_one(Difference(SEEDS, name, None, None, step=first), rank, *states[first])
+    sides = random_states.by_step(a.random_states), random_states.by_step(b.random_states)
+    for name, of_a in sides[0].items():
+        of_b = sides[1].get(name, {})
+        both = {step: (state, of_b.get(step, UNKNOWN)) for step, state in sorted(of_a.items())}
+        known = [step for step, states in both.items() if UNKNOWN not in states]
+        first = next((step for step in known if both[step][0] != both[step][1]), None)
+        if first is not None and first != known[0]:
+            merged.add_one(Difference(SEEDS, name, None, None, step=first), rank, *both[first])
 
 
 def states_differ(a: OwnStep, b: OwnStep, name: str) -> bool | None:
@@ -87,25 +85,9 @@ def states_differ(a: OwnStep, b: OwnStep, name: str) -> bool | None:
     """
     if a == b:
         return None
-    states = [
-        random_states.by_step(_states_of(side.run, side.rank)).get(name, {}).get(side.step, UNKNOWN)
-        for side in (a, b)
-    ]
+    states = []
+    for side in (a, b):
+        files = (file for file in side.run.run_files if (file.rank or 0) == side.rank)
+        of_rank = next((file.random_states for file in files), None)
+        states.append(random_states.by_step(of_rank).get(name, {}).get(side.step, UNKNOWN))
     return None if UNKNOWN in states else states[0] != states[1]
-
-
-def _states_of(run: Run, rank: int) -> Any:
-    return next((f.random_states for f in run.run_files if (f.rank or 0) == rank), None)
-
-
-def _apart(a: Any, b: Any) -> Iterator[tuple[str, dict[int, tuple[str, str]]]]:
-    sides = random_states.by_step(a), random_states.by_step(b)
-    for name in sides[0]:
-        other = sides[1].get(name, {})
-        states = {
-            step: (state, other[step])
-            for step, state in sides[0][name].items()
-            if step in other and UNKNOWN not in (state, other[step])
-        }
-        if states:
-            yield name, states

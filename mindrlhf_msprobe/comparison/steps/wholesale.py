@@ -120,7 +120,7 @@ class _Lines:
                 line = JournalLine.read(raw_a)
                 other, same = (line, True) if raw_a == raw_b else _other_line(line, raw_a, raw_b)
                 name = line.entry
-                if name in names or not has_plain_call(name) or not _stands_alike(line, other):
+                if name in names or not has_plain_call(name) or _where(line) != _where(other):
                     return False
                 names.add(name)
                 self._add_shells(phase, (line, other), stacks)
@@ -190,18 +190,17 @@ class _Lines:
         return orders[0] == orders[1]
 
 
+def _where(line: JournalLine) -> tuple[object, ...]:
+    """Return where an entry stands among the others, but for its time."""
+    return line.entry, line.parent, line.opening, line.token, line.end is None
+
+
 def _with_frames(line: JournalLine, stacks: _OfJournal) -> JournalLine:
     return replace(line, frames=line.frames or stacks.get(line.stack, ()))
 
 
 def _parameters(entry: Entry) -> set[str]:
     return {record.path for record in entry.records if record.io == "parameters"}
-
-
-def _stands_alike(a: JournalLine, b: JournalLine) -> bool:
-    """Tell whether two lines are of one entry, at the same place among the others."""
-    of_a, of_b = ((s.entry, s.parent, s.opening, s.token, s.end is None) for s in (a, b))
-    return of_a == of_b
 
 
 def _other_line(line: JournalLine, raw: bytes, other: bytes) -> tuple[JournalLine, bool]:
@@ -313,30 +312,22 @@ def _counted(
     openings: set[tuple[str | None, int]] = set()
     seen = 0
     for event in _order(lines, data):
-        if event.kind == DATA:
-            found = list(planner.pairs_of(event))
-            pairs += found
-            positions += [(len(openings), seen)] * len(found)
-            continue
-        assert event.phase is not None
-        at = event.phase, event.name
-        number = numbers[at]
-        known = lines.counted[number]
-        if known is None:
-            found = list(planner.pairs_of(event))
-            if not found:
+        known = None
+        if event.phase is not None and event.kind != DATA:
+            number = numbers[event.phase, event.name]
+            known = lines.counted[number]
+            records = 0 if known is None else known[event.kind != BEGIN]
+            if records:
+                identical[event.phase] += records
+                first.setdefault(event.phase, len(pairs))
+        found = list(planner.pairs_of(event)) if known is None else []
+        if event.kind != DATA:
+            if not (found or records):
                 continue
-        else:
-            found = []
-            records = known[event.kind != BEGIN]
-            if not records:
-                continue
-            identical[event.phase] += records
-            first.setdefault(event.phase, len(pairs))
-        openings.add((event.phase, lines.shells[0][number].opening))
+            openings.add((event.phase, lines.shells[0][number].opening))
         pairs += found
         positions += [(len(openings), seen)] * len(found)
-        seen += 1
+        seen += event.kind != DATA
     counted = Counted(
         dict(identical),
         tuple((n, phase) for phase, n in first.items()),
