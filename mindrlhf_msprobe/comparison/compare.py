@@ -231,7 +231,12 @@ def _judged(
         judged += compare(list(group), folding=folding)
         if job.chosen.first_only and any(place.diverged for place in judged):
             break
-    return judged if folding.many else _listed(job, judged, start)
+    if folding.many:
+        return judged
+    # There turned out to be few records: what was counted wholesale is compared once more.
+    again = [(place.step, place.rank) for place in judged if not place.whole]
+    whole = {(place.step, place.rank): place for place in run(job, again, start)}
+    return [whole.get((place.step, place.rank), place) for place in judged]
 
 
 def _check_output(
@@ -246,15 +251,6 @@ def _check_output(
     _refuse_among_evidence(Path(output), [run for run in runs if run])
     check_output(Path(output), beside=keep_earlier)
     return load
-
-
-def _listed(
-    job: Job, judged: Sequence[JudgedPlace], start: Callable[[], Engine] | None
-) -> list[JudgedPlace]:
-    """Compare once more what was counted wholesale, where there turned out to be few records."""
-    again = [(place.step, place.rank) for place in judged if not place.whole]
-    whole = {(place.step, place.rank): place for place in run(job, again, start)} if again else {}
-    return [whole.get((place.step, place.rank), place) for place in judged]
 
 
 def _written(

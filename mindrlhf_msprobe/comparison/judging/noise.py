@@ -1,10 +1,10 @@
-"""Further runs of A's configuration → how far a record strays by itself.
+"""Further runs of A's configuration → how far a record varies by itself.
 
-A record of B that differs from A is held against the distances between A and its repetitions. B
+A record of B that differs from A is compared with the distances between A and its repetitions. B
 counts as different where its distance to the nearest of them exceeds their largest distance from
 each other by more than a margin. Independent, normally distributed noise exceeds the margin by
 chance less than once in 1000; it is larger than that asks for where there are few repetitions,
-because the elements of a tensor, and the tensors of a network, stray together.
+because the elements of a tensor, and the tensors of a network, vary together.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Noise:
 def within_noise(
     a: Record, b: Record, repetitions: Sequence[Record | None], elements: Elements = AT_ONCE
 ) -> Noise | None:
-    """Hold the difference of `a` and `b` against that of `a` and its repetitions.
+    """Compare the difference of `a` and `b` with that of `a` and its repetitions.
 
     Args:
-        repetitions: what each repetition recorded in this place, None where it has none.
+        repetitions: what each repetition recorded there, None where it has none.
         elements: compares tensors.
 
     Returns:
@@ -87,7 +87,7 @@ def _by_distance(
     measure: Callable[[Record, Record], _Distance],
     values: Sequence[int],
 ) -> Noise:
-    """Hold the distance of B from A and its repetitions against theirs from each other.
+    """Compare the distance of B from A and its repetitions with theirs from each other.
 
     Args:
         values: of how many values each measure is.
@@ -97,8 +97,8 @@ def _by_distance(
     if len(prints) == 1 and None not in prints:
         return Noise(False, message("note.repetitions_identical", repetitions=runs))
     spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
-    # Beside an unlike NaN or infinity a distance is that of the other elements alone: B is held
-    # against those only that have the same ones in the same places.
+    # Beside an unlike NaN or infinity a distance is that of the other elements alone: B is compared
+    # with those only that have the same ones in the same places.
     nearest = [found for found in (measure(x, b) for x in members) if not found.unlike]
     if not nearest:
         return Noise(False, message("note.repetitions_unlike_non_finite", repetitions=runs))
@@ -124,23 +124,19 @@ def _judge(
     alike: bool,
 ) -> Noise:
     worst, margin, spread = 0.0, LEAST_MARGIN, spreads[0]
-    for distance, stray, number in zip(distances, spreads, values):
-        if not stray and any(spreads):  # too coarse a measure to tell
+    for distance, own, number in zip(distances, spreads, values):
+        if not own and any(spreads):  # too coarse a measure to tell
             continue
-        limit = _margin(number, runs)
-        ratio = distance / stray if stray else math.inf if distance else 0.0
+        quantiles = MARGINS[min(max(number, 1), len(MARGINS)) - 1]
+        limit = quantiles[runs - 1] if runs <= len(quantiles) else LEAST_MARGIN
+        ratio = distance / own if own else math.inf if distance else 0.0
         if ratio / limit >= worst / margin:
-            worst, margin, spread = ratio, limit, stray
+            worst, margin, spread = ratio, limit, own
     if math.isinf(worst):
         code = "note.repetitions_identical" if alike else "note.repetitions_identical_but"
         return Noise(False, message(code, repetitions=runs))
     how = {"ratio": worst, "spread": spread, "margin": margin}
     return Noise(worst <= margin, message("note.noise", repetitions=runs, **how))
-
-
-def _margin(values: int, repetitions: int) -> float:
-    quantiles = MARGINS[min(max(values, 1), len(MARGINS)) - 1]
-    return quantiles[repetitions - 1] if repetitions <= len(quantiles) else LEAST_MARGIN
 
 
 def _by_kind(b: Record, members: Sequence[Record], runs: int) -> Noise:
@@ -217,7 +213,7 @@ def _of_discrete(elements: Elements, a: Record, b: Record) -> _Distance:
 def _of_statistics(a: Record, b: Record) -> _Distance:
     """Return the distance of max, min, norm and mean together.
 
-    The mean of n elements strays √n times less than they do, so it counts √n times.
+    The mean of n elements varies √n times less than they do, so it counts √n times.
     """
     x, y = a.leaf, b.leaf
     unlike = (x.nan_count, x.inf_count) != (y.nan_count, y.inf_count)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from mindrlhf_msprobe.common.message import TEXT, Message, as_message, message
+from mindrlhf_msprobe.common.message import TEXT, as_message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.preflight.generation import (
     compare_generation,
@@ -255,13 +255,10 @@ def _note_left_out(a: RunFile, b: RunFile, notes: Notes) -> None:
     left_out, other = (side.reasons.get(KEY_DATA) for side in (a, b))
     for key, why in left_out.items() if isinstance(left_out, dict) else ():
         if isinstance(other, dict) and key in other:
-            said = message("note.all", notes=[_short(one) for one in why])
+            # One that a run holds as a text is cut if it is long.
+            texts = [as_message(shortened(m.params["text"])) if m.code == TEXT else m for m in why]
+            said = message("note.all", notes=texts)
             notes.about("key_data_left_out", text_of(key), why=said)
-
-
-def _short(why: Message) -> Message:
-    """Return a reason; one that a run holds as a text is cut if it is long."""
-    return as_message(shortened(why.params["text"])) if why.code == TEXT else why
 
 
 def _configurations(run: Run) -> dict[str, Any] | None:

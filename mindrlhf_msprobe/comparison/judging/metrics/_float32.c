@@ -1,4 +1,4 @@
-/* What float_sums.py computes of two float32 blocks, in one pass at the speed of memory.
+/* What block_sums.py computes of two float32 blocks, in one pass at the speed of memory.
 
    Built if there is a C compiler, loaded by accelerator.py; without it numpy does the same in about
    twenty passes. No Python in here: plain arrays in, numbers out. */

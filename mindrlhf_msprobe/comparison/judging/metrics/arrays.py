@@ -8,17 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.metrics.block_sums import (
+    add_compiled,
+    add_floats,
+    add_plainly,
+    common_integers,
+    is_exact,
+)
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     Tolerance,
     blocks,
     is_transposed,
     scratch,
-)
-from mindrlhf_msprobe.comparison.judging.metrics.float_sums import add_compiled, add_floats
-from mindrlhf_msprobe.comparison.judging.metrics.plain_sums import (
-    add_plainly,
-    common_integers,
-    is_exact,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.sums import (
     FLOAT32,

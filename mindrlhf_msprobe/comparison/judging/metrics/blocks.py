@@ -109,12 +109,8 @@ def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
     bytes_a, bytes_b = a.view(np.uint8), b.view(np.uint8)
     whole = a.nbytes - a.nbytes % 8
     words_a, words_b = bytes_a[:whole].view(np.uint64), bytes_b[:whole].view(np.uint64)
-    for i in range(0, words_a.size, BLOCK):
-        if i and not i * 8 % _HELD:
-            give_back(a)
-            give_back(b)
-        block_a, block_b = words_a[i : i + BLOCK], words_b[i : i + BLOCK]
-        if not np.equal(block_a, block_b, out=scratch.mask[: block_a.size]).all():
+    for _, x, y in blocks(words_a, words_b):
+        if not np.equal(x, y, out=scratch.mask[: x.size]).all():
             return False
     return bytes_a[whole:].tobytes() == bytes_b[whole:].tobytes()
 
