@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
@@ -29,10 +29,6 @@ class Rule:
     pattern: str
     tolerance: Tolerance
 
-    def matches(self, names: Iterable[str]) -> bool:
-        """Tell whether the rule is meant for a record of any of these names."""
-        return any(map(pattern(self.pattern).search, names))
-
     @cached_property
     def said(self) -> Messages:
         """What tables say of the rule."""
@@ -52,7 +48,7 @@ class Tolerances:
     def of(self, *names: str) -> tuple[Tolerance, Messages]:
         """Return the tolerance of a record by its names, and what says which; empty if bitwise."""
         for rule in self.rules:
-            if rule.matches(names):
+            if any(map(pattern(rule.pattern).search, names)):
                 return rule.tolerance, rule.said
         return self.default, self._said
 
@@ -78,14 +74,9 @@ def _rule(path: str | Path, text: Any, values: Any) -> Rule:
         raise ConfigError(message("error.rule_form", path=path, text=text, values=values))
     for name in values:
         if name not in _FIELDS:
+            near = nearest_of(str(name), _FIELDS)
             raise ConfigError(
-                message(
-                    "error.rule_key",
-                    path=path,
-                    text=text,
-                    name=name,
-                    nearest=nearest_of(str(name), _FIELDS),
-                )
+                message("error.rule_key", path=path, text=text, name=name, nearest=near)
             )
     try:
         pattern(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.numbers import spans
-from mindrlhf_msprobe.common.patterns import Pattern, PatternError, pattern
+from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
@@ -57,28 +57,20 @@ class Filters:
         """Whether records are left out by their names."""
         return bool(self.include or self.exclude)
 
-    @cached_property
-    def _expressions(self) -> tuple[list[Pattern], list[Pattern]]:
-        include, exclude = (list(map(pattern, p)) for p in (self.include, self.exclude))
-        return include, exclude
-
     def takes_step(self, step: int) -> bool:
         """Tell whether a step is compared."""
         return not self.steps or any(first <= step <= last for first, last in self.steps)
-
-    def takes_record(self, *names: str) -> bool:
-        """Tell whether a record is compared, by its names in both runs."""
-        include, exclude = self._expressions
-        if include and not any(e.search(name) for e in include for name in names):
-            return False
-        return not any(e.search(name) for e in exclude for name in names)
 
     def leaves_out(self, pair: Pair) -> bool:
         """Tell whether a pair is left out by its name; what could not be read never is."""
         if not self.by_name or pair.record.leaf.type == "unreadable":
             return False
         names = [record.name for record in (pair.a, pair.b) if record is not None]
-        return not self.takes_record(*names)
+        include, exclude = (
+            any(pattern(text).search(name) for text in texts for name in names)
+            for texts in (self.include, self.exclude)
+        )
+        return exclude or (bool(self.include) and not include)
 
 
 def filters(

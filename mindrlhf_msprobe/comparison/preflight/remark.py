@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
@@ -11,11 +11,15 @@ from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 
 #: Seeds of which only a fingerprint of the generator's state is known.
 GENERATOR_STATES = ("numpy_state", "random_state", "mindspore_state")
+_EXPLAINING = (
+    *("modes", "cells", "optimizers", "generation", "versions", "configurations"),
+    *("device", "world", "environment"),
+)
 _WHOSE = {"numpy_state": "numpy", "mindspore_state": "MindSpore"}
 
 
 def without_consequences(preflight: Preflight, step: int) -> Preflight:
-    """Return a preflight without the states of generators that part after runs have parted.
+    """Return a preflight without the states of generators that differ once runs have diverged.
 
     Args:
         step: of the first divergence: what is drawn after it may be another number of numbers.
@@ -82,25 +86,19 @@ def _about_weights(weights: Weights) -> Message:
     return message("remark.other_parameters", role=weights.role, count=count, first=name, side=run)
 
 
-def _about_settings(differences: Iterable[Difference]) -> Message | None:
+def _about_settings(differences: Sequence[Difference]) -> Message | None:
     """Return the clause on what most probably matters: a seed, determinism, else a count."""
-    by_section: dict[str, list[Difference]] = {}
-    for difference in differences:
-        by_section.setdefault(difference.section, []).append(difference)
-    for difference in by_section.get("seeds", []):
-        if difference.setting not in GENERATOR_STATES:
-            return message("remark.seed", name=difference.label, **_values(difference))
-    for difference in by_section.get("seeds", []):
-        if (whose := _WHOSE.get(difference.setting)) is not None:
-            return message("remark.generator", whose=whose, step=difference.step)
-    for difference in by_section.get("determinism", []):
-        return message("remark.determinism", name=difference.label, **_values(difference))
-    explaining = (
-        *("modes", "cells", "optimizers", "generation", "versions", "configurations"),
-        *("device", "world", "environment"),
-    )
-    rest = [d for section in explaining for d in by_section.get(section, [])]
-    rest.sort(key=lambda difference: difference.is_place)
+    seeds = [d for d in differences if d.section == "seeds"]
+    for seed in seeds:
+        if seed.setting not in GENERATOR_STATES:
+            return message("remark.seed", name=seed.label, **_values(seed))
+    for seed in seeds:
+        if (whose := _WHOSE.get(seed.setting)) is not None:
+            return message("remark.generator", whose=whose, step=seed.step)
+    for found in (d for d in differences if d.section == "determinism"):
+        return message("remark.determinism", name=found.label, **_values(found))
+    rest = [d for d in differences if d.section in _EXPLAINING]
+    rest.sort(key=lambda d: (d.is_place, _EXPLAINING.index(d.section)))
     if not rest:
         return None
     which = {"section": rest[0].section, "name": rest[0].label}

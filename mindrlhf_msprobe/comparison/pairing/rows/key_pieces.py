@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -32,10 +33,8 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutPlace | No
     cut: dict[str | None, int] = {}
     for key, own in keys.items():
         saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]
-        tensors = [[_tensor(datum) for datum in side] for side in saves]
-        if key == own or not all(saves) or None in (*tensors[0], *tensors[1]):
-            continue
-        found = _cut(saves, tensors)
+        tensors = all(map(_is_one_tensor, itertools.chain(*saves)))
+        found = _cut(saves) if key != own and all(saves) and tensors else None
         if found is None:
             continue
         large, pieces, unknown, how = found
@@ -49,19 +48,18 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutPlace | No
     return CutPlace(both, tuple(notes), extra, cut)
 
 
-def _tensor(datum: KeyDatum) -> Record | None:
-    """Return the one tensor of a save, None if it is none, or there are several."""
-    record = datum.records[0] if len(datum.records) == 1 else None
-    if record is None or record.location is None or not record.leaf.shape:
-        return None
-    return None if record.leaf.type == "str" or record.leaf.why is not None else record
+def _is_one_tensor(datum: KeyDatum) -> bool:
+    leaf = datum.records[0].leaf if len(datum.records) == 1 else None
+    if leaf is None or datum.records[0].location is None or not leaf.shape:
+        return False
+    return leaf.type != "str" and leaf.why is None
 
 
 def _cut(
-    saves: Sequence[Sequence[KeyDatum]], tensors: Sequence[Sequence[Record | None]]
+    saves: Sequence[Sequence[KeyDatum]],
 ) -> tuple[int, list[KeyDatum], list[int], Message] | None:
     """Return which side is the larger one, its pieces, the saves without one, and how."""
-    records = [[record for record in side if record is not None] for side in tensors]
+    records = [[datum.records[0] for datum in side] for side in saves]
     axes = unlike_axes([*records[0], *records[1]])
     if axes is None or len(axes) != 1:
         return None
