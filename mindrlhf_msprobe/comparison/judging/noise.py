@@ -17,7 +17,6 @@ from functools import partial
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import same_fingerprint
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import ArrayComparison
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.judging.metrics.spans import AT_ONCE, Elements
 from mindrlhf_msprobe.findings import Status
@@ -141,7 +140,9 @@ def _judge(
 
 def _by_kind(b: Record, members: Sequence[Record], runs: int) -> Noise:
     """Judge what has no distance: texts, shapes, dtypes. What comes and goes by itself is noise."""
-    if any(count and not any(counts) for count, *counts in zip(*map(_non_finite, (b, *members)))):
+    leaves = [record.leaf for record in (b, *members)]
+    non_finite = zip(*((leaf.nan_count or 0, leaf.inf_count or 0) for leaf in leaves))
+    if any(count and not any(counts) for count, *counts in non_finite):
         return Noise(False, message("note.repetitions_finite", repetitions=runs))
     own, *kinds = (_kind(record) for record in (b, *members))
     if all(kind == kinds[0] for kind in kinds):
@@ -160,10 +161,6 @@ def _kind(record: Record) -> tuple[object, ...]:
     return leaf.type, leaf.dtype, value, *(leaf.shape or ())
 
 
-def _non_finite(record: Record) -> tuple[int, int]:
-    return record.leaf.nan_count or 0, record.leaf.inf_count or 0
-
-
 def _measure(
     a: Record, b: Record, members: Sequence[Record], elements: Elements
 ) -> tuple[Callable[[Record, Record], _Distance] | None, Sequence[int]]:
@@ -179,9 +176,7 @@ def _measure(
         return (_of_scalars, (1,)) if numbers else (None, ())
     size = math.prod(leaf.shape or ())
     if all(r.location is not None for r in all_records):
-        if leaf.is_discrete:
-            return partial(_of_discrete, elements), (size,)
-        return partial(_of_arrays, elements), (size, size)
+        return partial(_of_elements, elements), (size,) if leaf.is_discrete else (size, size)
     return _of_statistics, (size,)
 
 
@@ -193,21 +188,17 @@ def _of_scalars(a: Record, b: Record) -> _Distance:
     return _Distance((0.0,), unlike=not same)
 
 
-def _compared(elements: Elements, a: Record, b: Record) -> ArrayComparison:
-    return elements.compare((a, b), (a.array(), b.array()), Tolerance())
+def _of_elements(elements: Elements, a: Record, b: Record) -> _Distance:
+    """Return the largest and the L2 distance of the elements.
 
-
-def _of_arrays(elements: Elements, a: Record, b: Record) -> _Distance:
-    compared = _compared(elements, a, b)
-    unlike = compared.one_sided or compared.unlike
+    Of discrete ones the share that differs: the distance of two tokens means nothing.
+    """
+    compared = elements.compare((a, b), (a.array(), b.array()), Tolerance())
     metrics = compared.metrics
+    if a.leaf.is_discrete:
+        return _Distance((1.0 - metrics.equal_percent / 100,))
+    unlike = compared.one_sided or compared.unlike
     return _Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)
-
-
-def _of_discrete(elements: Elements, a: Record, b: Record) -> _Distance:
-    """Return the share of elements that differ: the distance of two tokens means nothing."""
-    metrics = _compared(elements, a, b).metrics
-    return _Distance((1.0 - metrics.equal_percent / 100,))
 
 
 def _of_statistics(a: Record, b: Record) -> _Distance:

@@ -33,17 +33,13 @@ def first_apart(a: Timeline, b: Timeline, last: float) -> tuple[int | None, Any,
     """
     first = max(a[0][0], b[0][0])
     for step in sorted({first, *(s for s, _ in (*a, *b) if first < s <= last)}):
-        for mine, other in _in_turn(a, b, step):
+        # What both were in turn; the last of one that had fewer values stays.
+        left, right = _values(a, step), _values(b, step)
+        for i in range(max(len(left), len(right))):
+            mine, other = left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
             if not _alike(mine, other):
                 return None if step == first else step, mine, other
     return None, SAME, SAME
-
-
-def _in_turn(a: Timeline, b: Timeline, step: int) -> Iterator[tuple[Any, Any]]:
-    """Yield what both were in turn in a step; the last of one that had fewer values stays."""
-    left, right = _values(a, step), _values(b, step)
-    for i in range(max(len(left), len(right))):
-        yield left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
 
 
 def _values(timeline: Timeline, step: int) -> list[Any]:

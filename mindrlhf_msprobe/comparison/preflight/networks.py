@@ -30,7 +30,7 @@ from mindrlhf_msprobe.comparison.preflight.values import (
 from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.layout import WITHHELD
-from mindrlhf_msprobe.storage.manifest.run_file import Mode, Network, RunFile, Timeline, timelines
+from mindrlhf_msprobe.storage.manifest.run_file import Network, RunFile, Timeline, timelines
 
 MODES, CELLS, OPTIMIZERS = "modes", "cells", "optimizers"
 _ROOT = "root"
@@ -84,7 +84,11 @@ class _Networks:
     def of(cls, file: RunFile) -> _Networks:
         found = cls([_network(n, n.role) for n in file.networks if n.role is not None])
         for phase, modes in file.modes.items():
-            timeline = [(mode.step, _mode(mode)) for mode in modes if mode.step is not None]
+            timeline: Timeline = [
+                (mode.step, (bool(mode.training), {n: bool(v) for n, v in mode.others.items()}))
+                for mode in modes
+                if mode.step is not None
+            ]
             if timeline:
                 found.modes[phase] = timeline
         for name, optimizer in file.optimizers.items():
@@ -113,10 +117,6 @@ def _network(network: Network, role: str) -> _Network:
         if name in settings:
             cells[cell] = kind, {**settings, name: [*settings[name], *timeline]}
     return _Network(role, network.phases or [], network.training, cells)
-
-
-def _mode(mode: Mode) -> tuple[bool, dict[str, bool]]:
-    return bool(mode.training), {name: bool(value) for name, value in mode.others.items()}
 
 
 def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_Found]:
@@ -219,13 +219,10 @@ def _cells(a: _Networks, b: _Networks, last: float, notes: Notes, alike: bool) -
         of_role = {phase for network, _, in_ in pairs if network.role == role for phase in in_}
         only = tuple(dict.fromkeys(phases)) if set(phases) != of_role else ()
         cells = tuple(u.cell for u in group)
-        name = named((_path(role, one.cell, one.attribute),))
+        path = (role, "" if one.cell == _ROOT else one.cell, one.attribute)
+        name = named(tuple(filter(None, path)))
         what = Difference(CELLS, name, None, None, role, only, one.step, cells, one.kind)
         yield what, one.attribute, one.a, one.b
-
-
-def _path(role: str, cell: str, attribute: str) -> str:
-    return ".".join(filter(None, [role, "" if cell == _ROOT else cell, attribute]))
 
 
 def _unlike(a: _Network, b: _Network, last: float, notes: Notes, alike: bool) -> Iterator[_Unlike]:

@@ -56,10 +56,6 @@ from mindrlhf_msprobe.storage.records import Record
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import MsprobeMapping
 
-_AT_OPTIMIZER = message("coverage.gradients_at_optimizer")
-_WHOLE = message("coverage.gradients_in_several_places")
-_GAP_OF_NOISE = message("coverage.varies_among_repetitions")
-
 
 @dataclass(frozen=True)
 class Job:
@@ -440,7 +436,11 @@ def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged
     gap = None
     if status is Status.DIFFERENT:
         other_moment = work.a.leaf.at_optimizer != work.b.leaf.at_optimizer
-        gap = _AT_OPTIMIZER if other_moment else gap_if_unlike(work.a, work.b)
+        gap = (
+            message("coverage.gradients_at_optimizer")
+            if other_moment
+            else gap_if_unlike(work.a, work.b)
+        )
     if job.noise and status in EXPLAINABLE and gap is None:
         (status, metrics, notes), by_noise = _by_noise(work, (status, metrics, notes), elements)
         by = (*by, *by_noise)
@@ -541,7 +541,7 @@ def _gap(
         return why, side
     alone = side != "both" and pair.unreadable is None and pair.record.leaf.why is None
     if alone and repetitions is not None and repetitions.explain(pair):
-        return _GAP_OF_NOISE, side
+        return message("coverage.varies_among_repetitions"), side
     return None
 
 
@@ -554,7 +554,7 @@ def _why_no_values(pair: Pair) -> Message | None:
         return None
     a, b = pair.a.leaf, pair.b.leaf
     if a.whole != b.whole:
-        return _WHOLE
+        return message("coverage.gradients_in_several_places")
     if a.opaque and b.opaque and a.type == b.type and pair.record.io != "data":
         return message("coverage.values_of_type", type=a.type)
     return None

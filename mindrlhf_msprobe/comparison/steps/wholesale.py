@@ -161,12 +161,16 @@ class _Lines:
     ) -> bool:
         """Make entries of lines that differ; False where one of them is not for this way.
 
-        Parameters that one side alone recorded again are held against earlier ones, and files of
+        Parameters that one side alone recorded again are compared with earlier ones, and files of
         elements are shared among workers: both is the planner's.
         """
         sides = []
         for i, (run, place) in enumerate(zip(runs, places)):
-            whole = [_with_frames(pair[i], stacks[i]) for pair in lines]
+            known = stacks[i]
+            whole = [
+                replace(pair[i], frames=pair[i].frames or known.get(pair[i].stack, ()))
+                for pair in lines
+            ]
             made = run.entries_of(whole, phase, *place)
             if made is None:
                 return False
@@ -193,10 +197,6 @@ class _Lines:
 def _where(line: JournalLine) -> tuple[object, ...]:
     """Return where an entry stands among the others, but for its time."""
     return line.entry, line.parent, line.opening, line.token, line.end is None
-
-
-def _with_frames(line: JournalLine, stacks: _OfJournal) -> JournalLine:
-    return replace(line, frames=line.frames or stacks.get(line.stack, ()))
 
 
 def _parameters(entry: Entry) -> set[str]:

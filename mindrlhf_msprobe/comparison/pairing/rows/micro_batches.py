@@ -28,8 +28,6 @@ from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutPlace, cut
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _STATISTICS = message("coverage.batch_statistics")
-_NO_ROWS = message("coverage.batch_no_rows")
-_OTHER_SIZES = message("coverage.batch_other_sizes")
 _UNEVEN = message("coverage.batch_uneven_calls")
 _GRADIENTS = message("coverage.batch_gradients")
 _AFTER_UPDATE = message("coverage.batch_after_update")
@@ -93,7 +91,7 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
         elif len(unlike) == 1 and each[0]:
             axes[place] = unlike[0], each[0]
         elif len(unlike) == 1 or all(each):  # rows against rows
-            axes[place] = _OTHER_SIZES
+            axes[place] = message("coverage.batch_other_sizes")
     return axes
 
 
@@ -177,7 +175,7 @@ def _not_cut(record: Record, place: _Place, axes: _Axes) -> Record | None:
     if axis is not None:
         return None
     number = leaf.is_tensor or leaf.type in ("int", "float")
-    return piece_of(record, gap_if_unlike=_NO_ROWS) if number else record
+    return piece_of(record, gap_if_unlike=message("coverage.batch_no_rows")) if number else record
 
 
 class _Cutter:
