@@ -435,12 +435,9 @@ def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged
         return Judged(*work.place, Status.UNREADABLE, None, (failed,), by)
     gap = None
     if status is Status.DIFFERENT:
-        other_moment = work.a.leaf.at_optimizer != work.b.leaf.at_optimizer
-        gap = (
-            message("coverage.gradients_at_optimizer")
-            if other_moment
-            else gap_if_unlike(work.a, work.b)
-        )
+        gap = gap_if_unlike(work.a, work.b)
+        if work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
+            gap = message("coverage.gradients_at_optimizer")
     if job.noise and status in EXPLAINABLE and gap is None:
         (status, metrics, notes), by_noise = _by_noise(work, (status, metrics, notes), elements)
         by = (*by, *by_noise)
