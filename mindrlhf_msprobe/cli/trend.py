@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
 from mindrlhf_msprobe.report.messages import say
@@ -64,7 +64,7 @@ def _series(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.report.trends.files import write_series
     from mindrlhf_msprobe.report.trends.table import sides_of
     from mindrlhf_msprobe.storage.reading.reader import open_run
-    from mindrlhf_msprobe.trends.reading import Choice
+    from mindrlhf_msprobe.trends.reading import Choice, missing_in_all
 
     choice = Choice(
         record=arguments.record,
@@ -81,24 +81,17 @@ def _series(arguments: argparse.Namespace) -> int:
     write_series(sides, len(runs), arguments.csv, arguments.tensorboard)
     code = SAME if sides and not damaged else UNDECIDED
     if arguments.json:
-        content = {
+        content: dict[str, list[Any]] = {
             "runs": [str(run.path) for run in runs],
-            "series": [
-                {"run": side, **series.to_json()}
-                for side, trends in zip("AB", found)
-                for series in trends.series
-            ],
-            "missing": [
-                {"run": side, **missing.to_json()}
-                for side, trends in zip("AB", found)
-                for missing in trends.missing
-            ],
+            "series": [],
+            "missing": [],
         }
+        for side, trends in zip("AB", found):
+            content["series"] += [{"run": side, **one.to_json()} for one in trends.series]
+            content["missing"] += [{"run": side, **one.to_json()} for one in trends.missing]
         return answer(json.dumps(content, ensure_ascii=False, indent=1), code, as_json=True)
-    missing = {m.name: m for trends in found for m in trends.missing}
-    for series in (s for trends in found for s in trends.series):
-        missing.pop(series.name, None)
-    return answer(render_series(sides, missing.values(), max(0, arguments.plots)), code)
+    missing = missing_in_all(found)
+    return answer(render_series(sides, missing, max(0, arguments.plots)), code)
 
 
 def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:

@@ -7,7 +7,7 @@ put together only where it is known which rows belong together.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ _CLIP_KEYS = frozenset(
         *("epsilon_clip", "epsilon"),
     }
 )
+_CLIP_LOW = frozenset({"epsilon_low", "clip_ratio_low", "eps_clip_low"})
+_CLIP_HIGH = frozenset({"epsilon_high", "clip_ratio_high", "eps_clip_high"})
 _PAD_KEYS = frozenset({"pad_token_id", "pad_id"})
 _MOST_SETTINGS = 100_000  # values of configurations.json that are looked at
 
@@ -45,27 +47,35 @@ class Settings:
     """What the trainer's own configuration says that a quantity needs.
 
     Attributes:
-        clip_range: ε of the clipped objective; None where it does not say.
+        clip_range: ε_low and ε_high of the clipped objective; None where it does not say.
         pad: the token that fills a response up; None where it does not say.
     """
 
-    clip_range: float | None = None
+    clip_range: tuple[float, float] | None = None
     pad: int | None = None
 
     @classmethod
     def of(cls, configurations: Any) -> Settings:
         """Return what configurations.json says; of several values of one setting, none."""
-        clips: set[float] = set()
-        pads: set[int] = set()
-        for name, value in _settings(configurations):
-            if type(value) in (int, float) and name in _CLIP_KEYS and 0.01 <= value < 1:
-                clips.add(float(value))
-            if type(value) is int and name in _PAD_KEYS:
-                pads.add(value)
-        return cls(
-            clip_range=clips.pop() if len(clips) == 1 else None,
-            pad=pads.pop() if len(pads) == 1 else None,
-        )
+        found = list(_settings(configurations))
+        usual = _only(found, _CLIP_KEYS, _is_clip)
+        low, high = _only(found, _CLIP_LOW, _is_clip), _only(found, _CLIP_HIGH, _is_clip)
+        low, high = (usual if low is None else low), (usual if high is None else high)
+        clip_range = None if low is None or high is None else (low, high)
+        return cls(clip_range, _only(found, _PAD_KEYS, lambda value: type(value) is int))
+
+
+def _is_clip(value: Any) -> bool:
+    """Tell whether a setting can be a clip range; an optimizer's `epsilon` is smaller."""
+    return type(value) is float and 0.01 <= value < 10
+
+
+def _only(
+    settings: Iterable[tuple[str, Any]], names: Container[str], fits: Callable[[Any], bool]
+) -> Any:
+    """Return the one value that settings of these names have; None if there is not one."""
+    found = {value for name, value in settings if name in names and fits(value)}
+    return found.pop() if len(found) == 1 else None
 
 
 def _settings(content: Any) -> Iterator[tuple[str, Any]]:
@@ -153,7 +163,7 @@ def _by_token(
     own: Sequence[str],
     other: Sequence[str],
     formula: Callable[..., float],
-    **options: float,
+    **options: Any,
 ) -> list[Value]:
     """Return a formula of two log-probabilities for each save of the first."""
     first, second = place.saved(own), place.saved(other)
@@ -186,7 +196,7 @@ def _clip_fraction(place: KeyPlace) -> list[Value]:
     said = "trend.clip_range" if clip_range is not None else "trend.usual_clip_range"
     clip_range = formulas.CLIP_RANGE if clip_range is None else clip_range
     values = _by_token(place, LOG_PROB, OLD_LOG_PROB, formulas.clip_fraction, clip_range=clip_range)
-    of = message(said, clip_range=clip_range)
+    of = message(said, low=clip_range[0], high=clip_range[1])
     return [(at, value, (of, *notes)) for at, value, notes in values]
 
 
@@ -206,23 +216,11 @@ def _kl(formula: Callable[..., float]) -> Callable[[KeyPlace], list[Value]]:
 
 
 def _response_length(place: KeyPlace) -> list[Value]:
-    masks = place.saved(MASK)
-    if masks:
-        return [(m.micro_step, formulas.response_length(_array(m)), ()) for m in masks]
-    found: list[Value] = []
-    for datum in place.saved(RESPONSES):
-        texts = [r.leaf.value for r in datum.records if r.leaf.type == "str"]
-        if texts and len(texts) == len(datum.records):
-            length = float(np.mean([len(str(text)) for text in texts]))
-            found.append((datum.micro_step, length, (message("trend.in_characters"),)))
-        elif place.settings.pad is not None:
-            pad = place.settings.pad
-            length = formulas.response_length(np.not_equal(_array(datum), pad))
-            found.append((datum.micro_step, length, (message("trend.pad", pad=pad),)))
-        else:
-            raise Unavailable(message("trend.no_pad", key=datum.key))
-    if not found:
-        found = _from_loss_inputs(place)
+    masks: list[Value] = [
+        (datum.micro_step, formulas.response_length(_array(datum)), ())
+        for datum in place.saved(MASK)
+    ]
+    found = masks or _from_loss_inputs(place) or [*_from_responses(place)]
     if not found:
         raise Unavailable(message("trend.no_key", names=[MASK[0], RESPONSES[0]]))
     return found
@@ -234,7 +232,22 @@ def _from_loss_inputs(place: KeyPlace) -> list[Value]:
         (datum.micro_step, place.given_to_loss(MASK, datum.micro_step))
         for datum in place.saved((LOSS_INPUTS,))
     )
-    return [(at, formulas.response_length(mask), ()) for at, mask in given if mask is not None]
+    note = (message("trend.length_of_loss"),)
+    return [(at, formulas.response_length(mask), note) for at, mask in given if mask is not None]
+
+
+def _from_responses(place: KeyPlace) -> Iterator[Value]:
+    for datum in place.saved(RESPONSES):
+        texts = [r.leaf.value for r in datum.records if r.leaf.type == "str"]
+        pad = place.settings.pad
+        if texts and len(texts) == len(datum.records):
+            length = float(np.mean([len(str(text)) for text in texts]))
+            yield datum.micro_step, length, (message("trend.in_characters"),)
+        elif pad is not None:
+            length = formulas.response_length(np.not_equal(_array(datum), pad))
+            yield datum.micro_step, length, (message("trend.pad", pad=pad),)
+        else:
+            raise Unavailable(message("trend.no_pad", key=datum.key))
 
 
 #: What is derived from key data: name → function of the key data of one step and rank.

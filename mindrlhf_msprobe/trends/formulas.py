@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-#: The clip range of PPO's paper, for trainers that do not say theirs.
-CLIP_RANGE = 0.2
+#: The clip range of PPO's paper, below and above 1, for trainers that do not say theirs.
+CLIP_RANGE = (0.2, 0.2)
 
 
 def _mean(values: np.ndarray, mask: np.ndarray | None) -> float:
@@ -39,20 +39,22 @@ def clip_fraction(
     log_prob: np.ndarray,
     old_log_prob: np.ndarray,
     mask: np.ndarray | None = None,
-    clip_range: float = CLIP_RANGE,
+    clip_range: tuple[float, float] = CLIP_RANGE,
 ) -> float:
-    """Return the share of tokens whose ratio is further from 1 than the clip range: 0 to 1.
+    """Return the share of tokens whose ratio is below 1 − ε_low or above 1 + ε_high: 0 to 1.
 
     The range of arXiv:1707.06347, equation 7; the share as OpenAI Baselines' ppo2 logs it
     (`clipfrac`). A token whose ratio is NaN is not counted as clipped.
 
     Args:
         log_prob, old_log_prob, mask: as for `ratio`.
-        clip_range: ε.
+        clip_range: ε_low and ε_high; they differ where a trainer clips higher (Yu et al., DAPO,
+            2025, arXiv:2503.14476).
     """
     with np.errstate(all="ignore"):
-        distance = np.abs(np.exp(_difference(log_prob, old_log_prob)) - 1)
-        return _mean((distance > clip_range).astype(np.float64), mask)
+        beyond = np.exp(_difference(log_prob, old_log_prob)) - 1
+        clipped = (beyond < -clip_range[0]) | (beyond > clip_range[1])
+        return _mean(clipped.astype(np.float64), mask)
 
 
 def kl_k1(log_prob: np.ndarray, ref_log_prob: np.ndarray, mask: np.ndarray | None = None) -> float:

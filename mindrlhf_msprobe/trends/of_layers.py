@@ -14,6 +14,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.reading.gradients import parameter_of
 from mindrlhf_msprobe.storage.reading.series import Gathered, number_of
 from mindrlhf_msprobe.storage.records import Entry, Record
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
@@ -58,8 +59,8 @@ class _ByLayer:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int, str], list[float]] = {}
 
-    def add(self, phase: str, number: int, cell: str, value: float) -> None:
-        for layer in ("", layer_of(cell)):
+    def add(self, phase: str, number: int, parameter: str, value: float) -> None:
+        for layer in ("", layer_of(parameter.rpartition(".")[0] or parameter)):
             self._found.setdefault((phase, number, layer), []).append(value)
 
     def give(self, name: str, step: int, rank: int, into: Gathered) -> None:
@@ -84,7 +85,7 @@ class _GradientNorms(OfEntries):
         for record in entry.records:
             norm = number_of(record.leaf, "norm") if record.leaf.is_tensor else None
             if norm is not None:
-                self._norms.add(entry.phase, entry.call, entry.cell, norm)
+                self._norms.add(entry.phase, entry.call, parameter_of(entry, record), norm)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._norms.give(GRADIENT_NORM, step, rank, into)
@@ -110,8 +111,7 @@ class _Moments(OfEntries):
                 norm = number_of(record.leaf, "norm") if record.leaf.is_tensor else None
                 parameter = record.path[found.end() :].replace("%2E", ".")
                 if norm is not None:
-                    cell = parameter.rpartition(".")[0] or parameter
-                    self._norms.add(entry.phase, entry.call, cell, norm)
+                    self._norms.add(entry.phase, entry.call, parameter, norm)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._norms.give(self._name, step, rank, into)
@@ -137,8 +137,10 @@ class _Updates(OfEntries):
     def entry(self, entry: Entry) -> None:
         if entry.phase in _OTHER_PHASES:
             return
-        parameters = [record for record in entry.records if record.io == "parameters"]
-        self._seen += ((entry, r) for r in parameters if r.leaf.is_tensor)
+        parameters = [r for r in entry.records if r.io == "parameters" and r.leaf.is_tensor]
+        # An optimizer's own: a cell's parameters have no dot in their names, its copies of them do.
+        if not any("%2E" in record.path for record in parameters):
+            self._seen += ((entry, record) for record in parameters)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._parameters += len(self._seen)

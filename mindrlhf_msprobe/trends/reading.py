@@ -82,6 +82,13 @@ def read_trends(
     return wanted.found()
 
 
+def missing_in_all(found: Iterable[Trends]) -> list[Missing]:
+    """Return what is missing in each of the runs, with the reason of the last one."""
+    missing = {one.name: one for trends in found for one in trends.missing}
+    there = {series.name for trends in found for series in trends.series}
+    return [one for name, one in missing.items() if name not in there]
+
+
 class _Wanted:
     """What is looked for in each place, and what was found so far."""
 

@@ -196,20 +196,36 @@ def _similarity(
     none = None, float("nan")
     if a is None or b is None:
         return *none, message("trend.gradient_alone", side="A" if b is None else "B")
-    if a.why is not None or b.why is not None:
-        return *none, a.why or b.why
+    if (why := a.why or b.why) is not None:
+        return *none, why
     if a.shape != b.shape:
-        shapes = [list(shape) if shape is not None else None for shape in (a.shape, b.shape)]
-        return *none, message("trend.gradient_shapes", a=shapes[0], b=shapes[1])
+        shapes = {"a": str(list(a.shape or ())), "b": str(list(b.shape or ()))}
+        return *none, message("trend.gradient_shapes", **shapes)
+    how = _measure(a, b, measure)
+    if how is None:
+        return *none, message("trend.gradient_statistics")
     try:
-        if a.has_elements and b.has_elements and measure is not Measure.SIGNS:
-            return Measure.COSINE, cosine(a.elements(), b.elements()), None
-        if a.has_signs and b.has_signs and measure is not Measure.COSINE:
-            equal = equal_signs(a.packed(), b.packed(), a.size)
-            return Measure.SIGNS, equal / a.size if a.size else 1.0, None
+        return how, _MEASURES[how](a, b), None
     except ArrayFileError as error:
         return *none, error.said
-    return *none, message("trend.gradient_statistics")
+
+
+def _measure(a: Gradient, b: Gradient, asked: Measure | None) -> Measure | None:
+    """Return how two gradients can be compared; None where they cannot as it is asked."""
+    if a.has_elements and b.has_elements and asked is not Measure.SIGNS:
+        return Measure.COSINE
+    known = a.has_signs and b.has_signs and asked is not Measure.COSINE
+    return Measure.SIGNS if known else None
+
+
+def _of_signs(a: Gradient, b: Gradient) -> float:
+    return equal_signs(a.packed(), b.packed(), a.size) / a.size if a.size else 1.0
+
+
+_MEASURES: dict[Measure, Callable[[Gradient, Gradient], float]] = {
+    Measure.COSINE: lambda a, b: cosine(a.elements(), b.elements()),
+    Measure.SIGNS: _of_signs,
+}
 
 
 def _holds_non_finite(gradient: Gradient) -> bool:

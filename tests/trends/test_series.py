@@ -12,6 +12,7 @@ from helpers.runs import MSPROBE_DATA, Fault, Recording, a_nan, record_training
 from mindrlhf_msprobe import RunError, UsageError, open_run
 from mindrlhf_msprobe.storage.reading import reader
 from mindrlhf_msprobe.trends import formulas
+from mindrlhf_msprobe.trends.derived import Settings
 from mindrlhf_msprobe.trends.reading import DERIVED, Choice, read_trends
 
 RANDOM = np.random.default_rng(0)
@@ -143,6 +144,19 @@ def test_response_length(tmp_path, saved, length):
     """From a mask, from what the loss was given, or from texts, in characters."""
     (series,) = record_keys(tmp_path / "run", [saved]).trend(derived="response_length")
     assert series.values.tolist() == [length]
+
+
+def test_the_trainers_own_settings_count(tmp_path):
+    """The clip range, also one that is not symmetric, and the token that pads, if there is one."""
+    settings = {"rl_config": {"epsilon_low": 0.1, "epsilon_high": 0.5}, "g": [{"pad_token_id": 0}]}
+    assert Settings.of(settings) == Settings((0.1, 0.5), 0)
+    assert Settings.of({"a": {"clip_range": 0.3}, "b": {"epsilon": 1e-8}}).clip_range == (0.3, 0.3)
+    assert Settings.of({"a": {"clip_range": 0.3}, "b": {"clip_eps": 0.2}}) == Settings()
+    assert Settings.of({"clip_range": 0.3, "x": {"pad_id": 1, "pad_token_id": 2}}).pad is None
+    assert Settings.of(None) == Settings()
+    new = np.log(np.array([0.85, 0.95, 1.4, 1.6]))
+    assert formulas.clip_fraction(new, np.zeros(4), clip_range=(0.1, 0.5)) == 0.5
+    assert formulas.clip_fraction(new, np.zeros(4)) == 0.5
 
 
 def test_gradient_norms_are_of_the_network_and_of_its_layers(tmp_path):

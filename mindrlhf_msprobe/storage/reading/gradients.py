@@ -27,6 +27,7 @@ from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record
 
+_ESCAPED = re.compile("%([0-9A-F]{2})")
 _SUMMARY = re.compile(r"grad_summary_[0-9]{1,18}\.csv")
 
 
@@ -148,7 +149,6 @@ def gradients_of(entry: Entry, files: Locator) -> list[Gradient]:
     Args:
         files: finds the files of its place.
     """
-    inside = "" if entry.cell == "root" else f"{entry.cell}."
     found = []
     for record in entry.records:
         if record.leaf.shape is None and record.leaf.why is None:
@@ -157,7 +157,7 @@ def gradients_of(entry: Entry, files: Locator) -> list[Gradient]:
         located, signs = files.locate(record.leaf, named)
         found.append(
             Gradient(
-                inside + record.path,
+                parameter_of(entry, record),
                 entry.phase,
                 entry.call,
                 record.leaf.shape,
@@ -167,6 +167,12 @@ def gradients_of(entry: Entry, files: Locator) -> list[Gradient]:
             )
         )
     return found
+
+
+def parameter_of(entry: Entry, record: Record) -> str:
+    """Return the name of a parameter in its network, of a record of it or of its gradient."""
+    own = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), record.path)
+    return own if entry.cell == "root" else f"{entry.cell}.{own}"
 
 
 class _Probed:

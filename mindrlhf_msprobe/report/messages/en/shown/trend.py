@@ -116,8 +116,9 @@ TEXTS: dict[str, Any] = {
     "parameters_without_elements": "parameters are recorded as statistics: task: tensor records "
     "their elements",
     "without_mask": "no mask is saved: all tokens count, padding as well",
-    "clip_range": "clip range {clip_range} of configurations.json",
-    "usual_clip_range": "clip range {clip_range}, configurations.json names none",
+    "clip_range": "clip range {low} below and {high} above 1, of configurations.json",
+    "usual_clip_range": "clip range {low} below and {high} above 1: configurations.json names none",
+    "length_of_loss": "of the rows that the loss was given: packed rows hold several responses",
     "kl_of_old": "of old_log_prob, the policy before the update",
     "in_characters": "in characters: neither tokens nor a mask are saved",
     "pad": "tokens other than pad_token_id {pad}",
