@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.report.console.progress import progress_bar
 
     if "" in arguments.runs:
-        raise UsageError(say("cli.empty_path_of_a_run"))
+        raise UsageError(message("cli.empty_path_of_a_run"))
     began = time.perf_counter()
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
         results = check_runs(

@@ -45,9 +45,8 @@ def _merge(arguments: argparse.Namespace) -> int:
         shown = ", ".join(map(str, merged.left_out[:3]))
         complain("merge", say("cli.merge_left_out", number=len(merged.left_out), shown=shown))
     if arguments.json:
-        return answer(
-            json.dumps(dataclasses.asdict(merged), default=str, indent=1), SAME, as_json=True
-        )
+        content = {**dataclasses.asdict(merged), "remarks": [*map(str, merged.remarks)]}
+        return answer(json.dumps(content, default=str, indent=1), SAME, as_json=True)
     lines = [
         say(
             "cli.merged",

@@ -95,7 +95,7 @@ Result = JudgedPlace | tuple["Judged | Asked", ...] | Part
 class Failure:
     """A task whose worker died, or could not do it."""
 
-    reason: str
+    reason: Message | str
 
 
 def perform(job: Job, task: Task) -> Result | Failure:
@@ -228,7 +228,7 @@ class _Schedule:
         self._gatherings: dict[tuple[int, ...], Gathering] = {}
         self._judged: dict[tuple[int, int], JudgedPlace] = {}
         self._open: dict[tuple[int, int], int] = {}
-        self._failed_once: dict[tuple[int, ...], str] = {}
+        self._failed_once: dict[tuple[int, ...], Message | str] = {}
         self._progress = progress
         self._waiting_bytes = self._span_bytes = self._bytes_done = 0
         self._records = self._records_done = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 from collections import deque
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine import worker_start as processes
 from mindrlhf_msprobe.comparison.engine.executor import (
@@ -119,16 +120,16 @@ class LocalWorkers(Engine):
         """Give up those that were stopped and that nobody lets go on."""
         for worker in list(self._workers):
             if worker.task is not None and worker.stopped_for(_LOOK_SECONDS) >= _STOPPED_SECONDS:
-                self._bury(worker, "was stopped, and did not go on")
+                self._bury(worker, message("note.worker_stopped"))
 
-    def _bury(self, worker: Worker, why: str = "") -> None:
+    def _bury(self, worker: Worker, why: Message | None = None) -> None:
         """Remove a worker that died, or is given up, and start another one in its place."""
         self._workers.remove(worker)
         self._selector.unregister(worker.results)
         reason = worker.end(patience=0.0 if why else 1.0)
         reason = why or reason
         if worker.task is not None and worker.ready:
-            self._lost.append((worker.task, Failure(f"the worker that compared it {reason}")))
+            self._lost.append((worker.task, Failure(message("note.worker", what=reason))))
         elif worker.task is not None:  # it never began
             self._here.append(worker.task)
         self._start_failures = 0 if worker.ready else self._start_failures + 1

@@ -68,7 +68,7 @@ class RayWorkers(Engine):
             return task, self._ray.get(done)
         except self._ray.exceptions.RayError as error:
             kind = type(error).__name__
-            return task, Failure(f"the Ray worker that compared it was lost ({kind})")
+            return task, Failure(message("note.ray_worker_lost", kind=kind))
 
     def close(self) -> None:
         """Leave the cluster; end it if it was started here."""

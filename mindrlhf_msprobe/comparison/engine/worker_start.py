@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mindrlhf_msprobe
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.processes import forked, may_fork
 from mindrlhf_msprobe.comparison.engine.worker_process import send, serve
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
@@ -31,10 +32,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: The exit code of a process for which somebody else has waited; no process ends with it.
 UNKNOWN_CODE = 256
 _KILLED_SECONDS = 10.0  # within which a process that was killed ends
-_ENDED_BY = {
-    "SIGKILL": "SIGKILL, as when memory does not suffice",
-    "SIGBUS": "SIGBUS: a file shrank or could not be read on",
-}
+_ENDED_BY = {"SIGKILL": message("note.sigkill"), "SIGBUS": message("note.sigbus")}
 
 
 class Worker(ABC):
@@ -104,7 +102,7 @@ class Worker(ABC):
         self._stopped = self._stopped + passed if is_stopped else 0.0
         return self._stopped
 
-    def end(self, patience: float = 0.0) -> str:
+    def end(self, patience: float = 0.0) -> Message:
         """End it, if it still runs after `patience` seconds, and say how it had ended."""
         code = self.wait(patience)
         if code is None:
@@ -112,14 +110,14 @@ class Worker(ABC):
             code = self.wait(_KILLED_SECONDS)
         self.close()
         if code is None:  # it hangs in the kernel, waiting for a dead disk
-            return "does not answer"
+            return message("note.no_answer")
         if code == UNKNOWN_CODE:
-            return "ended early (it is not known how: SIGCHLD is ignored here)"
+            return message("note.ended_unknown")
         if code < 0:
             known = {number.value: number.name for number in signal.Signals}
             name = known.get(-code, f"signal {-code}")
-            return f"was killed ({_ENDED_BY.get(name, name)})"
-        return f"ended early (exit code {code})"
+            return message("note.worker_killed", by=_ENDED_BY.get(name, name))
+        return message("note.ended", code=code)
 
     def close(self) -> None:
         """Close this process's ends of the pipes; what was not yet written is for nobody."""

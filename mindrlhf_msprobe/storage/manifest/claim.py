@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import in_words, message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
@@ -60,26 +60,21 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
     last = max(steps[True] | steps[False], default=-1)
     if last < first_step:
         return None
-    what = f"dump_path {root} holds dumps of rank {rank} up to step {last}"
+    what = message("error.holds_dumps", root=root, rank=rank, last=last)
     if not steps[True]:
         raise RunError(message("error.resume_foreign", what=what))
-    replaced = "what was recorded"
+    replaced = message("error.what_was_recorded")
     if steps[False]:
-        replaced = f"what a {layout.JOURNAL_FILE} names; dumps of another tool stay"
+        replaced = message("error.what_a_journal_names", journal=layout.JOURNAL_FILE)
     raise RunError(
         message("error.resume_without_manifest", what=what, name=path.name, replaced=replaced)
     )
 
 
-def being_written(root: Path, lock: RankLock) -> str:
+def being_written(root: Path, lock: RankLock) -> Message:
     """Say that another process holds the lock of a rank."""
-    holder = in_words(lock.holder_in_words(), "en")
-    return (
-        f"dump_path {root} is being written by a job that still runs ({holder}, as "
-        f"rank {lock.rank}). Give this job another dump_path, or start it when that one has ended. "
-        f"If both are of one job, each must know its rank when its probe starts: set RANK_ID, or "
-        f"call mindspore.communication.init() before."
-    )
+    holder = lock.holder_in_words()
+    return message("error.own_rank_written", root=root, holder=holder, rank=lock.rank)
 
 
 def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
@@ -90,10 +85,10 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
     """
     own = root / layout.manifest_name(rank)
     if own.is_file():
-        started = None
+        started: str | Message | None = None
         with suppress(RunError):
             started = RunFile.read(own).attempt.started
-        started = started or "at an unknown time"
+        started = started or message("error.unknown_time")
         raise RunError(message("error.holds_a_run", root=root, started=started, advice=_ADVICE))
     if refuse_other_job(root, rank, world, "refuse"):
         return
@@ -160,27 +155,27 @@ def _as_it_runs(file: RunFile, holder: dict[str, Any]) -> RunFile:
     return file if own else RunFile({"world": holder.get("world")})
 
 
-def _another_job(theirs: RunFile, world: dict[str, Any], running: bool) -> str:
-    """Return how a manifest shows that it is of another job; empty if it does not.
+def _another_job(theirs: RunFile, world: dict[str, Any], running: bool) -> Message | None:
+    """Return how a manifest shows that it is of another job; None if it does not.
 
     Ranks of one job wait for each other, so none has ended a step before another was even started.
     Ranks that nothing connects may be run one after the other.
     """
     of = theirs.json.get("world")
     if of is None and running:  # it is about to say
-        return ""
+        return None
     if not isinstance(of, dict) or any(of.get(key) != value for key, value in world.items()):
         shown = {key: of.get(key) for key in world} if isinstance(of, dict) else of
-        return f"{shown}; this job is {world}"
+        return message("error.another_world", shown=str(shown), world=str(world))
     attempt = theirs.attempt
     try:
         started = datetime.datetime.fromisoformat(attempt.started or "").timestamp()
     except ValueError:
-        return ""
+        return None
     worked = attempt.first_step is not None or attempt.state not in (None, RUNNING)
     if worked and (running or world["scheduler"]) and started < int(process_started()):
-        return f"{attempt.state}, started {attempt.started}, before this process"
-    return ""
+        return message("error.started_before", state=attempt.state, started=attempt.started)
+    return None
 
 
 def refuse_links(root: Path, phases: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
@@ -56,7 +56,7 @@ class Merged:
     files: int
     copied: int
     left_out: tuple[Path, ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks: Messages = ()
 
 
 @dataclass
@@ -300,7 +300,7 @@ def _linked_or_copied(source: str, target: Path) -> bool:
 
 def _write_manifests(
     partial: Path, inputs: Sequence[_Input]
-) -> tuple[dict[int, RunFile], list[str]]:
+) -> tuple[dict[int, RunFile], list[Message]]:
     by_rank: dict[int, list[RunFile]] = {}
     for one in inputs:
         for rank, manifest in one.manifests.items():
@@ -311,7 +311,7 @@ def _write_manifests(
     return merged, list(_write_configurations(partial, inputs))
 
 
-def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[str]:
+def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[Message]:
     """Write configurations.json of the input with the lowest rank; say where others differ."""
     chosen: tuple[Path, bytes] | None = None
     for one in sorted(inputs, key=lambda one: min(one.manifests)):
@@ -328,7 +328,7 @@ def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[s
             chosen = path, content
             (partial / layout.CONFIGURATIONS_FILE).write_bytes(content)
         elif content != chosen[1]:
-            yield f"{path} says something else than {chosen[0]}, which was taken"
+            yield message("error.merge_other_configurations", path=str(path), taken=str(chosen[0]))
 
 
 def _one_manifest(manifests: Sequence[RunFile]) -> RunFile:

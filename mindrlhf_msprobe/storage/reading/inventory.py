@@ -127,7 +127,7 @@ def _holding(
 def _shortened(found: Iterator[str]) -> Iterator[str]:
     yield from itertools.islice(found, _MOST_NAMED)
     if more := sum(1 for _ in found):
-        yield f"{more} more records that cannot be read"
+        yield str(message("unread.more_records", count=more))
 
 
 def find_records(

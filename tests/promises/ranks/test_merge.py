@@ -144,7 +144,7 @@ def test_other_configurations_are_told(nodes):
     """configurations.json of the lowest rank is taken; that another differs is said."""
     (nodes[1] / "configurations.json").write_text('{"actor": {"layers": 3}}')
     (remark,) = merge_runs([nodes[1], nodes[0]], nodes[2]).remarks
-    assert str(nodes[1] / "configurations.json") in remark
+    assert str(nodes[1] / "configurations.json") in str(remark)
     assert open_run(nodes[2]).configurations() == {"actor": {"layers": 2}}
 
 

@@ -62,7 +62,7 @@ def test_every_error_of_ours_is_made_of_a_message():
 #: Words of the field that a Chinese engineer writes in English, each of two words.
 TERMS = re.compile(
     "weight decay|loss scale|token id|forward, backward|Max diff|pip install|old policy"
-    "|in (step|rank)"
+    "|in (step|rank)|Ray worker"
 )
 #: Names that stand alone between signs.
 NAMES = re.compile("step|rank|micro_step|rtol|atol")
@@ -116,3 +116,32 @@ def test_an_error_speaks_the_language_in_which_it_was_made():
         load_config({"dumppath": 1})
     assert "未知的键" in str(refused.value)
     assert repr(refused.value) == f"ConfigError({str(refused.value)!r})"
+
+
+def kinds_of_faults():
+    """Yield what the package counts faults of, where it is written out: `fault("a tensor", …)`."""
+    counting = re.compile("(^|[._])(fault|report|guarded|tried|counted|Guarded|Tried|lost)$")
+    for path, tree in sources():
+        if not path.startswith(("capture/", "storage/writing/")):
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not counting.search(ast.unparse(node.func)):
+                continue
+            for given in node.args:
+                if isinstance(given, ast.JoinedStr):
+                    parts = (p.value if isinstance(p, ast.Constant) else "x" for p in given.values)
+                    yield path, "".join(map(str, parts))
+                elif isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    yield path, given.value
+
+
+def test_what_was_lost_is_said_in_chinese():
+    """The kinds of run.json's `lost` are names in the code: each has words."""
+    kinds = sorted(set(kinds_of_faults()))
+    assert len(kinds) > 20
+    for path, kind in kinds:
+        said = text_of(Message("lost.records", {"rank": 0, "count": 1, "what": f"{kind}: E"}), "zh")
+        assert kind not in said.partition("：")[2] or not re.search("[a-z] [a-z]", kind), (
+            path,
+            kind,
+        )

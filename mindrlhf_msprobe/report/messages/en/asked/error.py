@@ -261,6 +261,19 @@ TEXTS = {
         "ProbeCallback(phase={phase}) is not known.{nearest} Phases: {known}. A phase of your own "
         "is declared in msprobe_config.phases."
     ),
+    "holds_dumps": "dump_path {root} holds dumps of rank {rank} up to step {last}",
+    "what_was_recorded": "what was recorded",
+    "what_a_journal_names": "what a {journal} names; dumps of another tool stay",
+    "own_rank_written": (
+        "dump_path {root} is being written by a job that still runs ({holder}, as "
+        "rank {rank}). Give this job another dump_path, or start it when that one "
+        "has ended. If both are of one job, each must know its rank when its probe "
+        "starts: set RANK_ID, or call mindspore.communication.init() before."
+    ),
+    "unknown_time": "at an unknown time",
+    "another_world": "{shown}; this job is {world}",
+    "started_before": "{state}, started {started}, before this process",
+    "merge_other_configurations": "{path} says something else than {taken}, which was taken",
     "no_config": (
         "Probe() got a {name}, but it takes a ProbeConfig. For a YAML path, a mapping or a "
         "trainer's own configuration, call Probe.from_config(…)."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-TEXTS = {
+from mindrlhf_msprobe.report.messages import Text
+
+TEXTS: dict[str, Text] = {
     "records": "rank {rank} lost {count} record(s): {what}",
 }

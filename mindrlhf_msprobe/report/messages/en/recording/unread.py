@@ -77,6 +77,7 @@ TEXTS = {
     "damaged_lines": _damaged_lines,
     "fewer_entries": "holds {count} of the {listed} entries that the run's {manifest} lists",
     "more_entries": "{count} more entries that cannot be read",
+    "more_records": "{count} more records that cannot be read",
     "no_journal": (
         "is missing: read from the {file} beside it, which does not say when, or for which token, "
         "entries ran"

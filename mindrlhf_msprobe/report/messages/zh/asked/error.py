@@ -218,6 +218,19 @@ TEXTS = {
         "ProbeCallback(phase={phase})：阶段未知。{nearest}已有阶段：{known}。自定义阶段在 "
         "msprobe_config.phases 中声明。"
     ),
+    "holds_dumps": "dump_path {root} 中已有 rank {rank} 直到 step {last} 的数据",
+    "what_was_recorded": "已采集的内容",
+    "what_a_journal_names": "{journal} 所列的内容；其他工具的数据保留",
+    "own_rank_written": (
+        "dump_path {root} 正由仍在运行的作业写入（{holder}，rank {rank}）。请为本作"
+        "业另给 dump_path，或等其结束后再启动。如果两者属于同一作业，各进程须在采集"
+        "启动时已知自己的 rank：请设置 RANK_ID，或先调用 mindspore.communication.in"
+        "it()。"
+    ),
+    "unknown_time": "时间未知",
+    "another_world": "{shown}，本作业为 {world}",
+    "started_before": "{state}，启动于 {started}，早于本进程",
+    "merge_other_configurations": "{path} 与 {taken} 的内容不同，以后者为准",
     "no_config": (
         "Probe() 收到 {name}，应为 ProbeConfig。YAML 路径、映射或训练脚本自己的配置请用 "
         "Probe.from_config(…)。"

@@ -73,6 +73,7 @@ TEXTS = {
     "damaged_lines": _damaged_lines,
     "fewer_entries": "只有 {count} 个条目，而 {manifest} 列出了 {listed} 个",
     "more_entries": "另有 {count} 个条目无法读取",
+    "more_records": "另有 {count} 条记录无法读取",
     "no_journal": "缺失：改为读取同目录的 {file}，其中没有条目的执行时刻和所属 token",
     "manifest_missing": "缺失：它说明采集了什么、丢失了什么",
     "listed": "缺失：{manifest} 中列有该文件",
