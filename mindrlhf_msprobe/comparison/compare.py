@@ -664,10 +664,9 @@ def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
         for evidence in (directory, *whole):
             if place.is_relative_to(evidence):
                 is_it = place == evidence
-                where = message("error.output_is") if is_it else message("error.output_lies_inside")
-                raise RunError(
-                    message("error.output_inside", output=output, where=where, evidence=evidence)
-                )
+                code = "error.output_is" if is_it else "error.output_lies_inside"
+                where = message(code, run=str(evidence))
+                raise RunError(message("error.output_inside", output=output, where=where))
 
 
 def _check_sides(

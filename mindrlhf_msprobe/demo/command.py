@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
 from mindrlhf_msprobe.phases import Phase, phase_table
 from mindrlhf_msprobe.probe import Probe
-from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.messages import paragraph, say
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.records import cell_name
@@ -63,7 +63,8 @@ def run_demo(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     result = compare_runs(plan.run_a, plan.run_b, output_path=plan.comparison)
     answer = render(result, time.perf_counter() - start)
-    right, words = _judge(result, fault, plan.probe_config)
+    right, sentences = _judge(result, fault, plan.probe_config)
+    words = paragraph(sentences)
     said = "\n".join((answer, "", words, _what_next(plan, result)))
     print(fitted(said, sys.stdout))
     if result.verdict.status is Outcome.INCOMPARABLE:
@@ -340,26 +341,26 @@ def _never_ran(plan: DemoPlan, dump_path: Path) -> Message:
     return message("demo.never_ran", cell=plan.cell, phase=plan.phase.name, cells=sorted(cells))
 
 
-def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, str]:
+def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, Messages]:
     """Tell whether the verdict is what was planted, and say so."""
     status, first = result.verdict.status, result.verdict.first_divergence
     if fault is None:
         if status is Outcome.IDENTICAL:
-            return True, say("demo.none_identical")
+            return True, (message("demo.none_identical"),)
         if status is Outcome.WITHIN_TOLERANCE:
-            return False, say("demo.none_within")
-        return False, say("demo.none_otherwise", status=status.value)
-    planted = say("demo.planted", phase=fault.phase, cell=fault.cell_name, step=fault.from_step)
+            return False, (message("demo.none_within"),)
+        return False, (message("demo.none_otherwise", status=status.value),)
+    planted = message("demo.planted", phase=fault.phase, cell=fault.cell_name, step=fault.from_step)
     if first is None:
-        unseen = "" if _recorded(fault, config) else f" {say('demo.not_recorded')}"
-        return False, f"{planted} {say('demo.not_shown', status=status.value)}{unseen}"
+        unseen = () if _recorded(fault, config) else (message("demo.not_recorded"),)
+        return False, (planted, message("demo.not_shown", status=status.value), *unseen)
     blamed = cell_of(first) or first.record
-    found = say("demo.found", phase=first.phase, cell=blamed, step=first.step)
+    found = message("demo.found", phase=first.phase, cell=blamed, step=first.step)
     if _names(first, fault, config):
-        return True, f"{planted} {found} {say('demo.as_planted')}"
+        return True, (planted, found, message("demo.as_planted"))
     if not _recorded(fault, config) and first.phase == fault.phase:
-        return True, f"{planted} {found} {say('demo.phase_only')}"
-    return False, f"{planted} {found} {say('demo.otherwise')}"
+        return True, (planted, found, message("demo.phase_only"))
+    return False, (planted, found, message("demo.otherwise"))
 
 
 def _names(first: Divergence, fault: Fault, config: ProbeConfig) -> bool:

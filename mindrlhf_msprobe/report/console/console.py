@@ -272,7 +272,7 @@ def _capped(code: str, lines: Sequence[str], more: str) -> list[str]:
 
 def _left(number: int, more: str) -> str:
     """Return how many more there are, and where they stand."""
-    return f"{say('console.more', number=number)} {more}".rstrip()
+    return f"{say('console.more', number=number)}{more}"
 
 
 def _files(comparison: Comparison) -> list[str]:

@@ -13,6 +13,7 @@ from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.ending import Stop
+from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA
 from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
@@ -42,7 +43,8 @@ def render_holdings(
         for holding in holdings
     ]
     whole = size(sum(holding.size for holding in holdings))
-    lines = [f"{path}: {say('listing.states', state=state)}, {whole}"]
+    state = say("listing.states", state=state)
+    lines = [say("listing.of_run", path=str(path), state=state, size=whole)]
     lines += in_columns(rows)
     lines += render_cost(cost or {})
     lines += [say("listing.incomplete", problem=problem) for problem in problems]
@@ -83,7 +85,7 @@ def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
             *(
                 say(
                     "listing.cost_of_phase",
-                    phase=printable(str(name)),
+                    phase=_account(str(name)),
                     seconds=float(account["seconds"]["mean"]),
                 )
                 for name, account in accounts
@@ -93,6 +95,11 @@ def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
         return [say("listing.cost", rank=rank, steps=steps), *(f"  {line}" for line in lines)]
     except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
         return []
+
+
+def _account(name: str) -> str:
+    """Return what is charged is called: a phase, or key data."""
+    return say("listing.key_data") if name == KEY_DATA else printable(name)
 
 
 def render_graph_cost(graphs: Mapping[str, Any]) -> list[str]:

@@ -56,7 +56,7 @@ def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
     if not lines:
         return []
     left = len(lines) - _LINES
-    rest = [f"{say('console.more', number=left)} {more}".rstrip()] if left > 0 else []
+    rest = [f"{say('console.more', number=left)}{more}"] if left > 0 else []
     return [say("console.before_any_tensor"), *(f"  {line}" for line in lines[:_LINES] + rest)]
 
 
@@ -83,9 +83,7 @@ def check_lines(checks: Sequence[CheckFirst], more: str = "") -> list[str]:
     """Return what to check first, the nearest first, at most a few lines."""
     lines = all_check_lines(checks)
     left = len(lines) - _CHECKS
-    return lines[:_CHECKS] + (
-        [f"{say('console.more', number=left)} {more}".rstrip()] if left > 0 else []
-    )
+    return lines[:_CHECKS] + ([f"{say('console.more', number=left)}{more}"] if left > 0 else [])
 
 
 def all_check_lines(checks: Sequence[CheckFirst]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import string
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -45,7 +46,7 @@ def text_of(message: Message, lang: str | None = None) -> str:
         if callable(found):
             return found(**params)
         if found is not None:
-            return found.format(**params)
+            return _QUOTING.vformat(found, (), params) if "!r" in found else found.format(**params)
     except Exception:  # parameters from a file may be anything
         pass
     shown = ", ".join(f"{key}={value}" for key, value in params.items())
@@ -82,6 +83,19 @@ def _said(value: Any, lang: str) -> Any:
         # What holds no message stays what it is: a tuple is shown as one.
         return value if all(a is b for a, b in zip(said, value)) else said
     return value
+
+
+class _Quoting(string.Formatter):
+    """Shows texts in quotes as they are: of a pattern, repr() would double every backslash."""
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        shown = super().convert_field(value, conversion)
+        if conversion == "r" and isinstance(value, str):
+            return shown.replace("\\\\", "\\")
+        return shown
+
+
+_QUOTING = _Quoting()
 
 
 @cache

@@ -17,6 +17,7 @@ from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.report.messages.en.shown import tables
 
 _LABELLED = ("verdict", "counts")  # sections whose items are labels, not names of the user's
+_COUNT = "_count"  # ends the names of labels that stand beside a number alone
 _KEYWORDS = frozenset(status.value for status in Status)  # no labels; `different` is a header, too
 
 
@@ -24,12 +25,12 @@ def in_language(sheet: Sheet, lang: str) -> Sheet:
     """Return a sheet of ours with its name, headers and labels in `lang`."""
     if lang == "en":
         return sheet
-    rows, words = sheet.rows, _words(lang)
+    rows, words, items = sheet.rows, _words(lang), _items(lang)
 
     def labelled() -> Iterator[Row]:
         for colour, (first, *others) in rows():
             if first in _LABELLED and others and others[0] not in _KEYWORDS:
-                others[0] = words.get(others[0], others[0])
+                others[0] = items.get(others[0], others[0])
             yield colour, (words.get(first, first), *others)
 
     return replace(
@@ -47,5 +48,16 @@ def _words(lang: str) -> dict[object, str]:
     return {
         label: text_of(message(f"tables.{name}"), lang)
         for name, label in tables.TEXTS.items()
-        if isinstance(label, str) and "{" not in label
+        if isinstance(label, str) and "{" not in label and not name.endswith(_COUNT)
     }
+
+
+@cache
+def _items(lang: str) -> dict[object, str]:
+    """Return what each item is called; a number of ranks is not called as what is said of ranks."""
+    counts: dict[object, str] = {
+        label: text_of(message(f"tables.{name}"), lang)
+        for name, label in tables.TEXTS.items()
+        if name.endswith(_COUNT)
+    }
+    return {**_words(lang), **counts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import Cause, Status
 from mindrlhf_msprobe.report.formats.colours import (
@@ -17,6 +18,7 @@ from mindrlhf_msprobe.report.messages import say, text_of
 
 #: The Chinese meaning stands beside the term: the tables' readers read Chinese first.
 _COLUMNS = (("kind", 12), ("name", 48), ("含义", 60), ("meaning", 80))
+_IN_CHINESE = _COLUMNS[:3]  # who reads Chinese needs no other
 
 _COLOURS = (DIFFERS, MISSING, SUSPICIOUS, CLOSE, PLAIN)
 
@@ -46,6 +48,8 @@ _MAIN_COLUMNS = {
     "suspicion": "column_suspicion",
     "factor": "column_factor",
 }
+#: Those of them that have a name in each language.
+_OURS = ("factor", "preflight")
 _FILES = {"preflight": "table_preflight", "CSV": "table_csv"}
 
 _OTHERS = (("column", _MAIN_COLUMNS), ("table", _FILES))
@@ -56,7 +60,7 @@ def legend_sheet() -> Sheet:
     rows: list[Row] = []
     for colour in _COLOURS:
         code = f"colour_{colour or 'plain'}"
-        name = text_of(message(f"legend.{code}_name"), "en")
+        name = say(f"legend.{code}_name")
         rows.append(_row("colour", name, code, colour))
     rows += [
         _row("status", status.value, f"status_{status.value}", colour_of(status))
@@ -66,9 +70,17 @@ def legend_sheet() -> Sheet:
         _row("suspicion", say(f"legend.term_{name}"), f"suspicion_{name}") for name in _SUSPICIONS
     ]
     for kind, terms in _OTHERS:
-        rows += [_row(kind, name, code) for name, code in terms.items()]
+        rows += [_row(kind, _called(name), code) for name, code in terms.items()]
     rows += [_row("cause", cause.value, f"cause_{cause.value}") for cause in Cause]
+    if language() == "zh":
+        short = [(colour, values[:3]) for colour, values in rows]
+        return Sheet.of("legend", _IN_CHINESE, short)
     return Sheet.of("legend", _COLUMNS, rows)
+
+
+def _called(name: str) -> str:
+    """Return what a header or a sheet of ours is called; msprobe's headers stay as they are."""
+    return say(f"tables.{name}") if name in _OURS else name
 
 
 def _row(kind: str, name: str, code: str, colour: str = PLAIN) -> Row:

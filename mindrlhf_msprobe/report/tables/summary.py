@@ -166,7 +166,10 @@ _PREFLIGHT_COLUMNS = (("section", 18), ("name", 50), ("A", 40), ("B", 40), ("not
 def _preflight_sheet(comparison: Comparison) -> Sheet:
     preflight = comparison.preflight
     rows = [row for weights in preflight.weights for row in _weights_rows(weights)]
-    rows += [_row(d.section, text_of(d.label), *values_of(d)) for d in preflight.differences]
+    rows += [
+        _row(say("preflight.section", name=found.section), text_of(found.label), *values_of(found))
+        for found in preflight.differences
+    ]
     rows += [_row("unknown", None, None, None, reason) for reason in preflight.unknown]
     if not rows:
         rows = [_row(None, None, None, None, say("tables.nothing_differs"))]
@@ -190,7 +193,12 @@ _COVERAGE_COLUMNS = (("kind", 14), ("what", 100), ("only in", 10), ("records", 1
 
 def _coverage_sheet(comparison: Comparison) -> Sheet:
     rows = [
-        _row("not compared", gap.reason, gap.only_in, gap.records)
+        _row(
+            "not compared",
+            gap.reason,
+            say("tables.both") if gap.only_in == "both" else gap.only_in,
+            gap.records,
+        )
         for gap in comparison.verdict.coverage
     ]
     rows += [_row("note", note, None, None) for note in comparison.notes]

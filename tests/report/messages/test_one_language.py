@@ -82,6 +82,25 @@ def test_every_chinese_text_is_chinese(area):
             assert words or name in ("together", "sentence", "all"), f"{area}.{name}: {said}"
 
 
+#: What the glossary calls otherwise.
+NOT_OURS = re.compile("一边|两边|journal|此前记录的|噪声水平|分歧|单元(?!格)|(?<!静态)图模式|micro-batch")
+#: Where 参数 is an argument of a command, a call or a script, not a weight.
+OF_ARGUMENTS = {"argument", "error", "cli", "help", "listing", "tables", "lost", "words"}
+
+
+def test_one_thing_has_one_chinese_name():
+    """As the glossary has it: 权重, 一侧, 流水文件, 噪声基线, 静态图模式."""
+    wrong = []
+    for path in sorted((PACKAGE / "report" / "messages" / "zh").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                said = re.sub("{.*?}", "", node.value)
+                parameter = "参数" in said and path.stem not in OF_ARGUMENTS
+                if CHINESE.search(said) and (parameter or NOT_OURS.search(said)):
+                    wrong.append(f"{path.name}:{node.lineno}: {node.value}")
+    assert wrong == []
+
+
 def test_argparse_says_nothing_that_has_no_words_of_ours():
     """All that it looks up, but for what is wrong with a program's own parser."""
     of_developers = re.compile(

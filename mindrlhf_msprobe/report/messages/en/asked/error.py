@@ -67,8 +67,8 @@ TEXTS = {
     "no_rank": "{path} recorded no rank {rank}. It holds: {join}{value}.",
     "repetition": "the noise run {path} is {what}; expected a further run of A's configuration.",
     "output_inside": (
-        "the output directory {output} {where} the run {evidence}: tables do not belong "
-        "among what is compared. Give another one with -o."
+        "the output directory {output} {where}: tables do not belong among what is compared. "
+        "Give another one with -o."
     ),
     "ray_fails": "the Ray cluster cannot compare: {why}. {install}",
     "ray_other_copy": (
@@ -184,8 +184,8 @@ TEXTS = {
     "itself_a": "run A itself",
     "itself_b": "run B itself",
     "given_twice": "given twice",
-    "output_is": "is",
-    "output_lies_inside": "lies inside",
+    "output_is": "is the run {run}",
+    "output_lies_inside": "lies inside the run {run}",
     "two_phases": "the names of two phases",
     "two_numbers": "two numbers",
     "no_phase_at_all": "no phase",

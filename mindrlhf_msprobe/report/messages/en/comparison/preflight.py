@@ -82,6 +82,7 @@ def _name(
 
 
 TEXTS = {
+    "section": "{name}",
     "name": _name,
     "only_one_side": _only_one_side,
     "only_in": _only_in,

@@ -205,7 +205,7 @@ def _left_out(
 
 
 def _either(patterns: Sequence[str]) -> str:
-    return " or ".join(map(repr, patterns))
+    return " or ".join(f"'{pattern}'" for pattern in patterns)
 
 
 def _size_of_next(size: str, one_run: bool, estimated: bool) -> str:
@@ -245,8 +245,8 @@ TEXTS: dict[str, Any] = {
     "non_finite": _non_finite,
     "agree_non_finite": "Records that agree{non_finite}.",
     "more": "… {number} more",
-    "in_summary": "in summary.xlsx",
-    "in_verdict": "in {file}",
+    "in_summary": " in summary.xlsx",
+    "in_verdict": " in {file}",
     "cause": "cause: {cause}. {explanation}",
     "max_abs": _max_abs,
     "inside": "inside: {words}",

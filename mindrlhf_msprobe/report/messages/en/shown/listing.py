@@ -53,6 +53,7 @@ TEXTS: dict[str, Any] = {
     "them also without probes: {plain_seconds:.2f} s",
     "cost_host": "host functions of graphs: {calls} calls, {seconds:.2f} s, {size} handed over; "
     "copies made inside the graph are not contained",
+    "of_run": "{path}: {state}, {size}",
     "hint_entries": "With --step N (and --rank N): in the order of time, with what each entry "
     "returned.",
     "hint_saves": "With --step N: each record's statistics and first values.",

@@ -51,8 +51,7 @@ TEXTS = {
     "no_rank": "{path} 没有采集 rank {rank}。其中有：{join}{value}。",
     "repetition": "重复采集 {path} {what}；应为与 A 同配置的另一次采集。",
     "output_inside": (
-        "输出目录 {output} {where}采集结果 {evidence}：表格不应写入被比对的目录。请用 -o "
-        "另给一个目录。"
+        "输出目录 {output} {where}：表格不应写入被比对的目录。请用 -o 另给一个目录。"
     ),
     "ray_fails": "Ray 集群无法比对：{why}。{install}",
     "ray_other_copy": (
@@ -147,8 +146,8 @@ TEXTS = {
     "itself_a": "就是 A 本身",
     "itself_b": "就是 B 本身",
     "given_twice": "给了两次",
-    "output_is": "就是",
-    "output_lies_inside": "位于",
+    "output_is": "就是采集结果 {run}",
+    "output_lies_inside": "位于采集结果 {run} 之内",
     "two_phases": "两个阶段的名称",
     "two_numbers": "两个数字",
     "no_phase_at_all": "没有阶段",
@@ -276,7 +275,7 @@ TEXTS = {
     "holds_a_run": "dump_path {root} 中已有采集结果，开始于 {started}。{advice}",
     "holds_journals": (
         "dump_path {root} 中已有缺少 {run_file} 的采集结果。请另给 dump_path，或设置 existing: "
-        "overwrite 以替换其 journal 所列的内容。"
+        "overwrite 以替换其流水文件（records.jsonl）所列的内容。"
     ),
     "foreign_manifest": (
         "{value} 不是本工具的 run.json，因此不会删除。请将其移走，或另给 dump_path。"

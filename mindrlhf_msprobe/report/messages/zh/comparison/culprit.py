@@ -193,7 +193,7 @@ def _changed_between(run: str, since: str, parameters: int, of: int, **_: Any) -
     return (
         f"{_PARAMETER}，涉及 {of} 个权重中的 {parameters} 个。在本 step 更早的 {since} 中该权重"
         f"一致，且在 {side(_other_run(run))}中至今未变：在 {side(run)}中，它在两个阶段之间被改变，"
-        f"而其间没有参数更新（{_LOADING}）。"
+        f"而其间没有权重更新（{_LOADING}）。"
     )
 
 

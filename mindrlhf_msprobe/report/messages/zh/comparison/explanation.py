@@ -146,7 +146,7 @@ TEXTS: Mapping[str, Any] = {
     "cell_computed": _cell_computed,
     "parameter_in_one_run": "此前的记录均一致，但该权重仅一侧的 Cell 拥有，或仅一侧采集到。",
     "parameter": (
-        "此前的记录均一致，但该 Cell 的权重已经不同：请检查权重加载、权重同步或上一次参数更新。"
+        "此前的记录均一致，但该 Cell 的权重已经不同：请检查权重加载、权重同步或上一次权重更新。"
     ),
     "container": _container,
     "gradient_after": (

@@ -43,16 +43,12 @@ def _element(spans: Sequence[Sequence[int]], size: int, **_: Any) -> str:
 def _axis(axis: int, name: str | None, size: int, spans: Sequence[Sequence[int]], **_: Any) -> str:
     first, last = spans[0]
     to_the_end = "，从该处起直到末尾" if len(spans) == 1 and first and last == size - 1 else ""
-    noun = "" if name is None else _spaced(_NOUNS[name])
-    return f"轴 {axis} 的{noun or ' '}{few_spans(spans)}（共 {size}{to_the_end}）"
-
-
-def _spaced(noun: str) -> str:
-    return f" {noun} " if noun.isascii() else f"{noun} "
+    noun = "" if name is None else f"（{_NOUNS[name]}）"
+    return f"第 {axis} 维{noun}第 {few_spans(spans)} 个（共 {size} 个，从 0 计{to_the_end}）"
 
 
 def _along(axis: int, name: str | None) -> str:
-    return f"沿轴 {axis}" + ("" if name is None else f"（{_NOUNS[name]}）")
+    return f"沿第 {axis} 维" + ("" if name is None else f"（{_NOUNS[name]}）")
 
 
 def _computed(sign: str, said_by: str, key: str) -> Callable[..., str]:

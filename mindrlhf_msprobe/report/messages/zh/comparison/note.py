@@ -79,7 +79,7 @@ TEXTS = {
     "sigbus": "SIGBUS：文件变小，或无法继续读取",
     "ray_worker_lost": "执行比对的 Ray worker 丢失（{kind}）",
     # against the noise
-    "noise_unknown": "噪声未知：{error}",
+    "noise_unknown": "噪声基线未知：{error}",
     "no_repetition": "A 的重复采集中均没有该记录",
     "repetitions_identical": "A 与其 {repetitions} 次重复采集在此逐位一致",
     "repetitions_identical_but": "A 与其 {repetitions} 次重复采集在此除 NaN 和 Inf 外一致",
@@ -90,10 +90,10 @@ TEXTS = {
     ),
     "repetitions_differ_otherwise": "A 与其 {repetitions} 次重复采集在此也有差异，但不是这种差异",
     "repetitions_differ": "A 与其 {repetitions} 次重复采集在此也互有差异",
-    "noise_non_finite": "含 NaN 或 Inf，没有可与噪声比较的量",
+    "noise_non_finite": "含 NaN 或 Inf，没有可与噪声基线比较的量",
     "noise_too_large": "距离超出浮点数范围",
     "noise": (
-        "为 {repetitions} 次重复采集噪声的 {ratio:.3g} 倍（噪声 {spread:.2g}；"
+        "为 {repetitions} 次重复采集噪声基线的 {ratio:.3g} 倍（噪声基线 {spread:.2g}；"
         "{margin:.3g} 倍以内视为一致）"
     ),
     # a row that stands for many

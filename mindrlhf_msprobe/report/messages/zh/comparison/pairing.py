@@ -54,7 +54,7 @@ def _rows(alike: str, moved: bool, matched: bool, assumed: bool) -> str:
     same = f"{_ALIKE[alike]}相互比对，顺序{'不同' if moved else '相同'}"
     if not assumed:
         return same
-    in_order = "按 micro-batch 的顺序对应（假定；如果训练脚本打乱过顺序，则不成立）"
+    in_order = "按 micro_batch 的顺序对应（假定；如果训练脚本打乱过顺序，则不成立）"
     if not matched:
         return f"没有{_ALIKE[alike]}，各行{in_order}"
     return f"{same}；其余各行{in_order}"
@@ -74,7 +74,7 @@ TEXTS = {
     "rows": _rows,
     "batch_sizes": _batch_sizes,
     "batch_statistics": (
-        "整个 batch 的统计量无法反映其中的 micro-batch，因此只比对了权重和不含行的值。"
+        "整个 batch 的统计量无法反映其中的 micro_batch，因此只比对了权重和不含行的值。"
         "如需比对其余内容，请两侧都用 task: tensor 采集，或让两侧都按整个 batch 运行"
     ),
     "key_rows": "A 的 {a} 与 B 的 {b} 每次保存的行数不同；{how}",

@@ -18,8 +18,8 @@ def _ranks_alone(side: str, ranks: Sequence[int], more: int) -> str:
 
 def _no_manifest(sides: Sequence[str], ranks: Sequence[int], more: int) -> str:
     what = f"{sides[0]} 侧没有" if len(sides) == 1 else "两侧都没有"
-    of = f" rank {some(ranks, more)} 的" if ranks else ""
-    return f"版本、配置和初始权重：{what}{of}可读的 run.json"
+    of = f"（rank {some(ranks, more)}）" if ranks else ""
+    return f"版本、配置和初始权重：{what}可读取的 run.json{of}"
 
 
 def _configurations(file: str, sides: Sequence[str]) -> str:
@@ -28,7 +28,8 @@ def _configurations(file: str, sides: Sequence[str]) -> str:
 
 def _attempt(number: int, side: str, sections: Sequence[str]) -> str:
     what = "、".join(map(section_words, sections))
-    return f"{side} 侧第 {number} 次启动的{what}与首次启动不同，比对使用的是首次启动：见其 run.json"
+    first = f"比对使用的是首次启动的{what}，详见其 run.json"
+    return f"{side} 侧第 {number} 次启动的{what}与首次启动不同，{first}"
 
 
 def _more_differences(section: str, count: int) -> str:
@@ -88,6 +89,7 @@ def _name(
 
 
 TEXTS = {
+    "section": lambda name: section_words(name),
     "name": _name,
     "only_one_side": _only_one_side,
     "only_in": _only_in,

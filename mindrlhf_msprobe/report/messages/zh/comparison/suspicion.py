@@ -14,7 +14,7 @@ def _of_many(count: int, record: str, why: list[str]) -> str:
 
 TEXTS = {
     "non_finite": _non_finite,
-    "arises": "误差在该 Cell 中产生：输入和参数无误差，输出误差 {error:.1e}",
+    "arises": "误差在该 Cell 中产生：输入和权重无误差，输出误差 {error:.1e}",
     "grows": "误差在该 Cell 中放大 {factor:.3g} 倍：{before:.1e} → {error:.1e}",
     "of_many": _of_many,
 }

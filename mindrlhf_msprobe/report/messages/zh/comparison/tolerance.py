@@ -7,5 +7,5 @@ TEXTS = {
     "rule": "rtol {rtol:g}，atol {atol:g}（规则 {pattern!r}）",
     "bitwise_rule": "逐位（规则 {pattern!r}）",
     "number": "{name} 为 {value}；应为不小于 0 的数",
-    "noise": "噪声（{repetitions} 次重复采集）",
+    "noise": "噪声基线（{repetitions} 次重复采集）",
 }

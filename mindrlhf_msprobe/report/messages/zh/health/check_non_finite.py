@@ -15,7 +15,7 @@ def _born(backward: bool, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     if backward:
         return f"首个 NaN/Inf：该 Cell 传出的梯度含 {held}，传入的梯度为有限值"
-    return f"首个 NaN/Inf：该 Cell 的输出含 {held}，输入与参数均为有限值"
+    return f"首个 NaN/Inf：该 Cell 的输出含 {held}，输入与权重均为有限值"
 
 
 def _in_container(container: str, nan: int, inf: int, size: int) -> str:
@@ -37,21 +37,21 @@ def _came_in(phase: str, nan: int, inf: int, size: int) -> str:
 def _parameter(gradients_finite: bool, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     if gradients_finite:
-        return f"首个 NaN/Inf：更新之后参数含 {held}，而其梯度为有限值：产生于优化器"
+        return f"首个 NaN/Inf：更新之后权重含 {held}，而其梯度为有限值：产生于优化器"
     return (
-        f"首个 NaN/Inf：进入该 Cell 时参数含 {held}；此前采集到的均为有限值：来自上一次更新"
+        f"首个 NaN/Inf：进入该 Cell 时权重含 {held}；此前采集到的均为有限值：来自上一次更新"
         "或权重加载"
     )
 
 
 def _parameter_at_first(nan: int, inf: int, size: int) -> str:
-    return f"首个 NaN/Inf：首次采集到该参数时已含 {_held(nan, inf, size)}"
+    return f"首个 NaN/Inf：首次采集到该权重时已含 {_held(nan, inf, size)}"
 
 
 def _gradient(nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     return (
-        f"首个 NaN/Inf：参数梯度含 {held}，而此前采集到的反向条目均为有限值：产生于两者之间"
+        f"首个 NaN/Inf：权重梯度含 {held}，而此前采集到的反向条目均为有限值：产生于两者之间"
         "（累积、卡间规约、反缩放、裁剪）"
     )
 
@@ -71,7 +71,7 @@ def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: st
     elif kind == "gradient":
         how = "经梯度规约传入（此前本卡的反向条目均为有限值）"
     elif kind == "parameter":
-        how = "随参数传入：梯度做了卡间规约，或权重做了同步"
+        how = "随权重传入：梯度做了卡间规约，或权重做了同步"
     else:
         how = "随该 Cell 的输入传入"
     return (
@@ -101,7 +101,7 @@ TEXTS: dict[str, Text] = {
     "carried": _carried,
     "retried": _retried,
     "stuck": _stuck,
-    "given": "其输入、参数",
+    "given": "其输入、权重",
     "near": "此前接近 {dtype} 上限的值",
     "reached": "本 step、本卡受影响的记录数（按阶段或关键数据）",
     "cause_overflow": "溢出：数值超出 dtype 的表示范围；改用 float32 或 bfloat16 计算，或做缩放",
@@ -114,7 +114,7 @@ TEXTS: dict[str, Text] = {
     "cause_trainer_code": "训练代码在各阶段之间的计算",
     "cause_not_recorded": "未采集的 Cell 或阶段",
     "cause_loading": "加载的权重文件",
-    "cause_initialisation": "参数初始化",
+    "cause_initialisation": "权重初始化",
     "cause_optimizer": "优化器：除以 sqrt(v) + eps 时 eps 在 float16 下丢失，或动量溢出",
     "cause_learning_rate": "学习率或权重衰减不是有限值",
     "cause_gradient_not_recorded": "未采集到的梯度已含 NaN/Inf",

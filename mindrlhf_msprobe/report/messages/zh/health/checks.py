@@ -6,8 +6,8 @@ from mindrlhf_msprobe.report.messages import Text
 
 _LACKS = {
     "layers": "采集结果中没有逐层数据",
-    "parameters": "采集结果中没有参数（采集时需 parameters: true）",
-    "gradients": "采集结果中没有参数梯度",
+    "parameters": "采集结果中没有权重（采集时需 parameters: true）",
+    "gradients": "采集结果中没有权重梯度",
     "backward": "采集结果中没有反向条目",
     "fingerprints": "采集结果中没有指纹（采集时需 fingerprint: true）",
     "healthy": "未给出健康的采集结果（--healthy RUN）",

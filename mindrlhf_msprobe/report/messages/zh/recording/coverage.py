@@ -7,7 +7,7 @@ from mindrlhf_msprobe.report.messages.zh.words import reasons
 
 
 def _graph_mode(why: object) -> str:
-    return f"图模式下未采集：{reasons(why)}"
+    return f"静态图模式下未采集：{reasons(why)}"
 
 
 def _left_out(what: object, why: object) -> str:
@@ -39,7 +39,7 @@ TEXTS: dict[str, Text] = {
     "gradients_casts_inputs": "缺梯度，也缺输入转换前的 dtype：to_float 会转换输入",
     "optimizer_itself": "优化器自身的调用；进入优化器的梯度已采集",
     "optimizer_not_watched": "未把优化器传给 watch(optimizers=…)",
-    "parameters_in_tuple": "缺参数：参数存放在 tuple 中",
+    "parameters_in_tuple": "缺权重：权重存放在 tuple 中",
     "inside_recurrent": "MindSpore 循环网络内部的 Cell，以 Parameter 作为输入",
     "compiled_before_watch": "{cell} 在 watch() 之前已编译",
     "replaced": "编译后被替换，此前编译的图仍执行旧 Cell；新 Cell 在含有它的图编译后才会被采集",
@@ -49,7 +49,7 @@ TEXTS: dict[str, Text] = {
     "saved_without_probe": "保存它的图在编译时没有 Probe 采集关键数据",
     "key_data_off": "未采集关键数据（key_data_dump: false）",
     "phase_off": "未采集 {phase}（{switch}: false）",
-    "parameters_off": "未采集参数（parameters: false）",
+    "parameters_off": "未采集权重（parameters: false）",
     "part_off": "未采集 {part}（parts: {parts}）",
     "direction_off": "未采集 {direction}（directions: {directions}）",
     "rank_off": "未采集 rank {rank}（ranks: {ranks}）",
@@ -63,35 +63,35 @@ TEXTS: dict[str, Text] = {
     "not_reached": "未执行到：训练在 step {step} 已停止",
     "msprobe_no_gradient": "msprobe 不采集为 None 的梯度",
     "msprobe_no_root": "msprobe 不采集最外层 Cell",
-    "msprobe_never_saved": "msprobe 在另一边的任何 step 都没有保存的关键数据",
-    "outside_network": "两边共有网络之外的 Cell",
+    "msprobe_never_saved": "msprobe 在另一侧所有 step 中均未保存的关键数据",
+    "outside_network": "两侧共有网络之外的 Cell",
     "no_gradient_flowed": "没有梯度经过的条目",
     "gradients_beside_nan": "因 NaN 或 Inf 无法得出的梯度",
     "gradients_at_optimizer": (
-        "参数梯度：一边是反向算出的原始梯度，另一边是进入优化器时的梯度（若训练中有 loss scale "
+        "权重梯度：一侧是反向得到的原始梯度，另一侧是进入优化器时的梯度（若训练中有 loss scale "
         "还原或梯度裁剪，则已处理过）"
     ),
     "gradients_in_several_places": (
-        "同一张量多次作为 Cell 的输入，或被原样返回时的梯度：一边合并采集，另一边逐个采集"
+        "同一张量多次作为 Cell 的输入或被原样返回时的梯度：一侧合并采集，另一侧逐个采集"
     ),
     "values_of_type": "类型为 {type} 的值无法比对",
-    "varies_among_repetitions": "在标杆的各次重复中也时有时无的调用和关键数据",
+    "varies_among_repetitions": "在标杆的各次重复采集中也并非每次都有的调用和关键数据",
     "records_left_out": "被 --include/--exclude 排除的记录",
-    "only_one_has_steps": "只有一边有的 step 和 rank（--common）",
-    "only_one_has_phases": "只有一边有的阶段（--common）",
-    "only_one_has_cells": "只有一边有的 Cell、调用和值（--common）",
-    "only_one_has_keys": "只有一边有的关键数据（--common）",
-    "only_one_has_saves": "只有一边有的保存次（--common）",
+    "only_one_has_steps": "仅一侧有的 step 和 rank（--common）",
+    "only_one_has_phases": "仅一侧有的阶段（--common）",
+    "only_one_has_cells": "仅一侧有的 Cell、调用和值（--common）",
+    "only_one_has_keys": "仅一侧有的关键数据（--common）",
+    "only_one_has_saves": "仅一侧有的关键数据保存（--common）",
     "phase_without_backward": "反向的记录：另一个阶段没有反向",
     "phase_with_fewer_calls": "另一个阶段没有的调用",
     "phase_without_cells": "另一个阶段不执行的 Cell",
-    "texts_beside_tokens": "一边保存为文本、另一边保存为 token id 的关键数据",
+    "texts_beside_tokens": "一侧保存为文本、另一侧保存为 token id 的关键数据",
     "batch_statistics": "batch 大小不同且只有统计量的张量（task: tensor 可使其可比）",
     "batch_no_rows": "不含样本维、可能随 batch 大小变化的值",
     "batch_other_sizes": "除样本数外还有其他维度不同的张量",
     "batch_uneven_calls": "每个 batch 执行次数不一致的 Cell",
     "batch_gradients": "梯度：取决于 batch 中的所有样本",
     "batch_after_update": "阶段内权重更新（或可能更新）之后的调用",
-    "batch_unknown_rows": "另一个阶段没有处理过其样本的 micro-batch",
-    "key_unknown_rows": "只含另一边部分样本的保存，且无法确定是哪些样本",
+    "batch_unknown_rows": "另一个阶段没有处理过其样本的 micro_batch",
+    "key_unknown_rows": "只含另一侧部分样本的关键数据，且无法确定是哪些样本",
 }

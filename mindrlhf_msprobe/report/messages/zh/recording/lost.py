@@ -44,7 +44,7 @@ _THINGS = {
     "the inputs of a cell": "Cell 的输入",
     "the output of a cell": "Cell 的输出",
     "the gradients of a cell": "Cell 的梯度",
-    "the gradient of a parameter": "参数梯度",
+    "the gradient of a parameter": "权重梯度",
     "a parameter that changed while its phase was open": "阶段内发生变化的权重",
     "a cell that did not return": "未返回的 Cell",
     "a cell that was put into the network in its phase": "阶段内加入网络的 Cell",

@@ -9,7 +9,7 @@ from mindrlhf_msprobe.report.messages.zh.words import some
 
 def _damaged_lines(count: int, lines: Sequence[tuple[int, str]] = ()) -> str:
     """说明 records.jsonl 中哪些行损坏：每行对应一个条目，行首可能仍留有条目名。"""
-    said = f"journal 中有 {count} 行损坏"
+    said = f"流水文件（records.jsonl）中有 {count} 行损坏"
     named = [f"第 {number} 行（{entry or '条目名也已丢失'}）" for number, entry in lines]
     return f"{said}，每行对应的一个条目已丢失：{some(named, count - len(named))}" if named else said
 

@@ -189,7 +189,7 @@ def _left_out(
 
 
 def _either(patterns: Sequence[str]) -> str:
-    return " 或 ".join(map(repr, patterns))
+    return " 或 ".join(f"'{pattern}'" for pattern in patterns)
 
 
 def _size_of_next(size: str, one_run: bool, estimated: bool) -> str:
@@ -200,10 +200,10 @@ def _size_of_next(size: str, one_run: bool, estimated: bool) -> str:
 
 def _weights(compared: int, different: int, only_in_a: int, only_in_b: int) -> str:
     if compared and not (different or only_in_a or only_in_b):
-        return f"全部 {compared} 个参数逐位一致"
+        return f"全部 {compared} 个权重逐位一致"
     if not (compared or only_in_a or only_in_b):
-        return "没有可比对的参数"
-    parts = [f"{compared} 个参数中有 {different} 个不同"]
+        return "没有可比对的权重"
+    parts = [f"{compared} 个权重中有 {different} 个不同"]
     parts += [f"{only_in_a} 个仅 A（标杆）有"] if only_in_a else []
     parts += [f"{only_in_b} 个仅 B（待比对）有"] if only_in_b else []
     return "，".join(parts)
@@ -233,13 +233,13 @@ TEXTS: dict[str, Any] = {
     "non_finite": _non_finite,
     "agree_non_finite": "一致的记录{non_finite}。",
     "more": "… 另有 {number} 项",
-    "in_summary": "见 summary.xlsx",
-    "in_verdict": "见 {file}",
+    "in_summary": "，见 summary.xlsx",
+    "in_verdict": "，见 {file}",
     "cause": lambda cause, explanation: (
         f"原因：{CAUSES.get(cause, cause)}（{cause}）。{explanation}"
     ),
     "max_abs": _max_abs,
-    "inside": "内部规律：{words}",
+    "inside": "差异规律：{words}",
     "source": "代码位置：{source}",
     "agreed_before": _agreed_before,
     "check_first": "请先检查：以下内容两侧不同，且可能造成该差异",

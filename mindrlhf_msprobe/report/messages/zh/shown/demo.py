@@ -14,14 +14,14 @@ TEXTS: dict[str, Any] = {
     ),
     "holds_a_run": "{run} 中已有采集结果。请换一个 --output，或删除 {output}。",
     "fault_form": "--fault 为 {value}；应为 PHASE:CELL，例如 {example}。",
-    "fault_phase": "--fault 指定的阶段 {name} 不存在。{nearest} 可用的阶段：{phases}。",
+    "fault_phase": "--fault 指定的阶段 {name} 不存在。{nearest}可用的阶段：{phases}。",
     "minibatches": "{path}：rl_config.minibatches 大于 rl_config.batch_size。",
     "nothing_recorded": (
         "{path}：{section}.{setting} 为 {value} 时不会采集任何内容；demo 使用 rank 0，且需要 "
         "msprobe: true。"
     ),
     "no_settings": "{place} 为 {value}；应为一组设置，例如 {example}。",
-    "unknown_key": "{place} 中有未知的键 {key}。{nearest} 可用的键：{keys}。",
+    "unknown_key": "{place} 中有未知的键 {key}。{nearest}可用的键：{keys}。",
     "number": lambda place, value, usual, whole: (
         f"{place} 为 {value}；应为{'不小于 1 的整数' if whole else '非负数'}，例如 {usual}。"
     ),

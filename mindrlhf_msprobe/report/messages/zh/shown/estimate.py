@@ -28,7 +28,7 @@ TEXTS: dict[str, Text] = {
         "step 范围之外的 step 也采集关键数据：每个 step、每个 rank 另需 {bytes} 字节"
     ),
     "tokens": "生成阶段只含 token {first} 到 {last}：其余 token 未采集",
-    "no_parameters": "未采集参数，估算不含这部分",
+    "no_parameters": "未采集权重，估算不含这部分",
     "no_fingerprints": "没有指纹，无法识别相同的张量，因此逐个计入",
     "unknown_dtype": "dtype 为 {dtype} 的张量大小未知，估算不含这部分",
 }

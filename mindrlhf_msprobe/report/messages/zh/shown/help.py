@@ -28,8 +28,8 @@ TEXTS: dict[str, str] = {
         "容差规则的 YAML：记录名的正则表达式 → {{rtol, atol}}；取最先匹配的一条，其余记录用 "
         "--rtol 和 --atol"
     ),
-    "compare_noise": ("与 A 配置相同的另一次采集结果，用来得到噪声水平（可重复给出）"),
-    "compare_mapping": "YAML：A 侧 Cell 名的模式 → B 侧的名字",
+    "compare_noise": ("与 A 配置相同的另一次采集结果，用来得到噪声基线（可重复给出）"),
+    "compare_mapping": "YAML：A 侧 Cell 名的模式 → B 侧的名称",
     "compare_data_mapping": "msprobe 的映射文件，YAML：B 侧（NPU）的记录 → A 侧（Bench）的记录",
     "compare_tokenizer": "tokenizer.json，把 token id 显示为文本",
     "compare_phases": "A 侧的阶段 X 与 B 侧（或 A 自身）的阶段 Y 比对",
@@ -52,10 +52,10 @@ TEXTS: dict[str, str] = {
     "show_describes": (
         "列出采集结果的阶段、step、rank、关键数据和大小。给出阶段时列出其条目；给出关键数据时"
         "每次保存一行；给出条目或记录时显示统计量和前几个元素，关键数据加 --step 时也是如此。"
-        "退出码：0；有内容无法读取，或没有这个名字时为 2，其余内容照常显示。"
+        "退出码：0；有内容无法读取，或没有这个名称时为 2，其余内容照常显示。"
     ),
     "show_path": "采集结果的 dump_path",
-    "show_name": "阶段、关键数据、条目或记录的名字",
+    "show_name": "阶段、关键数据、条目或记录的名称",
     "show_step": "只看该 step",
     "show_rank": "只看该 rank",
     "show_json": "打印 JSON 而不是文字",
@@ -102,11 +102,11 @@ TEXTS: dict[str, str] = {
     "demo_fault_step": "从哪个 step 起植入错误（默认：1；--steps 1 时为 0）",
     "demo_config": "训练的 YAML（默认：yaml_examples/ppo_demo.yaml）",
     "compare_of_msprobe": ("msprobe 的映射文件，YAML：{what}；不给 FILE 时使用无需文件的对应关系"),
-    "compare_cell_mapping": "B 侧（NPU）Cell 的名字和类名 → A 侧（Bench）的",
+    "compare_cell_mapping": "B 侧（NPU）Cell 的名称和类名 → A 侧（Bench）的",
     "compare_api_mapping": "B 侧（NPU）的 API → A 侧（Bench）的",
-    "compare_layer_mapping": "B 侧（NPU）某层的类名 → 其内部各部分在 B 侧 → 在 A 侧（Bench）的名字",
-    "compare_include": "只比对名字匹配该正则表达式的记录（可重复给出）",
-    "compare_exclude": "不比对名字匹配该正则表达式的记录（可重复给出）",
+    "compare_layer_mapping": "B 侧（NPU）某层的类名 → 其内部各部分在 B 侧 → 在 A 侧（Bench）的名称",
+    "compare_include": "只比对名称匹配该正则表达式的记录（可重复给出）",
+    "compare_exclude": "不比对名称匹配该正则表达式的记录（可重复给出）",
     "estimate_include": "同 include（可重复给出）",
     "estimate_exclude": "同 exclude（可重复给出）",
     "version": "显示版本号并退出",
