@@ -73,7 +73,7 @@ TEXTS: dict[str, Any] = {
     "no_pad": "{key} 是 token，但既未保存 mask，configurations.json 中也没有 pad_token_id",
     "no_gradients": "未采集权重梯度：请开启 actor_train_dump 或 critic_train_dump，"
     "directions 含 backward",
-    "no_moments": "未采集优化器的参数：优化器是被监测网络中的 Cell 时才有",
+    "no_moments": "未采集优化器的权重：优化器是被监测网络中的 Cell 时才有",
     "no_parameters": "未采集更新阶段的权重：请开启 actor_train_dump 或 critic_train_dump，"
     "并设 parameters: true",
     "parameters_once": "权重只采集了一次：至少需要两个 step",
