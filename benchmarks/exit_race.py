@@ -1,16 +1,21 @@
 """How often a worker of MindSpore crashes at exit (SIGSEGV), with the probe and without.
 
-At exit MindSpore closes its connections (`ClusterContext::Finalize`) while a thread of one of them
-may still run. Jobs of two ranks that compute, communicate and end are started in turns: without
+At exit MindSpore closes its connections (`ClusterContext::Finalize`): the main thread frees a
+connection as soon as its last answer has come, while the thread that received the answer (its name
+is RECV_EVENT_LOOP) still uses it. Only where this thread is interrupted in these microseconds, as on
+a busy machine, the process crashes. Jobs of two ranks that compute, communicate and end are started in turns: without
 the probe; with one that records layers and key data and is closed at exit, by the order at exit of
 its own; with one that the script closes before its last collective; and without it, but with
 something else to do at exit that takes as long, on each rank another time (a trainer that writes
 its last log, for instance), because ranks that do not end in the same moment are what the race may
 be about. A job may crash only behind its script; anything else stops the benchmark.
 
-    python benchmarks/exit_race.py [--jobs N] [--graph]
+    python benchmarks/exit_race.py [--jobs N] [--graph] [--pause MICROSECONDS]
 
-A job takes some 15 s of an idle machine with two cores.
+With --pause that thread sleeps so long whenever it has released a lock (a C compiler is needed: a
+library is put before the C library's). 2000 microseconds crash every job; at 100 to 300 some jobs
+crash and others do not, so that what makes the crash likelier shows in tens of jobs instead of
+thousands. A job takes some 15 s of an idle machine with two cores.
 """
 
 from __future__ import annotations
@@ -32,6 +37,37 @@ KINDS = ("no probe", "probe", "closed", "delay")
 RANKS = 2
 DELAY = 0.05  # seconds, at most; closing the probe's run takes 0.01 to 0.04
 _CODE = re.compile(r"Worker process \d+ exit with exception\. Error code: (-?\d+)\.")
+
+# Thread names are set after a thread has begun, so each is looked at until it has one of its own.
+_PAUSE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int (*unlock)(pthread_mutex_t *);
+static __thread int inside;
+int pthread_mutex_unlock(pthread_mutex_t *mutex) {
+  if (!unlock) unlock = dlsym(RTLD_NEXT, "pthread_mutex_unlock");
+  int result = unlock(mutex);
+  if (inside) return result;
+  inside = 1;
+  char name[32] = {0};
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  if (strncmp(name, "RECV_EVENT_LOOP", 15) == 0) usleep(atoi(getenv("EXIT_RACE_PAUSE")));
+  inside = 0;
+  return result;
+}
+"""
+
+
+def build_pause(directory: str, microseconds: int) -> dict[str, str]:
+    """Compile the library that pauses MindSpore's receiving threads; return the variables to set."""
+    source, library = Path(directory, "pause.c"), Path(directory, "pause.so")
+    source.write_text(_PAUSE)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library), "EXIT_RACE_PAUSE": str(microseconds)}
 
 
 def work(kind: str, directory: str, *, graph: bool) -> None:
@@ -72,7 +108,7 @@ def work(kind: str, directory: str, *, graph: bool) -> None:
     total(Tensor([1.0])).asnumpy()  # returns when all have come: msrun kills those left by a crash
 
 
-def run_job(kind: str, *, graph: bool) -> str:
+def run_job(kind: str, variables: dict[str, str], *, graph: bool) -> str:
     """Run one job and return how it ended: well, or crashed at exit.
 
     Raises:
@@ -91,7 +127,11 @@ def run_job(kind: str, *, graph: bool) -> str:
                 *(kind, f"{directory}/run", "graph" if graph else "pynative"),
             ],
             cwd=directory,
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            env={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **variables,
+            },
             capture_output=True,
             text=True,
         )
@@ -108,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=100, help="of each kind (default: 100)")
     parser.add_argument("--graph", action="store_true", help="in GRAPH_MODE")
+    parser.add_argument("--pause", type=int, metavar="MICROSECONDS", help="make the race likelier")
     parser.add_argument("rank_of", nargs="*", help=argparse.SUPPRESS)  # kind, directory, mode
     options = parser.parse_args()
     if options.rank_of:
@@ -116,12 +157,14 @@ def main() -> None:
         return
     crashed = dict.fromkeys(KINDS, 0)
     start = time.perf_counter()
-    for number in range(1, options.jobs + 1):
-        for kind in KINDS:
-            crashed[kind] += run_job(kind, graph=options.graph) == "crashed"
-        counts = ", ".join(f"{kind}: {crashed[kind]} of {number}" for kind in KINDS)
-        sys.stdout.write(f"\rcrashed at exit: {counts} ({time.perf_counter() - start:.0f} s)")
-        sys.stdout.flush()
+    with tempfile.TemporaryDirectory() as directory:
+        variables = build_pause(directory, options.pause) if options.pause else {}
+        for number in range(1, options.jobs + 1):
+            for kind in random.sample(KINDS, len(KINDS)):
+                crashed[kind] += run_job(kind, variables, graph=options.graph) == "crashed"
+            counts = ", ".join(f"{kind}: {crashed[kind]} of {number}" for kind in KINDS)
+            sys.stdout.write(f"\rcrashed at exit: {counts} ({time.perf_counter() - start:.0f} s)")
+            sys.stdout.flush()
     sys.stdout.write("\n")
 
 
