@@ -2,13 +2,15 @@
 
 At exit MindSpore closes its connections (`ClusterContext::Finalize`): the main thread frees a
 connection as soon as its last answer has come, while the thread that received the answer (its name
-is RECV_EVENT_LOOP) still uses it. Only where this thread is interrupted in these microseconds, as on
-a busy machine, the process crashes. Jobs of two ranks that compute, communicate and end are started in turns: without
-the probe; with one that records layers and key data and is closed at exit, by the order at exit of
-its own; with one that the script closes before its last collective; and without it, but with
-something else to do at exit that takes as long, on each rank another time (a trainer that writes
-its last log, for instance), because ranks that do not end in the same moment are what the race may
-be about. A job may crash only behind its script; anything else stops the benchmark.
+is RECV_EVENT_LOOP) still uses it. Only where this thread is interrupted in these microseconds, as
+on a busy machine, the process crashes.
+
+Jobs of two ranks that compute, communicate and end are started in turns: without the probe; with
+one that records layers and key data and is closed at exit, by the order at exit of its own; with
+one that the script closes before its last collective; and without it, but with something else to do
+at exit that takes as long, on each rank another time (a trainer that writes its last log, for
+instance), because ranks that do not end in the same moment are what the race may be about. A job
+may crash only behind its script; anything else stops the benchmark.
 
     python benchmarks/exit_race.py [--jobs N] [--graph] [--pause MICROSECONDS]
 
@@ -63,7 +65,7 @@ int pthread_mutex_unlock(pthread_mutex_t *mutex) {
 
 
 def build_pause(directory: str, microseconds: int) -> dict[str, str]:
-    """Compile the library that pauses MindSpore's receiving threads; return the variables to set."""
+    """Compile what pauses MindSpore's receiving threads; return the variables that load it."""
     source, library = Path(directory, "pause.c"), Path(directory, "pause.so")
     source.write_text(_PAUSE)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)

@@ -211,6 +211,16 @@ class Probe:
             self._refuse_if_closed("note_generation")
             self._recorder.note_generation(self._known_phase("note_generation", phase), settings)
 
+    def note_checkpoint(self, role: str, path: str) -> None:
+        """Say which checkpoint a role's network was loaded from; "" if from none.
+
+        Written to run.json under `checkpoints`. A reference and an actor that were both loaded from
+        none begin with random weights of their own, so that `check` expects no KL of 0 of them.
+        """
+        if self._recorder is not None:
+            self._refuse_if_closed("note_checkpoint")
+            self._recorder.note_checkpoint(role, path)
+
     def phase(
         self,
         name: str | Sequence[str],

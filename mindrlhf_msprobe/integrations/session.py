@@ -136,6 +136,9 @@ class Session:
             self.leave_out(phase, message("trainer.no_network", where=where, error=error))
         else:
             self._networks[phase] = network
+            checkpoint = _checkpoint_of(owner, role)
+            if checkpoint is not None:
+                self.probe.note_checkpoint(role, checkpoint)
 
     def records(self, phase: str) -> bool:
         """Tell whether a phase is switched on."""
@@ -176,6 +179,22 @@ class Session:
         if len(watched) == 1:
             return self.probe.phase(watched[0], model=self._networks[watched[0]])
         return self.probe.phase(watched)
+
+
+#: What MindRLHF's workers and trainers call the checkpoints of roles; the others are the actor's.
+_CHECKPOINTS = {"reference": "ref", "critic": "critic", "reward": "reward"}
+
+
+def _checkpoint_of(owner: Any, role: str) -> str | None:
+    """Return the path that an owner loads a role's network from, "" for none; None: not known."""
+    found = {name: path for name, path in vars(owner).items() if "ckpt_path" in name}
+    words = _CHECKPOINTS.values()
+    own = [
+        path
+        for name, path in found.items()
+        if (_CHECKPOINTS.get(role) == next((word for word in words if word in name), None))
+    ]
+    return next((str(path) for path in own if path), "") if own else None
 
 
 def sections(config: Any) -> dict[str, Any]:

@@ -220,6 +220,11 @@ class Recorder:
 
             self._note_generation(phase.name, plain_settings(settings))
 
+    def note_checkpoint(self, role: str, path: str) -> None:
+        """Note from what a role's network was loaded; "" where it began with random weights."""
+        with counted(self.fault, "a checkpoint"):
+            self._writer.note_checkpoint(role, str(path))
+
     def _settings_of_networks(self) -> NetworkSettings:
         if self._network_settings is None:
             from mindrlhf_msprobe.capture.settings.networks import NetworkSettings

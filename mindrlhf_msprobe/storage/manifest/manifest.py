@@ -299,6 +299,10 @@ class Manifest:
         elif not _generated_alike(self.content.generation, content):
             self.attempt.generation = dict(content)
 
+    def note_checkpoint(self, role: str, path: str) -> None:
+        """Note from what a role's network was loaded, "" for nothing; `save` writes it."""
+        self.content.checkpoints = {**(self.content.checkpoints or {}), role: path}
+
     def note_random_states(self, content: Mapping[str, Any]) -> None:
         """Note the states of this attempt's steps, behind those of earlier ones; `save` writes."""
         before = self._states_before

@@ -314,6 +314,7 @@ class RunFile(Settings):
     recorded = Key(lambda found: None if found is None else checked(found))
     others = Key(_texts)
     random_states = Key(_object)
+    checkpoints = Key(_section)
     recording = Key(_section)
     stopped = Key(_one(Stopped))
 

@@ -409,6 +409,10 @@ class RunWriter:
         """Note what phases generate with; it is written with the manifest when the step ends."""
         self._hand_over("generation", lambda: self._manifest.note_generation(content))
 
+    def note_checkpoint(self, role: str, path: str) -> None:
+        """Note from what a role's network was loaded; as `note_generation`."""
+        self._hand_over("checkpoints", lambda: self._manifest.note_checkpoint(role, path))
+
     def note_random_states(self, content: Mapping[str, Any]) -> None:
         """Note the states of random generators; as `note_generation`."""
         self._hand_over("random states", lambda: self._manifest.note_random_states(content))

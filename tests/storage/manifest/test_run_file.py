@@ -77,6 +77,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         change = Change.of(step=1, name="temperature", value=3)
         parts = {"step": 0, "settings": {"temperature": value}, "changes": [change]}
         writer.note_generation({"actor_generate_sequences": Generation.of(**parts)})
+        writer.note_checkpoint("actor", "policy.ckpt")
         writer.note_random_states({"numpy_state": [[value, "0123abcd"]]})
         writer.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
         writer.end_step(value, {"a tensor": 1})

@@ -1,0 +1,1 @@
+"""What reinforcement learning must satisfy, asked of a step's key data."""

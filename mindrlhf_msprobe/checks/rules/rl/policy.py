@@ -1,0 +1,280 @@
+"""What the log-probabilities of actor, old policy and reference must satisfy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+import numpy as np
+
+from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.reading.views import Step, place_of
+from mindrlhf_msprobe.checks.registry.rule import key, rule, steps
+from mindrlhf_msprobe.checks.rules.rl.rows import (
+    begins_with_random_weights,
+    configured,
+    floats_of,
+    inputs_of,
+    rounding,
+)
+from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.health import Evidence, Severity
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+
+_CLIP = ("clip_range", "cliprange", "clip_eps", "epsilon", "eps_clip")
+_LEAST_CLIPPED = 5  # steps in a row
+
+
+@rule(
+    "rl.reference",
+    needs=(key("ref_log_prob"), key("old_log_prob")),
+    severity=Severity.WARNING,
+    causes=("check_rl.cause_reference_weights", "check_rl.cause_reference_settings"),
+    follows=("non_finite.*", "weights.*"),
+    live=True,
+)
+def reference(step: Step, check: Check) -> Iterator[Found]:
+    """Before the first update the actor is the reference: log_prob = ref_log_prob, KL = 0."""
+    if step.number:
+        return
+    for rank in step.ranks:
+        references = {d.micro_step: d for d in step.key_data("ref_log_prob", rank=rank)}
+        first_update = _first_update(step, rank)
+        for own in step.key_data("old_log_prob", rank=rank):
+            other = references.get(own.micro_step)
+            if other is None or _after(own, first_update):
+                continue
+            ours, theirs = floats_of(own), floats_of(other)
+            if ours is None or theirs is None or ours.shape != theirs.shape:
+                check.not_checked(
+                    message("check_rl.rows_unknown", keys="old_log_prob, ref_log_prob")
+                )
+                continue
+            check.checked()
+            off = _distance(ours, theirs)
+            if off is None or off <= rounding(own, other):
+                continue
+            random = begins_with_random_weights(check.run)
+            yield check.finding(
+                message("check_rl.reference", mean=off, random=random),
+                place_of(other),
+                severity=Severity.NOTE if random else None,
+                evidence=[
+                    Evidence(place_of(own), {"mean": float(np.nanmean(ours))}),
+                    Evidence(place_of(other), {"mean": float(np.nanmean(theirs))}),
+                ],
+                next_step=check.next_recording(
+                    place_of(other), phases=("actor_compute_log_prob", "reference_compute_log_prob")
+                ),
+                same="reference",
+            )
+            break
+
+
+@rule(
+    "rl.ratio",
+    needs=(key("ratio", "log_prob"), key("old_log_prob")),
+    severity=Severity.WARNING,
+    causes=("check_rl.cause_old_weights", "check_rl.cause_dropout", "check_rl.cause_temperature"),
+    follows=("non_finite.*", "weights.*"),
+    live=True,
+)
+def ratio(step: Step, check: Check) -> Iterator[Found]:
+    """In the first micro-step of an update the policy is the old one: ratio = 1."""
+    for rank in step.ranks:
+        old = step.key_data("old_log_prob", rank=rank)
+        new = step.key_data("log_prob", rank=rank)[:1]
+        ratios = step.key_data("ratio", rank=rank)[:1]
+        if not old or not (new or ratios):
+            continue
+        off: float | None = None
+        shown: list[Evidence] = []
+        allowed = rounding(*old, *new, *step.key_data("loss_inputs", rank=rank)[:1])
+        if ratios and (values := floats_of(ratios[0])) is not None:
+            off = float(np.nanmean(np.abs(values - 1)))
+            shown = [Evidence(place_of(ratios[0]), _extremes(values))]
+        elif new and (values := floats_of(new[0])) is not None:
+            off = _against_old(step, rank, new[0], values, old, allowed)
+            shown = [Evidence(place_of(one), {}) for one in (new[0], old[0])]
+        if off is None:
+            check.not_checked(message("check_rl.rows_unknown", keys="old_log_prob, log_prob"))
+            continue
+        check.checked()
+        if off > allowed:
+            at = place_of((ratios or new)[0])
+            yield check.finding(
+                message("check_rl.ratio", mean=off),
+                at,
+                evidence=shown,
+                next_step=check.next_recording(
+                    at, phases=("actor_compute_log_prob", "actor_update")
+                ),
+                same="ratio",
+            )
+
+
+def _against_old(
+    step: Step,
+    rank: int,
+    new: KeyDatum,
+    values: np.ndarray,
+    old: list[KeyDatum],
+    allowed: float,
+) -> float | None:
+    """Return the mean distance of log_prob from old_log_prob where rows are known to correspond.
+
+    What the loss was given is known to; else rows do if most of them are rows of old_log_prob.
+    """
+    for datum, inputs in inputs_of(step, rank):
+        if datum.micro_step == new.micro_step:
+            for name, given in inputs.items():
+                if name.startswith("old") and given.shape == values.shape:
+                    return _distance(values, given.astype(np.float64))
+    known = [array for datum in old if (array := floats_of(datum)) is not None]
+    if values.ndim != 2 or not known or any(a.ndim != 2 for a in known):
+        return None
+    if any(a.shape[1] != values.shape[1] for a in known):
+        return None
+    rows = np.concatenate(known)
+    off = [float(np.min(np.nanmean(np.abs(rows - row), axis=1))) for row in values]
+    alike = sum(distance <= allowed for distance in off)
+    return float(np.mean(off)) if alike * 2 > len(off) else None
+
+
+@rule(
+    "rl.kl_negative",
+    needs=(key("kl", "kl_loss"),),
+    severity=Severity.WARNING,
+    causes=("check_rl.cause_kl_sign", "check_rl.cause_kl_rows"),
+    follows=("non_finite.*",),
+)
+class KLNegative:
+    """A KL divergence is not negative, nor are its estimators k2 and k3.
+
+    k1 = log p - log q may be, of one sample (Schulman 2020, "Approximating KL Divergence"): so what
+    is sometimes positive is not named.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._negative: dict[str, list[tuple[KeyDatum, float]]] = {}
+        self._positive: set[str] = set()
+
+    def step(self, step: Step) -> Iterator[Found]:
+        """Count the signs of a step's estimates."""
+        for name in ("kl", "kl_loss"):
+            for datum in step.key_data(name):
+                values = floats_of(datum)
+                if values is None or not np.isfinite(values).any():
+                    continue
+                if np.nanmax(values) > 0:
+                    self._positive.add(name)
+                elif np.nanmin(values) < -1e-6:
+                    self._negative.setdefault(name, []).append((datum, float(np.nanmin(values))))
+        yield from ()
+
+    def end(self) -> Iterator[Found]:
+        """Yield an estimate that was negative again and again, and never positive."""
+        for name, found in self._negative.items():
+            if name in self._positive or len(found) < 3:
+                continue
+            shown = [Evidence(place_of(datum), {"min": least}) for datum, least in found[:3]]
+            yield self._check.finding(
+                message("check_rl.kl_negative", key=name, least=min(v for _, v in found)),
+                place_of(found[0][0]),
+                evidence=shown,
+                times=len(found),
+                last_step=found[-1][0].step,
+                same=name,
+            )
+
+
+@rule(
+    "rl.clip_fraction",
+    needs=(key("ratio"), steps(_LEAST_CLIPPED)),
+    severity=Severity.WARNING,
+    thresholds={"fraction": 0.5},
+    causes=("check_rl.cause_learning_rate", "check_rl.cause_old_weights"),
+    follows=("non_finite.*", "rl.ratio", "history.*"),
+    live=True,
+)
+def clip_fraction(step: Step, check: Check) -> Iterator[Found]:
+    """Most of the ratios stay within the clip range."""
+    given = [value for value in configured(check.run, *_CLIP) if isinstance(value, float)]
+    span = given[0] if given else 0.2
+    for rank in step.ranks:
+        arrays = [floats_of(datum) for datum in step.key_data("ratio", rank=rank)]
+        values = np.concatenate([a.reshape(-1) for a in arrays if a is not None] or [np.empty(0)])
+        moved = values[np.isfinite(values) & (values != 1)]  # masked positions are 1
+        row = check.memory.setdefault(str(rank), [])
+        if not moved.size:
+            row.clear()
+            continue
+        fraction = float(np.mean(np.abs(moved - 1) > span))
+        row.append(fraction)
+        if fraction <= check.threshold("fraction"):
+            row.clear()
+        elif len(row) >= _LEAST_CLIPPED:
+            yield check.finding(
+                message("check_rl.clip_fraction", fraction=fraction, span=span, steps=len(row)),
+                place_of(step.key_data("ratio", rank=rank)[0]),
+                same=("clip", rank),
+            )
+
+
+@rule(
+    "rl.entropy_collapse",
+    needs=(key("entropy", "log_prob"), steps(6)),
+    severity=Severity.WARNING,
+    thresholds={"share": 0.1},
+    causes=("check_rl.cause_learning_rate", "check_rl.cause_entropy_bonus"),
+    follows=("non_finite.*", "rl.*"),
+    live=True,
+)
+def entropy_collapse(step: Step, check: Check) -> Iterator[Found]:
+    """The policy's entropy does not fall to nothing.
+
+    Where no entropy was saved, the mean of -log_prob over the tokens of the step estimates it.
+    """
+    for rank in step.ranks:
+        named = step.key_data("entropy", rank=rank)
+        found = named or step.key_data("log_prob", rank=rank)
+        parts = [a.reshape(-1) for datum in found if (a := floats_of(datum)) is not None]
+        values = np.concatenate(parts) if parts else np.empty(0)
+        values = values[np.isfinite(values) & (values != 0)]
+        if not values.size:
+            continue
+        now = float(np.mean(values)) * (1 if named else -1)
+        history = check.memory.setdefault(str(rank), [])
+        history.append(now)
+        before = median(history[:3])
+        low = before > 0 and all(
+            value < check.threshold("share") * before for value in history[-3:]
+        )
+        if len(history) >= 6 and low:
+            yield check.finding(
+                message("check_rl.entropy_collapse", now=now, before=before),
+                place_of(found[0]),
+                evidence=[Evidence(place_of(found[0]), {"entropy": history[-6:]})],
+                same=("entropy", rank),
+            )
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float | None:
+    """Return the mean distance of two arrays of one shape, over elements that both hold."""
+    both = np.isfinite(one) & np.isfinite(other)
+    return float(np.abs(one - other)[both].mean()) if both.any() else None
+
+
+def _extremes(values: np.ndarray) -> dict[str, float]:
+    return {"max": float(np.nanmax(values)), "min": float(np.nanmin(values))}
+
+
+def _first_update(step: Step, rank: int) -> int | None:
+    found = [d.seq for d in step.key_data("log_prob", "loss", rank=rank) if d.seq is not None]
+    return min(found, default=None)
+
+
+def _after(datum: KeyDatum, seq: int | None) -> bool:
+    return seq is not None and datum.seq is not None and datum.seq > seq

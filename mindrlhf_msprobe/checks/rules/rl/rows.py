@@ -1,0 +1,119 @@
+"""Key data as arrays, and which of their rows belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.checks.reading.views import Step, value_of
+from mindrlhf_msprobe.phases import GENERATE, LOSS_INPUTS
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+#: Rounding of a log-probability (nats): of float32, and of 16 bits, which hold 8 to 11 of a number.
+_ROUNDING = {"Float16": 2e-2, "BFloat16": 1e-1}
+
+
+def array_of(datum: KeyDatum) -> np.ndarray | None:
+    """Return what was saved as one array of numbers; None where it is none.
+
+    A list of arrays of one shape, or of numbers, becomes one with a further first axis.
+    """
+    value = value_of(datum)
+    if isinstance(value, (list, tuple)) and value:
+        try:
+            value = np.stack([np.asarray(item) for item in value])
+        except (TypeError, ValueError):
+            return None
+    if isinstance(value, (bool, int, float)):
+        value = np.asarray(value)
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else None
+
+
+def floats_of(datum: KeyDatum) -> np.ndarray | None:
+    """Return what was saved as float64, or None where it holds no numbers."""
+    array = array_of(datum)
+    return None if array is None or array.size == 0 else array.astype(np.float64)
+
+
+def inputs_of(step: Step, rank: int) -> Iterator[tuple[KeyDatum, dict[str, np.ndarray]]]:
+    """Yield what the loss of each micro-step was given, by name."""
+    for datum in step.key_data(LOSS_INPUTS, rank=rank):
+        yield datum, arrays_of(datum)
+
+
+def arrays_of(datum: KeyDatum) -> dict[str, np.ndarray]:
+    """Return the arrays of a dictionary that was saved, by name."""
+    value = value_of(datum)
+    if not isinstance(value, Mapping):
+        return {}
+    return {name: item for name, item in value.items() if isinstance(item, np.ndarray)}
+
+
+def rounding(*data: KeyDatum) -> float:
+    """Return how far log-probabilities of these data may differ by rounding alone, in nats."""
+    dtypes = {record.leaf.dtype or "" for datum in data for record in datum.records}
+    return max((_ROUNDING.get(dtype, 2e-3) for dtype in dtypes), default=2e-3)
+
+
+def texts_or_rows(datum: KeyDatum) -> list[Any]:
+    """Return the samples of prompts or responses, each as something that can be compared.
+
+    A text stays one; a row of token ids becomes a tuple of integers.
+    """
+    value = value_of(datum)
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, np.ndarray):
+        value = list(value) if value.ndim == 2 and value.dtype.kind in "iu" else []
+    if not isinstance(value, (list, tuple)):
+        return []
+    return [_sample(item) for item in value]
+
+
+def _sample(item: Any) -> Any:
+    if isinstance(item, np.ndarray) and item.dtype.kind in "iu":
+        return tuple(item.reshape(-1).tolist())
+    return item if isinstance(item, (str, int, float)) else str(item)
+
+
+def groups_of(samples: Sequence[Any]) -> dict[Any, list[int]]:
+    """Return which samples are of the same prompt: prompt → their positions."""
+    found: dict[Any, list[int]] = {}
+    for position, sample in enumerate(samples):
+        found.setdefault(sample, []).append(position)
+    return found
+
+
+def generation_of(run: Run) -> Mapping[str, Any]:
+    """Return the settings that `generate` was first given, as far as the run recorded them."""
+    for file in run.run_files:
+        phases: Any = file.json.get("generation")
+        found = phases.get(GENERATE) if isinstance(phases, dict) else None
+        settings = found.get("settings") if isinstance(found, dict) else None
+        if isinstance(settings, dict):
+            return settings
+    return {}
+
+
+def configured(run: Run, *names: str) -> list[Any]:
+    """Return the values of these keys anywhere in the trainer's recorded configurations."""
+    return [value for path, value in _flat(run.configurations() or {}) if path[-1] in names]
+
+
+def begins_with_random_weights(run: Run) -> bool:
+    """Tell whether actor and reference are known to be loaded from no checkpoint."""
+    return any(
+        (file.checkpoints or {}).get("actor") == (file.checkpoints or {}).get("reference") == ""
+        for file in run.run_files
+    )
+
+
+def _flat(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(content, Mapping) and len(path) < 20:
+        for name, item in content.items():
+            yield from _flat(item, (*path, str(name)))
+    elif path:
+        yield path, content
