@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Parameter, Tensor, ops
 
-from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph
 from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph.probes import (
     SITES,
@@ -107,7 +107,11 @@ class _SaveGradientNow(Question):
         def hook(gradients: tuple[Tensor, ...]) -> None:
             SAVE_NOW(f"{name}_grad", gradients[0])
 
-        return ops.HookBackward(hook)(tensor)
+        tapped = ops.HookBackward(hook)(tensor)
+        if isinstance(tensor, Parameter) or not has_gradient_graph(tensor):
+            return tapped
+        tensor.assign_value(tapped)  # so that a later change in place reaches whoever holds it
+        return tensor
 
 
 def _described(value: Any) -> str:

@@ -352,3 +352,39 @@ def test_a_save_that_is_left_out_keeps_its_micro_step(tmp_path):
 def test_a_tensor_of_integers_has_no_gradient_to_save(probe, caplog):
     save_grad("", "ids", Tensor([1, 2], ms.int32))
     assert "got a tensor of dtype Int32" in caplog.text
+
+
+class Copied(nn.Cell):
+    """Changes in place what `save_grad` returned, or what it was given; uses both."""
+
+    def __init__(self, changed, saving):
+        super().__init__()
+        self.dense = nn.Dense(4, 3, weight_init="ones", bias_init="zeros")
+        self.changed, self.saving = changed, saving
+
+    def construct(self, x):
+        y = self.dense(x)
+        z = save_grad("", "y", y) if self.saving else y
+        if self.changed == "item":
+            z[0] = 5.0
+        else:
+            changed = z if self.changed == "returned" else y
+            changed.copy_(changed * 3)
+        return (ops.exp(y / 100) * z).sum()
+
+
+@pytest.mark.parametrize("changed", ["returned", "given", "item"])
+def test_a_change_in_place_behind_save_grad_reaches_all_who_hold_the_tensor(
+    probe, tmp_path, changed
+):
+    """The gradients of the weights are bit for bit those without save_grad."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    x = Tensor(np.arange(8).reshape(2, 4), ms.float32)
+    found = []
+    for saving in (False, True):
+        loss = Copied(changed, saving)
+        value, gradients = ms.value_and_grad(loss, None, loss.trainable_params())(x)
+        found.append([tensor.asnumpy().tobytes() for tensor in (value, *gradients)])
+    assert found[0] == found[1]
+    probe.close()
+    assert open_run(tmp_path).keys == ["y_grad"]
