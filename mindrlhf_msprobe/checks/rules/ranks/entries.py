@@ -1,0 +1,212 @@
+"""A rank that recorded less than others, another number of calls, or other shapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.reading.views import EntryView, Step
+from mindrlhf_msprobe.checks.registry.rule import ranks, rule
+from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.phases import GENERATE
+
+_MOST_CELLS = 4  # that are named
+_MOST_SHAPES = 200_000  # entries of which the shape is kept
+_DYNAMIC = None
+
+
+@rule(
+    "ranks.entries",
+    needs=(ranks(2),),
+    causes=("check_ranks.cause_branch", "check_ranks.cause_batches", "check_ranks.cause_recording"),
+    follows=("non_finite.*",),
+    live=True,
+)
+class RecordedAlike:
+    """Ranks that run the same cells run them equally often, on tensors of the same shapes.
+
+    How often a cell runs while responses are generated depends on their lengths. A pipeline's
+    stages run other cells: a rank recorded less where all it has is what others have, too.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._names: dict[str, dict[int, list[str]]] = {}
+        self._shapes: dict[tuple[str, str], dict[int, Any]] = {}
+        self._first: dict[tuple[str, str], Place] = {}
+
+    def entry(self, entry: EntryView) -> None:
+        """Note the call, and the shape of what it returned."""
+        phase, rank, name = entry.phase, entry.rank, entry.name
+        of_phase = self._names.get(phase)
+        if of_phase is None:
+            of_phase = self._names[phase] = {}
+        if rank in of_phase:
+            of_phase[rank].append(name)
+        else:
+            of_phase[rank] = [name]
+        if phase == GENERATE:
+            return
+        output = entry.content.get("output")
+        leaf = output[0] if type(output) is list and output else None
+        if type(leaf) is not dict:
+            return
+        shape = leaf.get("shape"), leaf.get("dtype")
+        at = phase, name
+        by_rank = self._shapes.get(at)
+        if by_rank is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                return
+            by_rank = self._shapes[at] = {}
+            self._first[at] = entry.place("output", "0")
+        if by_rank.setdefault(rank, shape) != shape:
+            by_rank[rank] = _DYNAMIC  # other ones in other steps: a length, a batch of its own
+
+    def step(self, step: Step) -> Iterator[Found]:
+        """Yield the ranks that recorded less, or ran cells more or less often."""
+        names, self._names = self._names, {}
+        if not step.complete:
+            return
+        yield from self._keys(step)
+        for phase, by_rank in names.items():
+            yield from self._absent(step, phase, by_rank)
+            if phase != GENERATE and len(by_rank) > 1:
+                yield from self._calls(step, phase, by_rank)
+
+    def _absent(
+        self, step: Step, phase: str, by_rank: Mapping[int, Sequence[str]]
+    ) -> Iterator[Found]:
+        absent = [rank for rank in step.ranks if rank not in by_rank]
+        absent = [rank for rank in absent if self._should_record(phase, step.number, rank)]
+        if absent and len(by_rank) > 1 - (len(step.ranks) == 2):
+            said = message("check_ranks.no_phase", ranks=absent, phase=phase)
+            at = Place(step.number, absent[0], phase)
+            yield self._check.finding(
+                said,
+                at,
+                ranks=absent,
+                same=("absent", phase),
+                evidence=[Evidence(at, {"entries": _counts(by_rank)})],
+            )
+
+    def _should_record(self, phase: str, step: int, rank: int) -> bool:
+        """Tell whether a rank was to record a phase that it has in no other step, either."""
+        config = self._check.run.config(rank)
+        if config is None:
+            return bool(self._check.run.phases_at(step, rank))
+        table = config.phase_table()
+        return phase in table and config.records_phase(table[phase]) and config.records_step(step)
+
+    def _calls(
+        self, step: Step, phase: str, by_rank: Mapping[int, Sequence[str]]
+    ) -> Iterator[Found]:
+        lists = [*by_rank.values()]
+        if all(names == lists[0] for names in lists[1:]):
+            return
+        counts = {rank: Counter(map(_call_name, names)) for rank, names in by_rank.items()}
+        kinds = Counter(frozenset(count.items()) for count in counts.values())
+        if len(kinds) < 2:
+            return
+        most = max(kinds.values())
+        usual = next(rank for rank in counts if kinds[frozenset(counts[rank].items())] == most)
+        if most == 1:  # no two are alike: the one with the most calls is what others are held to
+            usual = max(counts, key=lambda rank: (len(counts[rank]), counts[rank].total(), -rank))
+        for rank, count in counts.items():
+            other = counts[usual]
+            if count == other or (set(count) - set(other) and set(other) - set(count)):
+                continue  # stages of a pipeline run cells of their own
+            yield self._differs(step, phase, (rank, count), (usual, other), by_rank)
+
+    def _differs(
+        self,
+        step: Step,
+        phase: str,
+        own: tuple[int, Counter[str]],
+        usual: tuple[int, Counter[str]],
+        by_rank: Mapping[int, Sequence[str]],
+    ) -> Found:
+        (rank, count), (other_rank, other) = own, usual
+        cells = [name for name in {**other, **count} if count[name] != other[name]]
+        lacking = not set(count) - set(other) and any(not count[name] for name in cells)
+        at = Place(step.number, rank, phase, entry=f"{cells[0]}.{max(0, count[cells[0]] - 1)}")
+        return self._check.finding(
+            message(
+                "check_ranks.calls",
+                lacking=lacking,
+                rank=rank,
+                other=other_rank,
+                cells=len(cells),
+                count=count[cells[0]],
+                usual=other[cells[0]],
+            ),
+            at,
+            same=("calls", phase, rank, lacking),
+            evidence=[
+                Evidence(at, {"entries": _counts(by_rank)}),
+                *(
+                    Evidence(
+                        Place(step.number, rank, phase, entry=name),
+                        {"calls": {rank: count[name], other_rank: other[name]}},
+                    )
+                    for name in cells[:_MOST_CELLS]
+                ),
+            ],
+        )
+
+    def _keys(self, step: Step) -> Iterator[Found]:
+        """Yield the ranks that lack a key which all others saved."""
+        if len(step.ranks) < 3:
+            return
+        keys = {rank: set(step.keys(rank)) for rank in step.ranks}
+        for key in sorted(set().union(*keys.values())):
+            lacking = [rank for rank in step.ranks if key not in keys[rank]]
+            if len(lacking) == 1:
+                at = Place(step.number, lacking[0], key=key)
+                said = message("check_ranks.no_key", rank=lacking[0], key=key)
+                yield self._check.finding(said, at, same=("key", key))
+
+    def end(self) -> Iterator[Found]:
+        """Yield the shapes that differ between ranks in all steps."""
+        told: dict[tuple[str, int], list[tuple[Place, Mapping[int, Any]]]] = {}
+        for at, by_rank in self._shapes.items():
+            fixed = {rank: shape for rank, shape in by_rank.items() if shape is not _DYNAMIC}
+            kinds = Counter(map(_hashed, fixed.values()))
+            if len(fixed) < len(by_rank) or len(kinds) < 2:
+                continue
+            usual = kinds.most_common(1)[0][0]
+            other = next(rank for rank, shape in sorted(fixed.items()) if _hashed(shape) != usual)
+            told.setdefault((at[0], other), []).append((self._first[at], fixed))
+        for (phase, rank), places in told.items():
+            first, shapes = min(places, key=lambda item: item[0].order)
+            at_rank = Place(first.step, rank, phase, first.entry, first.record, seq=first.seq)
+            yield self._check.finding(
+                message("check_ranks.shapes", rank=rank, records=len(places)),
+                at_rank,
+                severity=Severity.WARNING,
+                same=("shapes", phase, rank),
+                causes=("check_ranks.cause_batches", "check_ranks.cause_configuration"),
+                evidence=[
+                    Evidence(place, {"shapes": {str(r): _shown(s) for r, s in by_rank.items()}})
+                    for place, by_rank in [(at_rank, shapes), *places[1:_MOST_CELLS]]
+                ],
+            )
+
+
+def _call_name(entry: str) -> str:
+    return entry.rpartition(".")[0]
+
+
+def _counts(by_rank: Mapping[int, Sequence[str]]) -> dict[str, int]:
+    return {str(rank): len(names) for rank, names in sorted(by_rank.items())}
+
+
+def _hashed(shape: tuple[Any, Any]) -> tuple[Any, ...]:
+    return tuple(shape[0] or ()), shape[1]
+
+
+def _shown(shape: tuple[Any, Any]) -> str:
+    return f"{shape[1]}{list(shape[0] or ())}"

@@ -1,0 +1,183 @@
+"""Ranks that must do and hold the same: what differs is named, and what may differ is silent."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from helpers.health_runs import HealthRun, tensor
+
+from mindrlhf_msprobe import check_run
+
+
+def found(root, rule):
+    result = check_run(root)
+    assert rule in result.checked
+    return [finding for finding in result.all_findings if finding.rule == rule]
+
+
+def record(root, ranks=2, steps=2, cells=("embed", "head"), **of_rank):
+    """Record ranks that run two cells a step; `of_rank` says what a rank does otherwise."""
+    for rank in range(ranks):
+        run = HealthRun(root, rank)
+        own = of_rank.get(f"rank{rank}", {})
+        for step in range(steps):
+            with run.phase("actor_compute_log_prob"):
+                for cell in own.get("cells", cells):
+                    weight = own.get("weights", {}).get((step, cell), f"w{step}{cell}")
+                    run.call(
+                        cell,
+                        tensor(fingerprint=own.get("data", f"data{rank}")),
+                        tensor(shape=own.get("shape", (2, 4))),
+                        parameters={"weight": tensor(fingerprint=weight)},
+                    )
+            run.end_step()
+        run.close()
+    return root
+
+
+def test_ranks_that_do_the_same_are_silent(tmp_path):
+    result = check_run(record(tmp_path / "run", ranks=4))
+    assert {"ranks.entries", "ranks.replicas", "ranks.settings"} <= {*result.checked}
+    assert not [one for one in result.all_findings if one.rule.startswith("ranks.")]
+
+
+def test_a_rank_that_recorded_less(tmp_path):
+    root = record(tmp_path / "run", ranks=3, rank2={"cells": ("embed",)})
+    (finding,) = found(root, "ranks.entries")
+    assert finding.said.params["lacking"]
+    assert (finding.place.rank, finding.times) == (2, 2)
+    assert finding.place.entry == "Cell.head.Dense.forward.0"
+
+
+def test_another_number_of_calls(tmp_path):
+    root = record(tmp_path / "run", rank1={"cells": ("embed", "head", "head")})
+    findings = found(root, "ranks.entries")
+    assert {one.said.code for one in findings} == {"check_ranks.calls"}
+
+
+def test_stages_of_a_pipeline_run_other_cells(tmp_path):
+    root = record(
+        tmp_path / "run",
+        rank0={"cells": ("embed", "layers.0")},
+        rank1={"cells": ("layers.1", "head")},
+    )
+    assert found(root, "ranks.entries") == []
+
+
+def test_a_phase_that_one_rank_lacks(tmp_path):
+    root = record(tmp_path / "run", ranks=3)
+    for step in range(2):
+        directory = root / "actor_compute_log_prob" / f"step{step}" / "rank1"
+        for file in directory.iterdir():
+            file.unlink()
+        directory.rmdir()
+    result = check_run(root)
+    assert result.problems
+    assert "rank1" in str(result.problems[0])
+
+
+def test_other_shapes(tmp_path):
+    (finding,) = found(record(tmp_path / "run", rank1={"shape": (3, 4)}), "ranks.entries")
+    assert finding.said.code == "check_ranks.shapes"
+    shapes = finding.evidence[0].values["shapes"]
+    assert shapes == {"0": "Float32[2, 4]", "1": "Float32[3, 4]"}
+
+
+def test_shapes_that_change_with_the_data_are_silent(tmp_path):
+    """Batches that are padded to their longest response."""
+    for rank in (0, 1):
+        run = HealthRun(tmp_path / "run", rank)
+        for step in range(3):
+            with run.phase("actor_compute_log_prob"):
+                run.call("head", output=tensor(shape=(2, 8 + step * (rank + 1))))
+            run.end_step()
+        run.close()
+    assert found(tmp_path / "run", "ranks.entries") == []
+
+
+def test_replicas_that_part(tmp_path):
+    """From the step in which they differ, by the parameter."""
+    root = record(tmp_path / "run", steps=3, rank1={"weights": {(2, "head"): "another"}})
+    (finding,) = found(root, "ranks.replicas")
+    assert finding.said.code == "check_ranks.parted"
+    at = finding.place
+    assert (at.step, at.rank, at.record) == (
+        2,
+        1,
+        "Cell.head.Dense.forward.0.parameters.weight",
+    )
+    fingerprints = [one.values["fingerprint"] for one in finding.evidence]
+    assert fingerprints == ["another", "w2head"]
+
+
+def test_without_fingerprints_statistics_tell_replicas_apart(tmp_path):
+    for rank in (0, 1):
+        run = HealthRun(tmp_path / "run", rank)
+        for step in range(2):
+            with run.phase("actor_compute_log_prob"):
+                own = tensor(2.0 if rank and step else 1.0)
+                run.call("head", parameters={"weight": own})
+            run.end_step()
+        run.close()
+    (finding,) = found(tmp_path / "run", "ranks.replicas")
+    assert finding.place.step == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_rank_with_another_seed(tmp_path, seed, ranks):
+    """It agrees with none from the first step on, and has data of its own."""
+    random = np.random.default_rng(seed)
+    odd = int(random.integers(1, ranks))
+    own = {(step, cell): f"odd{step}{cell}" for step in range(2) for cell in ("embed", "head")}
+    root = record(tmp_path / "run", ranks=ranks, **{f"rank{odd}": {"weights": own}})
+    (finding,) = found(root, "ranks.replicas")
+    assert finding.said.code == "check_ranks.other_weights"
+    assert finding.causes[0].code == "check_ranks.cause_seed"
+    assert finding.place.rank == (odd if ranks > 2 else 1)
+
+
+def test_shards_are_no_replicas(tmp_path):
+    """Tensor parallel ranks hold other parameters and are given the same data."""
+    others = {(step, cell): f"shard{step}{cell}" for step in range(2) for cell in ("embed", "head")}
+    root = record(
+        tmp_path / "run", rank0={"data": "same"}, rank1={"data": "same", "weights": others}
+    )
+    result = check_run(root)
+    assert not [one for one in result.all_findings if one.rule == "ranks.replicas"]
+    (why,) = [one.why.code for one in result.not_checked if one.rule == "ranks.replicas"]
+    assert why == "check_ranks.shards"
+
+
+def test_another_seed_in_the_manifest_is_named(tmp_path):
+    root = record(tmp_path / "run", ranks=3)
+    for rank in range(3):
+        path = root / ("run.json" if not rank else f"run.rank{rank}.json")
+        content = json.loads(path.read_text())
+        content["seeds"] = {"mindspore": 7 if rank == 1 else 1}
+        path.write_text(json.dumps(content))
+    (finding,) = found(root, "ranks.settings")
+    assert (finding.severity, finding.ranks) == ("warning", (1,))
+
+
+def test_a_seed_for_each_rank_is_meant_so(tmp_path):
+    root = record(tmp_path / "run", ranks=3)
+    for rank in range(3):
+        path = root / ("run.json" if not rank else f"run.rank{rank}.json")
+        content = json.loads(path.read_text())
+        content["seeds"] = {"mindspore": rank}
+        path.write_text(json.dumps(content))
+    assert found(root, "ranks.settings") == []
+
+
+def test_a_rank_whose_manifest_is_missing(tmp_path):
+    root = record(tmp_path / "run", ranks=2)
+    for rank in range(2):
+        path = root / ("run.json" if not rank else f"run.rank{rank}.json")
+        content = json.loads(path.read_text())
+        content["world"]["size"] = 3
+        path.write_text(json.dumps(content))
+    codes = [one.said.code for one in found(root, "ranks.settings")]
+    assert codes == ["check_ranks.missing"]
