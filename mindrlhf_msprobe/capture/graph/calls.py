@@ -483,7 +483,7 @@ class GraphCalls:
         if target is None or not target[0].recorded:
             return
         slot, name = target
-        count = self._opening.counters.calls.reached(slot.call_name(PARAMETERS_GRAD))
+        count = self._opening.counters.calls.get(slot.call_name(PARAMETERS_GRAD), 0)
         entry = f"{slot.call_name('parameters_grad')}.{count}"
         head = slot.call_name("forward").removesuffix(".forward")
         with self._lock:

@@ -8,23 +8,13 @@ from dataclasses import dataclass, field
 from mindrlhf_msprobe.config import Selection
 
 
-class CallCounter:
+class CallCounter(dict[str, int]):
     """How often each of some names has come."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._counts
-
-    def reached(self, name: str) -> int:
-        """Return how often a name has come."""
-        return self._counts.get(name, 0)
 
     def count(self, name: str) -> int:
         """Count a name once more; return how often it had come before."""
-        number = self._counts.get(name, 0)
-        self._counts[name] = number + 1
+        number = self.get(name, 0)
+        self[name] = number + 1
         return number
 
 

@@ -7,7 +7,7 @@ accelerator the same would bring every tensor to the host; there it is reduced w
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,39 +33,8 @@ _GLANCED = 64  # elements of a larger one
 _MOST_WAITING = 4096  # tensors whose numbers are on the device
 
 
-class Entries(Protocol):
-    """Describes the tensors of one open phase and takes its entries."""
-
-    describer: TreeDescriber
-    charge: Charge
-
-    def append(self, line: JournalLine) -> None:
-        """Take an entry that ended."""
-
-    def state_of(self, parameter: Any) -> str | None:
-        """Return what changes when a parameter does; None if that is not known at once."""
-
-    def glance(self, parameter: Any) -> bytes | None:
-        """Return what changes when a parameter changes as a whole; None if that is not cheap."""
-
-    def taken(self, gradient: Any) -> Any:
-        """Return a gradient as something that the describer takes."""
-
-    def keep(self, gradient: Any) -> Any:
-        """Return a gradient that stays as it is now."""
-
-    def difference(self, gradient: Any, kept: Any) -> tuple[Any, float | None]:
-        """Return a gradient less a kept one, as something that the describer takes, or None.
-
-        With it, how much each element may be off by rounding; None if that is not known.
-        """
-
-    def flush(self) -> None:
-        """Hand over whatever still waits."""
-
-
 class HostEntries:
-    """Summarises at once, in host memory.
+    """Describes the tensors of one open phase, at once, in host memory, and takes its entries.
 
     Args:
         sink: takes entries, and elements.
@@ -100,11 +69,13 @@ class HostEntries:
             self._sink.append(line)
 
     def state_of(self, parameter: Any) -> str | None:
-        """Return the parameter's fingerprint."""
+        """Return what changes when a parameter does, its fingerprint; None if not known at once."""
         return fingerprint_of(to_host(parameter))
 
     def glance(self, parameter: Any) -> bytes | None:
         """Return some of its elements, evenly spaced; None where looking at all is as cheap.
+
+        They change when the parameter changes as a whole.
 
         A single-token pass reads every weight once; a fingerprint of all of them would read them
         all once more, at every token.
@@ -115,23 +86,26 @@ class HostEntries:
         return flat[:: flat.size // _GLANCED + 1].tobytes()
 
     def taken(self, gradient: Any) -> HostTensor:
-        """Return it in host memory; an operator computed it."""
+        """Return what the describer takes: it in host memory; an operator computed it."""
         return to_host(gradient, computed=True)
 
     def keep(self, gradient: Any) -> HostTensor:
-        """Return a copy in host memory."""
+        """Return a gradient that stays as it is now: a copy in host memory."""
         host = self.taken(gradient)
         return HostTensor(host.type, host.dtype, host.array.copy())
 
     def difference(self, gradient: Any, kept: HostTensor) -> tuple[HostTensor | None, float | None]:
-        """Return the difference, rounded once; None where the kept one has overflowed."""
+        """Return a gradient less a kept one, rounded once; None where the kept one has overflowed.
+
+        With it, how much each element may be off by rounding; None if that is not known.
+        """
         if not np.isfinite(kept.values()).all():
             return None, None
         total = self.taken(gradient)
         return subtract(total, kept), rounding_of(total, kept)
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Hand over whatever still waits: here, nothing."""
 
     def _describe(self, value: Any, record: str) -> Leaf:
         with self.charge:
@@ -153,20 +127,11 @@ class DeviceEntries(HostEntries):
     Args:
         device: reduces them.
         parameters: an unchanged one is left out once its fingerprint is known.
+        shared: what `HostEntries` takes, but `elements`.
     """
 
-    def __init__(
-        self,
-        device: Any,
-        parameters: ParameterLog,
-        sink: Sink,
-        summaries: Summaries,
-        *,
-        fingerprint: bool,
-        charge: Charge,
-        fault: FaultSink,
-    ) -> None:
-        super().__init__(sink, summaries, fingerprint=fingerprint, charge=charge, fault=fault)
+    def __init__(self, device: Any, parameters: ParameterLog, **shared: Any) -> None:
+        super().__init__(**shared)
         self._device = device
         self._parameters = parameters
         self._first = 0  # the number of the first tensor that waits

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.opening.counters import StepCounters
-from mindrlhf_msprobe.capture.opening.entries import Entries
+from mindrlhf_msprobe.capture.opening.entries import HostEntries
 from mindrlhf_msprobe.capture.words import FaultSink
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
@@ -70,7 +70,7 @@ class Opening:
     root: nn.Cell
     counters: StepCounters
     sequence: Iterator[int]
-    entries: Entries
+    entries: HostEntries
     is_recorded: Callable[[str], bool]
     records_token: Callable[[int], bool] | None
     with_parameters: bool

@@ -15,7 +15,7 @@ from mindrlhf_msprobe.capture.framework import process_end
 from mindrlhf_msprobe.capture.framework.memory import is_of_training
 from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
 from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
-from mindrlhf_msprobe.capture.opening.entries import DeviceEntries, Entries, HostEntries
+from mindrlhf_msprobe.capture.opening.entries import DeviceEntries, HostEntries
 from mindrlhf_msprobe.capture.recording.disk_room import tell_missing_ranks, tell_room
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.recording.messages import Messages
@@ -662,30 +662,22 @@ class Recorder:
         elif first:
             self._messages.fault(what, step, error)
 
-    def _entries(self, phase: str, counters: StepCounters) -> Entries:
+    def _entries(self, phase: str, counters: StepCounters) -> HostEntries:
         """Return what describes the tensors of a phase that opens, and takes its entries."""
-        sink, elements = self._writer.sink(phase, self.step), self._config.task == "tensor"
-        charge, fingerprint = self.ledger.charge(phase), self._config.fingerprint
+        elements, fingerprint = self._config.task == "tensor", self._config.fingerprint
+        shared: dict[str, Any] = {
+            "sink": self._writer.sink(phase, self.step),
+            "summaries": self._summaries,
+            "fingerprint": fingerprint,
+            "charge": self.ledger.charge(phase),
+            "fault": self.fault,
+        }
         if elements or not reduces_on_device(fingerprint, self._config.md5):
-            return HostEntries(
-                sink,
-                self._summaries,
-                fingerprint=fingerprint,
-                charge=charge,
-                fault=self.fault,
-                elements=elements,
-            )
+            return HostEntries(**shared, elements=elements)
         from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries
 
-        return DeviceEntries(
-            DeviceSummaries(fingerprint=fingerprint),
-            counters.parameters,
-            sink,
-            self._summaries,
-            fingerprint=fingerprint,
-            charge=charge,
-            fault=self.fault,
-        )
+        device = DeviceSummaries(fingerprint=fingerprint)
+        return DeviceEntries(device, counters.parameters, **shared)
 
 
 _END_OF_A_LOOP = (StopIteration, StopAsyncIteration, GeneratorExit)
