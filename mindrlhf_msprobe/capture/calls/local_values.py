@@ -18,7 +18,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.calls.saving import save
 from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
-from mindrlhf_msprobe.capture.framework.generated_modules import MODULES
+from mindrlhf_msprobe.capture.framework.generated_modules import write
 from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.message import message
 
@@ -178,7 +178,7 @@ class _Source:
                 f"# {original.__qualname__} of {original.__module__}, with calls that save values."
             )
             text = f"{head}\n{ast.unparse(self.module)}\n"
-            code = compile(text, MODULES.write(text), "exec")
+            code = compile(text, write(text), "exec")
         else:
             code = compile(self.module, original.__code__.co_filename, "exec")
         name = original.__name__

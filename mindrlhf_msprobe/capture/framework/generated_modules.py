@@ -6,33 +6,44 @@ They lie in a directory of this process, which is removed at exit.
 from __future__ import annotations
 
 import atexit
+import functools
+import importlib.util
+import itertools
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 from mindrlhf_msprobe.capture.framework.callstack import GENERATED
 
-
-class GeneratedModules:
-    """Modules that are written, in a directory of this process that is removed at exit."""
-
-    def __init__(self) -> None:
-        self._directory: Path | None = None
-        self._written = 0
-
-    def write(self, source: str) -> Path:
-        """Write a module of its own and return its path; its name is that of no other module."""
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix=GENERATED))
-            atexit.register(_remove, self._directory, os.getpid())
-        path = self._directory / f"{GENERATED}{self._written}.py"
-        self._written += 1
-        path.write_text(source, encoding="utf-8")
-        return path
+_numbers = itertools.count()
 
 
-MODULES = GeneratedModules()
+def write(source: str) -> Path:
+    """Write a module of its own and return its path; its name is that of no other module."""
+    path = _directory() / f"{GENERATED}{next(_numbers)}.py"
+    path.write_text(source, encoding="utf-8")
+    return path
+
+
+def load(source: str) -> ModuleType:
+    """Write a module of its own, import it and return it."""
+    path = write(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def _directory() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix=GENERATED))
+    atexit.register(_remove, directory, os.getpid())
+    return directory
 
 
 def _remove(directory: Path, process: int) -> None:

@@ -23,7 +23,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
-from mindrlhf_msprobe.capture.framework.generated_modules import MODULES
+from mindrlhf_msprobe.capture.framework.generated_modules import load
 from mindrlhf_msprobe.capture.graph.outline import (
     Path,
     TensorOutline,
@@ -468,10 +468,8 @@ def _taking(arrays: int) -> Callable[[Callable[..., np.ndarray]], Callable[..., 
     """
     names = ", ".join(f"array{i}" for i in range(arrays))
     source = f"def made(called):\n    def taking({names}):\n        return called({names})\n"
-    path = MODULES.write(source + "\n    return taking\n")
-    module: dict[str, Any] = {"__name__": path.stem}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module)
-    made: Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]] = module["made"]
+    made: Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]
+    made = load(source + "\n    return taking\n").made
     return made
 
 

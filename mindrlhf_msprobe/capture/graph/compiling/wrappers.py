@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import inspect
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
@@ -14,7 +13,7 @@ from typing import Any
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
-from mindrlhf_msprobe.capture.framework.generated_modules import MODULES
+from mindrlhf_msprobe.capture.framework.generated_modules import load
 from mindrlhf_msprobe.capture.networks.constructs import CONSTRUCT, WRAPPER, is_wrapped
 
 #: The cell's attribute that holds its number.
@@ -132,43 +131,30 @@ def function_source(head: Sequence[str], arguments: str, body: Sequence[str]) ->
     return "\n".join(lines) + "\n"
 
 
-class WrapperSources:
-    """Writes each source once."""
+def function_of(source: str, *, like: Callable[..., Any] | None) -> FunctionType:
+    """Return a function of `source`; each source is written once.
 
-    def __init__(self) -> None:
-        self._functions: dict[str, FunctionType] = {}
+    Args:
+        like: the bound method whose signature it shows, so that who looks at a cell's
+            arguments finds them; None shows `(*args, **kwargs)`, which makes MindSpore
+            compile a call as it was made, without the arguments that were left out.
+    """
+    made = _construct_of(source)
+    if like is None:
+        return made
+    copy = FunctionType(made.__code__, made.__globals__, made.__name__)
+    copy.__qualname__, copy.__module__ = made.__qualname__, made.__module__
+    signature = inspect.signature(like)
+    arguments = list(signature.parameters.values())
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    vars(copy)["__signature__"] = signature.replace(parameters=[itself, *arguments])
+    return copy
 
-    def function(self, source: str, like: Callable[..., Any] | None) -> FunctionType:
-        """Return a function of `source`.
 
-        Args:
-            like: the bound method whose signature it shows, so that who looks at a cell's
-                arguments finds them; None shows `(*args, **kwargs)`, which makes MindSpore
-                compile a call as it was made, without the arguments that were left out.
-        """
-        if source not in self._functions:
-            self._functions[source] = self._load(source)
-        made = self._functions[source]
-        if like is None:
-            return made
-        copy = FunctionType(made.__code__, made.__globals__, made.__name__)
-        copy.__qualname__, copy.__module__ = made.__qualname__, made.__module__
-        signature = inspect.signature(like)
-        arguments = list(signature.parameters.values())
-        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        vars(copy)["__signature__"] = signature.replace(parameters=[itself, *arguments])
-        return copy
-
-    @staticmethod
-    def _load(source: str) -> FunctionType:
-        path = MODULES.write(source)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        function: FunctionType = module.construct
-        return function
+@functools.cache
+def _construct_of(source: str) -> FunctionType:
+    construct: FunctionType = load(source).construct
+    return construct
 
 
 _ASKED = "msprobe_asked"
@@ -177,7 +163,6 @@ _INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
 _OWN_CONSTRUCT = "msprobe_own_construct"  # what stood in the cell's own attributes before
 _ALL = (CONSTRUCT, NUMBER, _ASKED, WRAPPER, _OPTIMIZER, _INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
 _numbers = itertools.count(1)
-SOURCES = WrapperSources()
 
 
 class _Number(int):
@@ -225,7 +210,7 @@ def wrap(
                 return
     attributes[_ASKED] = asked
     like = attributes[CONSTRUCT] if shows_signature else None
-    attributes[WRAPPER] = MethodType(SOURCES.function(source(asked), like=like), cell)
+    attributes[WRAPPER] = MethodType(function_of(source(asked), like=like), cell)
     attributes["construct"] = attributes[WRAPPER]
 
 
