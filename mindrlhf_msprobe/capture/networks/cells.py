@@ -7,8 +7,11 @@ from typing import Any
 
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.framework.private import children_of, parameters_of
-from mindrlhf_msprobe.capture.networks.recompute import is_helper
+from mindrlhf_msprobe.capture.framework.private import (
+    children_of,
+    is_recompute_helper,
+    parameters_of,
+)
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 
@@ -49,7 +52,7 @@ def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
         pending = [(OUTER_NAME, f"{OUTER_NAME}.", root), (ROOT_NAME, "", inner)]
     while pending:
         name, prefix, cell = pending.pop()
-        if id(cell) in seen or is_helper(cell):
+        if id(cell) in seen or is_recompute_helper(cell):
             continue
         seen.add(id(cell))
         while name in cells:  # a child that is itself called root

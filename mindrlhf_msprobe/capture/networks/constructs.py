@@ -1,8 +1,9 @@
-"""The construct of a cell: its own, and whether a wrapper with probes stands in its place."""
+"""The construct of a cell: its own, a wrapper with probes in its place, and its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection
 from typing import Any
 
 from mindspore import nn
@@ -13,6 +14,8 @@ from mindrlhf_msprobe.capture.framework.private import JITTED
 #: wrapper.
 CONSTRUCT = "msprobe_construct"
 WRAPPER = "msprobe_wrapper"
+#: The network's attribute that holds the names of arguments that are left out.
+_LEFT_OUT = "msprobe_left_out_arguments"
 
 
 def is_wrapped(cell: nn.Cell) -> bool:
@@ -31,3 +34,36 @@ def is_jitted(cell: nn.Cell) -> bool:
     """Tell whether a cell's construct is compiled also where Python runs the cell."""
     construct = own_construct(cell)
     return hasattr(getattr(construct, "__func__", construct), JITTED)
+
+
+def argument_names(cell: nn.Cell) -> tuple[str, ...]:
+    """Return the names of a cell's positional arguments, in their order; () if it names none.
+
+    A construct that was put in the place of the class's, and takes whatever it is given, says
+    nothing: the class's own does.
+    """
+    return _names(own_construct(cell)) or _names(type(cell).construct)[1:]
+
+
+def leave_out_arguments(network: nn.Cell, names: Collection[str]) -> None:
+    """Let arguments of these names be left out of what is recorded of a network's cells.
+
+    For what is no value of the computation, such as blocks of memory that are never written.
+    """
+    vars(network)[_LEFT_OUT] = frozenset(names)
+
+
+def left_out_arguments(network: nn.Cell) -> frozenset[str]:
+    """Return the names of a network's arguments that are left out."""
+    found: frozenset[str] = vars(network).get(_LEFT_OUT, frozenset())
+    return found
+
+
+def _names(construct: Callable[..., Any]) -> tuple[str, ...]:
+    function = inspect.unwrap(getattr(construct, "__func__", construct))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ()
+    bound = getattr(construct, "__self__", None) is not None
+    names: tuple[str, ...] = code.co_varnames[int(bound) : code.co_argcount]
+    return names

@@ -9,19 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.framework.private import (
-    FIRST_RUN,
-    ONLY_VALUES,
-    RUN_AGAIN,
-    is_recompute_helper,
-    recomputing_cell,
-)
+from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, ONLY_VALUES, RUN_AGAIN
 
 _CALL: CodeType = nn.Cell.__call__.__code__
 
@@ -103,15 +96,3 @@ def _key(frame: FrameType, popped: int) -> tuple[int, int]:
     """
     cell = frame.f_locals["self"]
     return id(cell), len(cell.args) + popped
-
-
-def is_helper(cell: nn.Cell) -> bool:
-    """Tell whether a cell is one by which MindSpore recomputes another."""
-    return is_recompute_helper(cell)
-
-
-def repeating_cells(cell: nn.Cell) -> Iterator[nn.Cell]:
-    """Yield the cell inside MindSpore that runs `cell` again, if it is recomputed."""
-    inside = recomputing_cell(cell)
-    if inside is not None:
-        yield inside

@@ -17,21 +17,19 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, running_frame
 from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
-from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR, has_run
+from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR, has_run, recomputing_cell
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
-from mindrlhf_msprobe.capture.networks.arguments import argument_names, left_out_arguments
 from mindrlhf_msprobe.capture.networks.cells import (
     Children,
     named_cells,
     parameters_held_twice,
 )
-from mindrlhf_msprobe.capture.networks.constructs import is_jitted
-from mindrlhf_msprobe.capture.networks.recompute import (
-    MARKS,
-    Call,
-    Repetitions,
-    repeating_cells,
+from mindrlhf_msprobe.capture.networks.constructs import (
+    argument_names,
+    is_jitted,
+    left_out_arguments,
 )
+from mindrlhf_msprobe.capture.networks.recompute import MARKS, Call, Repetitions
 from mindrlhf_msprobe.capture.opening.counters import TokenCounter
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.backlog import Backlog
@@ -162,9 +160,8 @@ class EagerCapture:
                     cell, call_name, recorded, Children(cell), argument_names(cell)
                 )
                 self._hooks.add(cell)
-            if self._opening.backward:
-                for repeating in repeating_cells(cell):
-                    self._hooks.add_before(repeating, self._before_repetition)
+            if self._opening.backward and (repeating := recomputing_cell(cell)) is not None:
+                self._hooks.add_before(repeating, self._before_repetition)
 
     def _hook_new_cells(self) -> None:
         """Hook the cells that were put into the network since; count those that ran unseen."""

@@ -26,9 +26,8 @@ from mindrlhf_msprobe.capture.graph.watched import (
     is_inner_recurrent,
     why_no_gradients,
 )
-from mindrlhf_msprobe.capture.networks.arguments import argument_names
 from mindrlhf_msprobe.capture.networks.cells import in_a_tuple, named_cells, parameters_held_twice
-from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.networks.constructs import argument_names, is_jitted
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
 from mindrlhf_msprobe.common.message import Message, message
