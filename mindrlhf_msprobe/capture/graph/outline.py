@@ -78,21 +78,10 @@ def _items(shape: Any, dtype: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]
     return zip(shape, dtype, values)
 
 
-def holds_parameter(tree: Any) -> bool:
-    """Tell whether a value is, or holds, a Parameter."""
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (list, tuple)):
-        return any(holds_parameter(child) for child in tree)
-    return isinstance(tree, TensorOutline) and tree.is_parameter
-
-
-def unknown_in(tree: Any) -> Iterator[UnknownOutline]:
-    """Yield what of a value cannot be recorded."""
-    if isinstance(tree, UnknownOutline):
+def values_in(tree: Any) -> Iterator[Any]:
+    """Yield what is in a value, and no tuple, list or dict."""
+    if isinstance(tree, (dict, list, tuple)):
+        for child in tree.values() if isinstance(tree, dict) else tree:
+            yield from values_in(child)
+    else:
         yield tree
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (list, tuple)):
-        for child in tree:
-            yield from unknown_in(child)

@@ -27,9 +27,9 @@ from mindrlhf_msprobe.capture.framework.generated_modules import load
 from mindrlhf_msprobe.capture.graph.outline import (
     Path,
     TensorOutline,
-    holds_parameter,
+    UnknownOutline,
     outline,
-    unknown_in,
+    values_in,
 )
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -285,8 +285,9 @@ def kind_of(cell: int, value: Any) -> str:
             SITES.without_gradients.add(cell)
             return "tensor"
         return "differentiable"
-    for unknown in unknown_in(value):
-        SITES.note_gap(cell, unknown.reason)
+    for inside in values_in(value):
+        if isinstance(inside, UnknownOutline):
+            SITES.note_gap(cell, inside.reason)
     kinds: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
     return kinds.get(type(value), "leave")
 
@@ -311,7 +312,7 @@ class _HoldsParameter(Question):
 
     def answer(self, cell: int, value: Any) -> bool:
         """Tell whether it does."""
-        holds = holds_parameter(value)
+        holds = any(isinstance(v, TensorOutline) and v.is_parameter for v in values_in(value))
         if holds:
             SITES.note_gap(cell, Message(PASSES_PARAMETER))
         return holds
