@@ -96,7 +96,8 @@ class Probe:
             return
         self._recorder = Recorder(self._config, rank)
         atexit.register(self._close_at_exit)
-        _leave_to_parent_after_fork(self)
+        _RECORDING.add(self)
+        _watch_forks()
         CURRENT.begin(self, self._recorder.fault)
 
     @property
@@ -123,12 +124,11 @@ class Probe:
         Raises:
             UsageError: it is no step's number, or something has been recorded already.
         """
-        if self._recorder is None:
+        if (recorder := self._recording("start_at")) is None:
             return
-        self._refuse_if_closed("start_at")
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise UsageError(message("error.start_at", step=step))
-        self._recorder.start_at(step)
+        recorder.start_at(step)
 
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
         """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
@@ -145,9 +145,8 @@ class Probe:
             UsageError: a role is not known, what is given is not a mindspore.nn.Cell, or, in
                 GRAPH_MODE, it has been compiled already.
         """
-        if self._recorder is None:
+        if (recorder := self._recording("watch")) is None:
             return
-        self._refuse_if_closed("watch")
         roles = [*ROLES, *(phase.role for phase in self._phases.values())]
         for role in (*networks, *(optimizers or {})):
             if role not in roles:
@@ -159,17 +158,17 @@ class Probe:
                         nearest=nearest_of(role, roles),
                     )
                 )
-        self._networks |= {
-            role: None if network is None else checked_cell(f"watch({role}=…)", network)
-            for role, network in networks.items()
-        }
         checked = {
-            role: None
-            if optimizer is None
-            else checked_cell(f"watch(optimizers[{role!r}])", optimizer)
-            for role, optimizer in (optimizers or {}).items()
+            role: checked_cell(f"watch({role}=…)", network) for role, network in networks.items()
         }
-        self._recorder.watch({role: self._networks[role] for role in networks}, checked)
+        self._networks |= checked
+        recorder.watch(
+            checked,
+            {
+                role: checked_cell(f"watch(optimizers[{role!r}])", optimizer)
+                for role, optimizer in (optimizers or {}).items()
+            },
+        )
 
     def leave_out(self, phase: str, why: str | Message, *, quiet: bool = False) -> None:
         """Say that a phase cannot be recorded in this training, and why.
@@ -184,15 +183,13 @@ class Probe:
         Raises:
             UsageError: the phase is not known.
         """
-        if self._recorder is not None:
-            self._refuse_if_closed("leave_out")
-            self._recorder.leave_out(self._known_phase("leave_out", phase), why, quiet=quiet)
+        if (recorder := self._recording("leave_out")) is not None:
+            recorder.leave_out(self._known_phase("leave_out", phase), why, quiet=quiet)
 
     def leave_out_data(self, key: str, why: str | Message, *, quiet: bool = False) -> None:
         """Say that a key's data cannot be recorded in this training, and why; as `leave_out`."""
-        if self._recorder is not None:
-            self._refuse_if_closed("leave_out_data")
-            self._recorder.leave_out_data(key, why, quiet=quiet)
+        if (recorder := self._recording("leave_out_data")) is not None:
+            recorder.leave_out_data(key, why, quiet=quiet)
 
     def note_generation(self, settings: Mapping[str, Any], phase: str = GENERATE) -> None:
         """Say what generation runs with in this step: temperature, top_p, lengths, seed, …
@@ -207,9 +204,8 @@ class Probe:
         Raises:
             UsageError: the phase is not known.
         """
-        if self._recorder is not None:
-            self._refuse_if_closed("note_generation")
-            self._recorder.note_generation(self._known_phase("note_generation", phase), settings)
+        if (recorder := self._recording("note_generation")) is not None:
+            recorder.note_generation(self._known_phase("note_generation", phase), settings)
 
     def note_checkpoint(self, role: str, path: str) -> None:
         """Say which checkpoint a role's network was loaded from; "" if from none.
@@ -280,10 +276,8 @@ class Probe:
         Raises:
             UsageError: a key cannot name a directory; the other keys of the call are saved.
         """
-        if self._recorder is None or not self._config.key_data_dump:
-            return
-        self._refuse_if_closed("save_data")
-        self._save(key_data_items(name, data, named), None)
+        if self._config.key_data_dump and (recorder := self._recording("save_data")) is not None:
+            self._save(recorder, key_data_items(name, data, named), None)
 
     def save_data_at(self, micro_step: int | None, data: Mapping[str, Any]) -> None:
         """Save key data at a micro-step of the caller's, for tools that count themselves.
@@ -297,16 +291,18 @@ class Probe:
         Raises:
             UsageError: as `save_data`.
         """
-        if self._recorder is None or not self._config.key_data_dump:
-            return
-        self._refuse_if_closed("save_data_at")
-        self._save(key_data_items(data, MISSING, {}), (micro_step,))
+        if self._config.key_data_dump and (recorder := self._recording("save_data_at")) is not None:
+            self._save(recorder, key_data_items(data, MISSING, {}), (micro_step,))
 
-    def _save(self, items: Iterable[tuple[str, Any]], at: tuple[int | None] | None) -> None:
+    def _save(
+        self,
+        recorder: Recorder,
+        items: Iterable[tuple[str, Any]],
+        at: tuple[int | None] | None,
+    ) -> None:
         from mindrlhf_msprobe.storage.layout import check_key
         from mindrlhf_msprobe.storage.writing.ledger import KEY_DATA
 
-        assert self._recorder is not None
         refused: UsageError | None = None
         for key, value in items:
             try:
@@ -314,8 +310,8 @@ class Probe:
             except UsageError as error:
                 refused = refused or error
             else:
-                with self._recorder.ledger.charge(KEY_DATA):
-                    self._recorder.save_key_data(key, value, at)
+                with recorder.ledger.charge(KEY_DATA):
+                    recorder.save_key_data(key, value, at)
         if refused is not None:
             raise refused
 
@@ -329,9 +325,9 @@ class Probe:
         Raises:
             UsageError: it is not a mapping, a dataclass or a namespace.
         """
-        if self._recorder is None or not self._config.configurations_dump:
+        wanted = self._config.configurations_dump
+        if not wanted or (recorder := self._recording("save_configs")) is None:
             return
-        self._refuse_if_closed("save_configs")
         nameless = isinstance(configurations, type) or inspect.isroutine(configurations)
         named = isinstance(configurations, Mapping) or hasattr(configurations, "__dict__")
         named = named or hasattr(type(configurations), "__dataclass_fields__")
@@ -347,8 +343,8 @@ class Probe:
             )
         from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS
 
-        with self._recorder.ledger.charge(CONFIGURATIONS):
-            self._recorder.save_configurations(configurations)
+        with recorder.ledger.charge(CONFIGURATIONS):
+            recorder.save_configurations(configurations)
 
     def step(self) -> None:
         """End the training step: when this returns, all it recorded is readable on disk.
@@ -359,15 +355,14 @@ class Probe:
         Raises:
             UsageError: a phase is still open.
         """
-        if self._recorder is None:
+        if (recorder := self._recording("step")) is None:
             return
-        self._refuse_if_closed("step")
         with self._lock:
             if self._open is not None:
                 raise UsageError(message("error.step_in_phase", name=self._open.name))
-            self._recorder.wait_for_graphs()
-            ended = self._recorder.advance()
-        self._recorder.end_step(ended)
+            recorder.wait_for_graphs()
+            ended = recorder.advance()
+        recorder.end_step(ended)
 
     def close(self) -> None:
         """End the run; a phase that is still open ends with it.
@@ -438,27 +433,27 @@ class Probe:
     ) -> None:
         self._close(error)
 
-    def _refuse_if_closed(self, call: str) -> None:
-        if self._closed:
+    def _recording(self, call: str) -> Recorder | None:
+        """Return what records; None where nothing is. After `close` a call of it raises."""
+        if self._closed and self._recorder is not None:
             raise UsageError(message("error.after_close", call=call))
+        return self._recorder
 
     def enter_phases(
         self, context: PhaseContext, phases: Sequence[Phase], model: Any
     ) -> dict[Phase, Any]:
         """Mark phases open and return the network to record in each that is recorded now."""
-        self._refuse_if_closed("phase")
+        recorder = self._recording("phase")
+        assert recorder is not None
         with self._lock:
             if self._open is not None:
                 raise UsageError(
                     message("error.nested_phase", name=context.name, name2=self._open.name)
                 )
             self._open = context
-        assert self._recorder is not None
-        self._recorder.enter(phases)
+        recorder.enter(phases)
         try:
             networks = {phase: self._network_of(phase, model) for phase in phases}
-            recorder = self._recorder
-            assert recorder is not None
             for phase in phases:
                 set_up = model if model is not None else self._networks.get(phase.role)
                 if set_up is not None:
@@ -497,11 +492,6 @@ _RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()
 def recording_probes() -> list[Probe]:
     """Return the probes of this process whose runs have not ended."""
     return [p for p in _RECORDING if p._recorder is not None and not p._ended]
-
-
-def _leave_to_parent_after_fork(probe: Probe) -> None:
-    _watch_forks()
-    _RECORDING.add(probe)
 
 
 @functools.cache

@@ -12,11 +12,13 @@ MISSING: Any = object()  # data that were not given; None is data
 
 
 def checked_cell(call: str, network: Any) -> Any:
-    """Return `network` if it is a cell.
+    """Return `network` if it is a cell, or None.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is neither.
     """
+    if network is None:
+        return None
     try:
         from mindrlhf_msprobe.capture.networks.cells import check_cell
     except ImportError as error:

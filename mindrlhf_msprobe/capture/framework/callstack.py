@@ -45,7 +45,7 @@ class CallStacks:
             code = frame.f_code
             shown = known(code.co_filename)
             if shown is None:
-                shown = self._is_shown(code.co_filename)
+                shown = self._shown[code.co_filename] = not self._is_internal(code.co_filename)
             if shown:
                 place = (code.co_filename, frame.f_lineno, code.co_name)
                 frames.append(self._texts.get(place) or self._format(place))
@@ -53,10 +53,6 @@ class CallStacks:
                 marked = frame
             frame = frame.f_back
         return tuple(frames), marked
-
-    def _is_shown(self, file: str) -> bool:
-        shown = self._shown[file] = not self._is_internal(file)
-        return shown
 
     def _is_internal(self, file: str) -> bool:
         if file.startswith("<frozen"):

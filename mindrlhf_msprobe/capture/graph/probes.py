@@ -127,8 +127,8 @@ class Sites:
         # Number 0 stands for a probe of nothing: what answers where nothing is compiled.
         self._sites: list[Site] = [Site(0, "", (), None)]
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._groups: dict[tuple[int, ...], int] = {}
-        self._members: dict[int, list[Site]] = {}
+        self._groups: list[list[Site]] = []
+        self._group_numbers: dict[tuple[int, ...], int] = {}
         self._asked: list[set[int]] = []
         self._lock = threading.Lock()
 
@@ -177,14 +177,14 @@ class Sites:
         """Return the number of probes that hand over together."""
         numbers = tuple(map(self.number, sites))
         with self._lock:
-            return self._groups.setdefault(numbers, len(self._groups))
+            number = self._group_numbers.setdefault(numbers, len(self._groups))
+            if number == len(self._groups):
+                self._groups.append([self[n] for n in numbers])
+            return number
 
     def of_group(self, number: int) -> list[Site]:
         """Return the probes of a group, in the order in which it was made."""
-        if number not in self._members:
-            groups = {group: numbers for numbers, group in [*self._groups.items()]}
-            self._members[number] = [self[n] for n in groups[number]]
-        return self._members[number]
+        return self._groups[number]
 
     def __getitem__(self, number: int) -> Site:
         return self._sites[number]

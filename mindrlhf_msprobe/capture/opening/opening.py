@@ -20,15 +20,13 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
 
 
+@dataclass(eq=False, slots=True)
 class Guarded:
     """A context that no exception leaves, but those that end the process."""
 
-    __slots__ = ("_charge", "_fault", "_what")
-
-    def __init__(self, charge: Charge, fault: FaultSink, what: str) -> None:
-        self._charge = charge
-        self._fault = fault
-        self._what = what
+    _charge: Charge
+    _fault: FaultSink
+    _what: str
 
     def __enter__(self) -> None:
         self._charge.__enter__()

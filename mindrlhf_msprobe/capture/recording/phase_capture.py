@@ -64,6 +64,9 @@ class PhaseCapture:
 
     Args:
         probes, role: where the network's probes, and those of its role's optimizers, are known.
+
+    Attributes:
+        graph: takes what compiled cells hand over.
     """
 
     def __init__(self, opening: Opening, *, probes: GraphProbes, role: str) -> None:
@@ -74,19 +77,14 @@ class PhaseCapture:
         self._slots: dict[int, CellSlot] = {}
         self._optimizers: dict[int, list[tuple[CellSlot, str] | None]] = {}
         self._find_cells()
-        self._graph = GraphCalls(
+        self.graph = GraphCalls(
             opening, self._slots, self._optimizers, self._eager, learns=not writes_files()
         )
 
     @property
     def cells_seen(self) -> int:
         """How many calls of recorded cells the phase has seen."""
-        return self._graph.cells_seen + (self._eager.cells_seen if self._eager else 0)
-
-    @property
-    def graph(self) -> GraphCalls:
-        """What takes what compiled cells hand over."""
-        return self._graph
+        return self.graph.cells_seen + (self._eager.cells_seen if self._eager else 0)
 
     def begin(self) -> None:
         """Begin to record what runs in Python, and what is compiled from now on."""
@@ -98,7 +96,7 @@ class PhaseCapture:
         """End to record; what compiled cells handed over must have been `hand_over`ed."""
         COMPILATIONS.listeners.remove(self._after_compiling)
         try:
-            self._graph.end()
+            self.graph.end()
         finally:
             if self._eager is not None:
                 self._eager.close()
@@ -118,12 +116,12 @@ class PhaseCapture:
             found[name].append(message("coverage.compiled_before_watch", cell=around))
         for name in self._replaced():
             found[name].append(message("coverage.replaced"))
-        if self._graph.cells_seen:
+        if self.graph.cells_seen:
             for name, cell in named_cells(self._opening.root).items():
                 if is_inner_recurrent(cell):
                     found[name].append(message("coverage.inside_recurrent"))
         watched = self._probes.has_optimizer(self._role)
-        if self._graph.has_gradients and not watched and self._eager is None:
+        if self.graph.has_gradients and not watched and self._eager is None:
             found[PARAMETERS_GRAD].append(message("coverage.optimizer_not_watched"))
         return {name: tuple(dict.fromkeys(reasons)) for name, reasons in found.items() if reasons}
 
@@ -135,7 +133,7 @@ class PhaseCapture:
         Args:
             elsewhere: as `parameters_held_twice` says.
         """
-        if number in self._graph.reduced and self._probes.config.task == "tensor":
+        if number in self.graph.reduced and self._probes.config.task == "tensor":
             yield message("coverage.elements_reduced")
         if self._opening.backward and number in SITES.without_gradients:
             yield message("coverage.gradients_in_python")
@@ -198,7 +196,7 @@ class PhaseCapture:
 
         Also where the new one is compiled by now, into other graphs.
         """
-        unnamed = [number for number in self._graph.ran if number not in self._names]
+        unnamed = [number for number in self.graph.ran if number not in self._names]
         ran = {self._slots[number].name for number in unnamed}
         return [name for name in named_cells(self._opening.root) if name in ran]
 

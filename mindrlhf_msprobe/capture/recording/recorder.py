@@ -209,9 +209,9 @@ class Recorder:
         with self._lock:
             if self._generation is None:
                 self._generation = GenerationSettings()
-            self._generation.note(phase, self.step, settings)
-            if self._generation.changed:
-                self._writer.note_generation(self._generation.take())
+            news = self._generation.note(phase, self.step, settings)
+            if news is not None:
+                self._writer.note_generation(news)
 
     def note_generation(self, phase: Phase, settings: Mapping[str, Any]) -> None:
         """Note what a phase generates with: name → value; what is no plain value is left out."""

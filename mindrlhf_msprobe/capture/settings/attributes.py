@@ -141,14 +141,8 @@ def _text(name: str, value: str) -> Any:
     return WITHHELD if _suspicious(value) else value
 
 
-@functools.lru_cache(maxsize=4096)
-def _names_text(name: str) -> bool:
-    return could_name_text(name)
-
-
-@functools.lru_cache(maxsize=4096)
-def _suspicious(value: str) -> bool:
-    return could_be_secret(value)
+_names_text = functools.lru_cache(maxsize=4096)(could_name_text)
+_suspicious = functools.lru_cache(maxsize=4096)(could_be_secret)
 
 
 def _tensor(value: Any) -> Any:

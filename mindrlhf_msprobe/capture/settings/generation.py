@@ -27,6 +27,7 @@ Note = Callable[[dict[str, Any]], None]
 MAX_CHANGES = 4000
 _MAX_SETTINGS = 200
 _CONFIG = "GenerationConfig"
+_PLAIN = (bool, int, float, str)
 #: Of lists, those that name tokens by their number; others may be the prompts.
 _LISTS = ("token_id", "token_ids", "stop", "bad_words")
 
@@ -37,10 +38,16 @@ class GenerationSettings:
     def __init__(self) -> None:
         self._phases: dict[str, Generation] = {}
         self._last: dict[str, dict[str, Any]] = {}
-        self.changed = False
 
-    def note(self, phase: str, step: int, settings: Mapping[str, Any]) -> None:
-        """Note what a phase generates with; what is as it was before is noted once."""
+    def note(
+        self, phase: str, step: int, settings: Mapping[str, Any]
+    ) -> dict[str, Generation] | None:
+        """Note what a phase generates with; what is as it was before is noted once.
+
+        Returns:
+            phase → the step and settings of the first call, and the changes after it; None where
+            that is no news.
+        """
         known = self._last.setdefault(phase, {})
         content = self._phases.get(phase)
         if content is None:
@@ -54,16 +61,11 @@ class GenerationSettings:
                 if name not in known or not _alike(known[name], value)
             ]
             if not new or room <= 0:
-                return
+                return None
             content = Generation({**content.json})
             content.changes = [*changes, *new[:room]]
         known.update(settings)
         self._phases = {**self._phases, phase: content}
-        self.changed = True
-
-    def take(self) -> dict[str, Generation]:
-        """Return phase → the step and settings of the first call, and the changes after it."""
-        self.changed = False
         return self._phases
 
 
@@ -195,14 +197,10 @@ def plain_settings(values: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if isinstance(value, (set, frozenset)):
             value = sorted(value, key=repr)
-        if isinstance(value, (list, tuple)):
-            if not name.endswith(_LISTS):
-                continue
-            plain: Any = [plain_value(name, item) for item in value[:_MAX_SETTINGS]]
-            if all(isinstance(item, (bool, int, float, str)) for item in plain):
-                found[name] = plain
-        elif (plain := plain_value(name, value)) is None or isinstance(
-            plain, (bool, int, float, str)
-        ):
-            found[name] = plain
+        several = isinstance(value, (list, tuple))
+        if several and not name.endswith(_LISTS):
+            continue
+        items = [plain_value(name, v) for v in (value[:_MAX_SETTINGS] if several else [value])]
+        if all(isinstance(i, _PLAIN) or (i is None and not several) for i in items):
+            found[name] = items if several else items[0]
     return found

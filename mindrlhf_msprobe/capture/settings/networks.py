@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindspore import nn
@@ -199,38 +199,35 @@ def optimizers_of(networks: Iterable[tuple[str, nn.Cell]]) -> list[tuple[str, nn
 class _Cell:
     """The attributes of one cell of which a look tells whether they changed.
 
-    Attributes:
+    Args:
         own: all attributes of the cell.
+        names: of those that are looked at.
+
+    Attributes:
         values: those that `read` returned last: the same objects are the same values, so that
             comparing them costs next to nothing.
     """
 
     def __init__(self, name: str, own: dict[str, Any], names: list[str]) -> None:
         self.name = name
-        self.own = own
+        self._own = own
         self._names = names
-        self.read = _reader(names)
-        self.values = self.read(own)
+        self._get = operator.itemgetter(*names)
+        self.values = self.read()
+
+    def read(self) -> tuple[Any, ...]:
+        """Return the attributes; None for one that was deleted."""
+        try:
+            found = self._get(self._own)
+        except KeyError:
+            return tuple(map(self._own.get, self._names))
+        return found if len(self._names) > 1 else (found,)
 
     def changed(self) -> list[tuple[str, Any]]:
         """Return the attributes that are other ones than at the last look."""
-        before, self.values = self.values, self.read(self.own)
+        before, self.values = self.values, self.read()
         triples = zip(self._names, before, self.values)
         return [(name, value) for name, old, value in triples if value is not old and value != old]
-
-
-def _reader(names: list[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """Return what reads several attributes; None for one that was deleted."""
-    get = operator.itemgetter(*names)
-
-    def read(own: dict[str, Any]) -> tuple[Any, ...]:
-        try:
-            found = get(own)
-        except KeyError:
-            return tuple(own.get(name) for name in names)
-        return found if len(names) > 1 else (found,)
-
-    return read
 
 
 class _Network:
@@ -301,7 +298,7 @@ class _Network:
         self.step = step
         noted = False
         for cell in self._cells_looked:
-            if cell.read(cell.own) == cell.values:
+            if cell.read() == cell.values:
                 continue
             for name, value in cell.changed():
                 count = self._counts.get((cell.name, name), 0)

@@ -74,13 +74,8 @@ def _mindspore() -> bytes | None:
     if mindspore is None or get_state is None:
         return None
     state: np.ndarray = get_state().asnumpy()
-    if not state[_OFFSET:].any() and not _was_seeded():
-        return None
-    return bytes(state.tobytes())
-
-
-def _was_seeded() -> bool:
-    """Tell whether MindSpore's default generator was given a seed; True where it does not say."""
     from mindrlhf_msprobe.capture.framework.private import default_generator_was_seeded
 
-    return default_generator_was_seeded()
+    if not state[_OFFSET:].any() and not default_generator_was_seeded():
+        return None
+    return bytes(state.tobytes())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from mindspore import nn
@@ -21,26 +22,22 @@ from mindrlhf_msprobe.capture.graph.probes import SITES, Receiver
 _BY_PHASE = frozenset({"prefill", "increment"})
 
 
+@dataclass(eq=False, slots=True)
 class TopCall:
     """A call of a cell or function that MindSpore compiles as a whole; one a thread.
 
-    Args:
+    Attributes:
         target: the cell or function.
         name: tells the graphs of one target apart, beside the key of the arguments.
         runs: whether the graph will run now; else it is only compiled.
-
-    Attributes:
         graph, probed: what has been decided.
     """
 
-    __slots__ = ("graph", "name", "probed", "runs", "target")
-
-    def __init__(self, target: Any, name: Any, runs: bool) -> None:
-        self.target = target
-        self.name = name
-        self.runs = runs
-        self.graph: Graph | None = None
-        self.probed = True
+    target: Any
+    name: Any
+    runs: bool
+    graph: Graph | None = None
+    probed: bool = True
 
 
 class Variants:

@@ -111,11 +111,6 @@ class Drain:
         self._woken = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    @property
-    def runs(self) -> bool:
-        """Whether its threads have been started, and not stopped."""
-        return bool(self._threads)
-
     def start(self) -> None:
         """Start the threads, once."""
         with self._looking:
