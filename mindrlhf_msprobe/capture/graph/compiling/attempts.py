@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, OP_SEEDS
-from mindrlhf_msprobe.capture.graph.compiling.in_place import (
+from mindrlhf_msprobe.capture.graph.compiling.inspection import (
+    are_only_returned,
     changes_in_place,
     is_differentiated,
     may_change_in_place,
 )
-from mindrlhf_msprobe.capture.graph.compiling.python_values import are_only_returned
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.common.message import Message, message
 

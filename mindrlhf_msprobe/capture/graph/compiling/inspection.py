@@ -1,4 +1,4 @@
-"""Whether a compiled graph changes tensors in place that cells pass to each other."""
+"""What a compiled graph does that probes would break: changes in place, values of Python."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _HOLDS = "MakeTuple", "MakeList", "MakeDict"  # their output holds all their inp
 #: How the names of nodes begin that MindSpore adds where it differentiates; what they change in
 #: place is their own.
 _OF_GRADIENTS = "Gradients/"
+#: The operator that has Python compute a value while the graph runs.
+_PYTHON = "PyExecute"
 
 
 def is_differentiated(graph: bytes) -> bool:
@@ -95,12 +97,37 @@ def _roots_of(name: str, nodes: Mapping[str, Any], operators: Mapping[str, Any])
         kind = operators[node.op_type].op_type if node and node.op_type in operators else ""
         if kind in _HOLDS:
             waiting += node.input  # type: ignore[union-attr]
-        elif _may_return_its_input(kind):
+        elif kind.startswith(_PASSES) or "View" in kind:
             waiting.append(node.input[0])  # type: ignore[union-attr]
         else:
             roots.add(name)
     return roots
 
 
-def _may_return_its_input(kind: str) -> bool:
-    return kind.startswith(_PASSES) or "View" in kind
+def are_only_returned(graph: bytes) -> bool:
+    """Tell whether a graph only returns what Python computes, as MindFormers' train step None.
+
+    Where anything else waits for such a value or uses it, MindSpore infers shapes while the graph
+    runs, which fails for host functions. The format leaves out what stands in branches: where
+    Python computes there, this is not known, and not told from a use.
+
+    Args:
+        graph: in MindSpore's `anf_ir` format.
+    """
+    model = anf_ir_pb2.ModelProto()
+    model.ParseFromString(graph)
+    returned: set[str] = set()
+    for node in model.graph.node:  # each comes after its inputs
+        given = [each.name for each in node.input]
+        if node.op_type == _PYTHON:
+            returned.add(node.name)
+        elif not returned.isdisjoint(given):
+            passes = node.op_type == "MakeTuple" or (
+                node.op_type == "Depend" and returned.isdisjoint(given[1:])
+            )
+            if not passes:
+                return False
+            returned.add(node.name)
+        elif any(size.size < 0 for size in node.output_type.tensor_type.shape.dim):
+            return False  # its shape is not known before the graph runs
+    return bool(returned)
