@@ -171,14 +171,9 @@ def cann_version(
 
 
 def _version_in(path: Path) -> str | None:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(_MAX_FILE).splitlines()
-    except (OSError, ValueError):
-        return None
     found: dict[str, str] = {}
     version: str | None
-    for line in lines:
+    for line in _lines_of(path):
         name, _, value = line.partition("=")
         value = value.strip().strip("[]\"'")
         if _VERSION.fullmatch(value):
@@ -246,13 +241,16 @@ def _state_fingerprint(state: Any) -> str:
 
 
 def _cpu_name() -> str | None:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            lines = file.read(_MAX_FILE).splitlines()
-    except OSError:
-        return None
-    for line in lines:
+    for line in _lines_of(Path("/proc/cpuinfo")):
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()[:_MAX_VALUE]
     return None
+
+
+def _lines_of(path: Path) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_MAX_FILE).splitlines()
+    except (OSError, ValueError):
+        return []

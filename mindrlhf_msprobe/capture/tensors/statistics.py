@@ -114,9 +114,16 @@ def _sums(flat: np.ndarray, size: float) -> tuple[float, float]:
         squares = float(np.matmul(rows, rows.transpose(0, 2, 1)).sum(dtype=np.float64))
         rest = flat[whole:].astype(np.float64)
         return float(flat.sum(dtype=np.float64)), squares + float(np.dot(rest, rest))
+    return _by_blocks(flat)
+
+
+def _by_blocks(flat: np.ndarray, exponent: int = 0) -> tuple[float, float]:
+    """Return the sum and the sum of squares of elements over a power of two, in float64."""
     total = squares = 0.0
     for start in range(0, flat.size, _BLOCK):
         block = flat[start : start + _BLOCK].astype(np.float64)
+        if exponent:
+            block = np.ldexp(block, -exponent)
         total += float(block.sum())
         squares += float(np.dot(block, block))
     return total, squares
@@ -129,11 +136,7 @@ def _of_extreme_sizes(flat: np.ndarray, size: float, mean: float) -> tuple[float
     plain sums where those are right. The mean is `mean`, that of the plain sum, where it is finite.
     """
     exponent = int(np.frexp(size)[1])
-    total = squares = 0.0
-    for start in range(0, flat.size, _BLOCK):
-        block = np.ldexp(flat[start : start + _BLOCK].astype(np.float64), -exponent)
-        total += float(block.sum())
-        squares += float(np.dot(block, block))
+    total, squares = _by_blocks(flat, exponent)
     if not np.isfinite(mean):
         mean = float(np.ldexp(total / flat.size, exponent))
     return mean, float(np.ldexp(np.sqrt(squares), exponent))

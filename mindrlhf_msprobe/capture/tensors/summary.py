@@ -92,12 +92,6 @@ def _is_mindspore_tensor(value: Any) -> bool:
     return isinstance(value, _TENSOR_CLASS[0])
 
 
-def _is_mindspores_own(kind: Any) -> bool:
-    """Tell whether tensors of a class have MindSpore's `asnumpy`, which may be passed over."""
-    own: Any = _TENSOR_CLASS[0]
-    return kind is own or getattr(kind, "asnumpy", None) is own.asnumpy
-
-
 def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     """Bring a tensor to the host; the result may share memory with it.
 
@@ -115,7 +109,8 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
         wait_for(value)
         # In the graph of gradients are outputs only.
         computed = computed or _gradient_graph_check()(value)
-        if _is_mindspores_own(type(value)):
+        own: Any = _TENSOR_CLASS[0]
+        if type(value) is own or type(value).asnumpy is own.asnumpy:  # which may be passed over
             elements = elements_of(value, name, computed=computed)
             if elements is not None:
                 return HostTensor(kind, name, elements)
@@ -185,11 +180,6 @@ def _leaf(tensor: HostTensor, fingerprint: str | None) -> Leaf:
     return Leaf(tensor.type, tensor.dtype, tensor.array.shape, *found, fingerprint=fingerprint)
 
 
-def md5_of(tensor: HostTensor) -> str:
-    """Return what msprobe calls md5: the CRC-32 of the bytes, bfloat16 as float32, in hex."""
-    return f"{zlib.crc32(tensor.values().tobytes()):08x}"
-
-
 class Summaries:
     """Describes tensors; of one that was described before, only the fingerprint is computed.
 
@@ -198,7 +188,8 @@ class Summaries:
     fingerprints are equal elements, so a tensor that was written in place is never mistaken.
 
     Args:
-        md5: whether msprobe's hash is computed, too.
+        md5: whether what msprobe calls so is computed, too: the CRC-32 of the bytes, bfloat16 as
+            float32, in hex.
         remembered: how many descriptions are kept.
     """
 
@@ -215,7 +206,7 @@ class Summaries:
         if leaf is None:
             leaf = _leaf(tensor, fingerprint)
             if self._md5:
-                leaf = replace(leaf, md5=md5_of(tensor))
+                leaf = replace(leaf, md5=f"{zlib.crc32(tensor.values().tobytes()):08x}")
             if len(self._known) >= self._remembered:
                 self._known.clear()
             self._known[key] = leaf
