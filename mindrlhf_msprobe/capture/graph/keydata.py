@@ -71,10 +71,7 @@ class _SavingGradient(_Saving):
 
 
 class _SaveNow(Question):
-    """Save a value, where Python runs."""
-
-    def answer(self, name: Any, data: Any) -> None:
-        """Do nothing: nothing runs yet."""
+    """Save a value, where Python runs; while MindSpore compiles, nothing runs yet."""
 
     def __call__(self, name: Any, data: Any) -> None:
         """Save it with the current probe; what is wrong is said once, and training goes on."""
@@ -84,10 +81,7 @@ class _SaveNow(Question):
 
 
 class _SaveGradientNow(Question):
-    """Save a tensor's gradient when it comes, where Python runs."""
-
-    def answer(self, name: Any, tensor: Any) -> None:
-        """Do nothing: nothing runs yet."""
+    """Save a tensor's gradient when it comes, where Python runs; likewise."""
 
     def __call__(self, name: Any, tensor: Any) -> Any:
         """Return the tensor, its gradient watched if it can have one."""
@@ -233,10 +227,6 @@ def _safely(take: Callable[..., int | None]) -> Callable[..., np.ndarray]:
     return called
 
 
-def _take_opened(_: np.ndarray) -> int:
-    return VALUES.opened()
-
-
 def _take_tensor(value: np.ndarray, site: np.ndarray, elements: np.ndarray) -> None:
     of = SITES[number_in(site)]
     VALUES.tensor(number_in(value), of, as_recorded(elements, of.outline))
@@ -251,7 +241,7 @@ def _take_gradient(site: np.ndarray, elements: np.ndarray) -> None:
     VALUES.gradient(of, as_recorded(elements, of.outline))
 
 
-OPEN_VALUE = host_function("msprobe_open_value", _safely(_take_opened), 1)
+OPEN_VALUE = host_function("msprobe_open_value", _safely(lambda _: VALUES.opened()), 1)
 VALUE_TENSOR = host_function("msprobe_value_tensor", _safely(_take_tensor), 3)
 CLOSE_VALUE = host_function("msprobe_close_value", _safely(_take_closed), 2)
 VALUE_GRADIENT = host_function("msprobe_value_gradient", _safely(_take_gradient), 2, in_order=False)

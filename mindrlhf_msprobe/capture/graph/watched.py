@@ -320,15 +320,11 @@ def why_no_gradients(cell: nn.Cell) -> tuple[Message, ...]:
         # MindSpore orders what it recomputes behind the gradients that arrive, and a probe of
         # those behind the forward pass: "Graph cycle exists".
         reasons.append("coverage.gradients_recomputed")
-    if _casts(cell):
-        # MindSpore folds the casts of cells that follow each other, unless a probe lies between.
+    if any(cell.get_flags().get(name) for name in ("fp16", "fp32", "bf16")):
+        # MindSpore casts what it is given, by `to_float`, and folds the casts of cells that follow
+        # each other, unless a probe lies between.
         reasons.append(CASTS_INPUTS)
     return tuple(map(Message, reasons))
-
-
-def _casts(cell: nn.Cell) -> bool:
-    """Tell whether MindSpore casts what a cell is given, by `to_float`."""
-    return any(cell.get_flags().get(name) for name in ("fp16", "fp32", "bf16"))
 
 
 def is_inner_recurrent(cell: nn.Cell) -> bool:

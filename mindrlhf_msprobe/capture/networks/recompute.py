@@ -44,11 +44,6 @@ class Repetitions:
     def __init__(self) -> None:
         self._regions: dict[tuple[int, int], _Region] = {}
 
-    @staticmethod
-    def is_again(frame: FrameType | None) -> bool:
-        """Tell whether a frame of `MARKS` runs a cell once more."""
-        return frame is not None and frame.f_code is not FIRST_RUN
-
     def first(self, frame: FrameType | None, cell: int, call: Call) -> None:
         """Note a call inside the first run; `frame` is the innermost of `MARKS`, or None."""
         if frame is None:

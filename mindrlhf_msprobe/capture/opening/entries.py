@@ -207,8 +207,10 @@ class DeviceEntries(HostEntries):
         if isinstance(number, int):
             more = {name: item for name, item in content.items() if name not in (_PENDING, _KEPT)}
             leaf = self._found.pop(number)
-            if (kept := content.get(_KEPT)) is not None and not _is_finite(self._found.pop(kept)):
-                leaf = Leaf("NoneType", opaque=True)
+            if (kept := content.get(_KEPT)) is not None:
+                other = self._found.pop(kept)
+                if other.nan_count or other.inf_count:
+                    leaf = Leaf("NoneType", opaque=True)
             return {**leaf.to_json(), **more}
         return {key: self._resolved(item) for key, item in content.items()}
 
@@ -246,7 +248,3 @@ class _Difference:
 
     tensor: Any
     kept: int
-
-
-def _is_finite(leaf: Leaf) -> bool:
-    return not (leaf.nan_count or leaf.inf_count)

@@ -57,7 +57,12 @@ def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
 
     Such a tensor cannot be tapped in place; its successor can.
     """
-    return _replaced(args, kwargs, lambda t: _tapped(t, None) if _is_leaf(t) else t)
+
+    def inside(tensor: Tensor) -> Tensor:
+        is_argument = _can_have_gradient(tensor) and not has_gradient_graph(tensor)
+        return _tapped(tensor, None) if is_argument else tensor
+
+    return _replaced(args, kwargs, inside)
 
 
 def _replaced(
@@ -96,10 +101,6 @@ def _is_kept(tensor: Tensor, capture: object) -> bool:
             return True
         vars(tensor)[_TAPPED_BY] = capture, captures + 1
     return False
-
-
-def _is_leaf(tensor: Any) -> bool:
-    return _can_have_gradient(tensor) and not has_gradient_graph(tensor)
 
 
 def _tapped(tensor: Tensor, show: Show | None) -> Tensor:

@@ -17,7 +17,12 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, running_frame
 from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
-from mindrlhf_msprobe.capture.framework.private import INNER_EXECUTOR, has_run, recomputing_cell
+from mindrlhf_msprobe.capture.framework.private import (
+    FIRST_RUN,
+    INNER_EXECUTOR,
+    has_run,
+    recomputing_cell,
+)
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
 from mindrlhf_msprobe.capture.networks.cells import (
     Children,
@@ -326,7 +331,7 @@ class EagerCapture:
             self._emit_unfinished(frames.pop())  # it raised, and somebody caught that
         if slot.recorded:
             stack, repeating = self._stacks.here()
-            if repeating is not None and self._repetitions.is_again(repeating):
+            if repeating is not None and repeating.f_code is not FIRST_RUN:  # it runs once more
                 again = self._again(slot, runs, repeating)
                 again.inside(frames)
                 return again
