@@ -213,9 +213,8 @@ class Probe:
         Written to run.json under `checkpoints`. A reference and an actor that were both loaded from
         none begin with random weights of their own, so that `check` expects no KL of 0 of them.
         """
-        if self._recorder is not None:
-            self._refuse_if_closed("note_checkpoint")
-            self._recorder.note_checkpoint(role, path)
+        if (recorder := self._recording("note_checkpoint")) is not None:
+            recorder.note_checkpoint(role, path)
 
     def phase(
         self,
