@@ -80,6 +80,8 @@ def _series(arguments: argparse.Namespace) -> int:
     sides = sides_of([trends.series for trends in found])
     damaged = _complain([problem for run in runs for problem in run.problems])
     write_series(sides, len(runs), arguments.csv, arguments.tensorboard)
+    for run in runs:
+        _say_incomplete(run)
     code = SAME if sides and not damaged else UNDECIDED
     if arguments.json:
         content: dict[str, list[Any]] = {
@@ -119,6 +121,18 @@ def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
     for lacking in errors:
         complain("trend", lacking.said)
     return found
+
+
+def _say_incomplete(run: Run) -> None:
+    """Say which ranks of a run are missing, and where others stopped."""
+    from mindrlhf_msprobe.common.numbers import spans
+    from mindrlhf_msprobe.report.console.listing import render_stops
+
+    if run.missing_ranks:
+        said = say("listing.missing_ranks", ranks=spans(run.missing_ranks))
+        complain("trend", f"{run.path}: {said}")
+    for line in render_stops(run.stops):
+        complain("trend", f"{run.path}: {line}")
 
 
 def _gradients(arguments: argparse.Namespace) -> int:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from mindrlhf_msprobe.common.fast_json import loads
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import Pattern, PatternError
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.reading.series import STATISTICS, Gathered, Missing, Series, number_of
+from mindrlhf_msprobe.storage.reading.series import (
+    STATISTICS,
+    Gathered,
+    Missing,
+    Series,
+    statistic_of,
+)
+from mindrlhf_msprobe.storage.records import Entry, Record
 from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS, KeyPlace, Settings, Unavailable
 from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, gatherers
 
@@ -108,6 +118,7 @@ class _Wanted:
         self._settings: Settings | None = None
         self._why: dict[str, Message] = {}
         self._near: dict[str, None] = {}
+        self._matched = False  # whether anything has a name that was asked for
         self._found = Gathered()
 
     def _is_key_wanted(self, key: str) -> bool:
@@ -118,27 +129,60 @@ class _Wanted:
     def read(self, step: int, rank: int) -> None:
         """Read one place."""
         if self._gather or self._records is not None:
-            for entry in self._run.entries(self._choice.phase, step, rank):
+            for entry in self._entries(step, rank):
                 for gatherer in self._gather.values():
                     gatherer.entry(entry)
                 if self._records is not None:
                     for record in entry.records:
-                        self._take("record", record.name, record.leaf, (step, rank, 0), entry.phase)
+                        self._take_record(entry, record)
         for gatherer in self._gather.values():
             gatherer.end(step, rank, self._found)
         if self._choice.phase is None and (self._keys or self._derived):
             self._read_keys(step, rank)
 
-    def _take(self, kind, name, leaf, at, phase=None) -> None:  # type: ignore[no-untyped-def]
-        if kind == "record" and not (self._records and self._records.search(name)):
+    def _entries(self, step: int, rank: int) -> Iterator[Entry]:
+        """Yield the entries of a place; of journals as they ought to be, only those needed."""
+        for phase in self._run.phases_at(step, rank):
+            if self._choice.phase in (None, phase):
+                entries = self._needed(phase, step, rank)
+                # Another tool's, damaged or cut off: reading it whole says so.
+                yield from self._run.entries(phase, step, rank) if entries is None else entries
+
+    def _needed(self, phase: str, step: int, rank: int) -> list[Entry] | None:
+        run = self._run
+        raw = None if run.times_are_lost(step, rank) else run.journal_lines(phase, step, rank)
+        if raw is None:
+            return None
+        if self._records is None:  # gatherers look at parameters and their gradients alone
+            raw = [line for line in raw if b"parameters" in line]
+        try:
+            lines = [JournalLine.from_json(loads(line)) for line in raw]
+        except (ValueError, RecursionError):
+            return None
+        if len({line.entry for line in lines}) < len(lines):
+            return None
+        return run.entries_of(lines, phase, step, rank)
+
+    def _take_record(self, entry: Entry, record: Record) -> None:
+        if self._records is None or not self._records.search(record.name):
             if len(self._near) < _MOST_NEAR:
-                self._near[name] = None
+                self._near[record.name] = None
             return
-        usual = _OF_KEY if kind == "key" else _OF_RECORD
-        statistic = self._choice.statistic or usual
-        value = number_of(leaf, statistic)
+        self._matched = True
+        statistic = self._choice.statistic or _OF_RECORD
+        value = statistic_of(record, statistic)
         if value is not None:
-            self._found.add(kind, name, value, at, statistic=statistic, phase=phase)
+            at, phase = (entry.step, entry.rank, 0), entry.phase
+            self._found.add("record", record.name, value, at, statistic=statistic, phase=phase)
+
+    def _take_key(self, datum: KeyDatum) -> None:
+        self._matched = True
+        statistic = self._choice.statistic or _OF_KEY
+        at = datum.step, datum.rank, datum.micro_step
+        for record in datum.records:
+            value = statistic_of(record, statistic)
+            if value is not None:
+                self._found.add("key", record.name, value, at, statistic=statistic)
 
     def _read_keys(self, step: int, rank: int) -> None:
         read = self._keys | KEYS_READ if self._derived else self._keys
@@ -147,8 +191,7 @@ class _Wanted:
         }
         for key in sorted(self._keys & of_place.keys()):
             for datum in of_place[key]:
-                for record in datum.records:
-                    self._take("key", record.name, record.leaf, (step, rank, datum.micro_step))
+                self._take_key(datum)
         if not self._derived or not of_place:
             return
         if self._settings is None:
@@ -179,6 +222,9 @@ class _Wanted:
 
     def _nothing(self) -> Message:
         asked = self._choice.pattern or self._choice.record or ", ".join(self._choice.keys)
+        if self._matched:
+            of = {"path": str(self._run.path), "asked": shortened(asked)}
+            return message("trend.no_numbers", **of, statistic=self._choice.statistic or _OF_KEY)
         held = [*self._run.keys, *DERIVED, *self._near]
         return message(
             "trend.nothing_matches",

@@ -73,8 +73,9 @@ def test_a_pattern_chooses_records_keys_and_derived_quantities(trained):
 def test_journals_are_read_once(trained, monkeypatch):
     """Whatever is asked for; and not at all for key data alone."""
     read = []
-    real = reader.read_journal
-    monkeypatch.setattr(reader, "read_journal", lambda *a: read.append(a) or real(*a))
+    lines, journal = reader.Run.journal_lines, reader.read_journal
+    monkeypatch.setattr(reader.Run, "journal_lines", lambda *a: read.append(a[1:]) or lines(*a))
+    monkeypatch.setattr(reader, "read_journal", lambda *a: read.append(a) or journal(*a))
     run = open_run(trained)
     run.trend("loss|head|gradient_norm|update_to_weight")
     assert len(read) == len(set(read)) == sum(len(run.phases_at(*p)) for p in run.places)
@@ -247,6 +248,21 @@ def test_msprobes_dumps_have_trends():
     assert found
     assert all(np.isfinite(series.values).all() for series in found)
     assert {m.name for m in read_trends(run, Choice()).missing} > {"ratio", "kl_k3"}
+
+
+def test_what_msprobe_did_not_count_is_counted(tmp_path):
+    """Of key data whose JSON lacks it, from the elements; a text has no number."""
+    directory = tmp_path / "data/x/step0/rank0"
+    directory.mkdir(parents=True)
+    np.save(directory / "x0.npy", np.array([1.0, np.nan, np.inf, 3.0], np.float32))
+    np.save(directory / "x1.npy", np.array([True, False]))
+    run = open_run(tmp_path)
+    found = {s.name: s.values.tolist() for s in run.trend(key="x", statistic="nan_count")}
+    assert found == {"x.0": [1.0], "x.1": [0.0]}
+    assert run.trend(key="x", statistic="mean")[1].values.tolist() == [0.5]
+    texts = record_keys(tmp_path / "run", [("prompts", ["a", "b"])])
+    with pytest.raises(RunError, match="has no mean"):
+        texts.trend(key="prompts")
 
 
 def test_what_is_not_there_is_an_error_that_names_the_nearest(trained):

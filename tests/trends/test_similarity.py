@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 
 import numpy as np
 import pytest
@@ -140,6 +141,18 @@ def test_grad_comparator_writes_msprobes_table(tmp_path):
     np.testing.assert_allclose([float(v) for v in table[-1][1:]], summary)
     GradComparator.compare(one / "rank0", other / "rank0", tmp_path / "of_rank")
     assert read(tmp_path / "of_rank/similarities.csv") == table
+
+
+def test_grad_comparator_says_what_is_left_out(tmp_path, warnings_of, monkeypatch):
+    """Pictures without matplotlib, and a parameter that cannot be compared: NaN in its cell."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    one = probed_by_msprobe(tmp_path / "one", {0: gradients(0)})
+    other = probed_by_msprobe(tmp_path / "other", {0: {**gradients(0), "head": np.ones(2)}})
+    GradComparator.compare_distributed(one, other, tmp_path / "out")
+    row = next(r for r in read(tmp_path / "out/rank0/similarities.csv") if r[0] == "head")
+    assert row[1] == "NaN"
+    assert any("head" in line and "shapes" in line for line in warnings_of())
+    assert any("matplotlib" in line for line in warnings_of())
 
 
 def test_grad_comparator_takes_our_runs(tmp_path):

@@ -42,6 +42,7 @@ def plot(lines: Sequence[tuple[np.ndarray, np.ndarray]], width: int) -> list[str
             row = grid[span[1].place(value)]
             row[column] = mark if row[column] in (" ", _BETWEEN, mark) else BOTH
     shown = {0: labels[0], HEIGHT - 1: labels[1]} if high > low else {HEIGHT // 2: labels[0]}
+    shown = shown if finite.size else {}
     rows = [f"{shown.get(n, ''):>{margin}} |{''.join(r).rstrip()}" for n, r in enumerate(grid)]
     rows.append(f"{'':>{margin}} +{'-' * columns}")
     if _NOT_FINITE in below:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
 
 #: What of a tensor can be followed over the steps.
 STATISTICS = ("mean", "max", "min", "norm", "nan_count", "inf_count")
@@ -138,6 +141,34 @@ class Gathered:
                 )
             )
         return found
+
+
+def statistic_of(record: Record, statistic: str) -> float | None:
+    """Return a statistic of a record, of its elements where it was not recorded (msprobe's keys).
+
+    None where there is none: a text, an empty tensor, statistics alone, an unreadable file.
+    """
+    if record.leaf.type == "str":  # its bytes have statistics, which say nothing
+        return None
+    value = number_of(record.leaf, statistic)
+    if value is not None or record.location is None or not record.leaf.is_tensor:
+        return value
+    try:
+        elements = record.array()
+        with np.errstate(all="ignore"):
+            return float(_OF_ELEMENTS[statistic](elements)) if elements.size else None
+    except (ArrayFileError, TypeError):  # complex numbers have no order
+        return None
+
+
+_OF_ELEMENTS: dict[str, Callable[[np.ndarray], Any]] = {
+    "mean": lambda a: a.mean(dtype=np.float64),
+    "max": np.max,
+    "min": np.min,
+    "norm": lambda a: np.linalg.norm(a.astype(np.float64).reshape(-1)),
+    "nan_count": lambda a: np.count_nonzero(np.isnan(a)),
+    "inf_count": lambda a: np.count_nonzero(np.isinf(a)),
+}
 
 
 def number_of(leaf: Leaf, statistic: str) -> float | None:

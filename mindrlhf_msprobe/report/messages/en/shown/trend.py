@@ -91,6 +91,8 @@ TEXTS: dict[str, Any] = {
     "not_available": "Not available:",
     "missing": "  {name}: {why}",
     "nothing_matches": _nothing,
+    "no_numbers": "What {asked!r} matches in {path} has no {statistic}: "
+    "texts, empty tensors, or statistics that were not recorded.",
     "unknown_statistic": _unknown("statistic", held=False),
     "unknown_derived": _unknown("derived quantity", held=False),
     "unknown_key": _unknown("key"),

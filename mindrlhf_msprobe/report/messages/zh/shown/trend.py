@@ -55,6 +55,7 @@ TEXTS: dict[str, Any] = {
     "not_available": "无法给出：",
     "missing": "  {name}：{why}",
     "nothing_matches": _nothing,
+    "no_numbers": "{path} 中匹配 {asked!r} 的没有 {statistic}：是文本、空张量，或未采集该统计量。",
     "unknown_statistic": _unknown("统计量", held=False),
     "unknown_derived": _unknown("派生量", held=False),
     "unknown_key": _unknown("关键数据"),
