@@ -52,7 +52,7 @@ TEXTS: dict[str, Text] = {
     "cause_old_weights": "旧策略的权重不是本次更新之前 actor 的权重",
     "cause_dropout": "两次前向之一启用了 dropout 或训练模式",
     "cause_temperature": "两次前向的温度、mask 或样本顺序不同",
-    "cause_kl_sign": "估计量的符号或参数顺序有误",
+    "cause_kl_sign": "估计量的符号有误，或两个输入的顺序颠倒",
     "cause_kl_rows": "相减的 log_prob 对应不同的 token",
     "cause_learning_rate": "学习率过大，或同一 batch 更新次数过多",
     "cause_entropy_bonus": "没有熵奖励，或 KL 系数过小",

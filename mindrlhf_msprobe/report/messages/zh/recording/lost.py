@@ -56,6 +56,7 @@ _THINGS = {
     "the moments in which MindSpore compiles": "MindSpore 的编译时机",
     "what this process runs with": "本进程的运行环境",
     "what is generated with": "生成参数",
+    "a checkpoint": "checkpoint 路径",
     "what msprobe's tools read": "供 msprobe 工具读取的文件",
     "what needs MindSpore's (.*)": "依赖 MindSpore 的 {0} 的内容",
     "the settings of networks": "网络配置",

@@ -1,0 +1,189 @@
+"""Weights that are not synchronised, move where they must not, or do not move where they must."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.health_runs import HealthRun, tensor
+
+from mindrlhf_msprobe import check_run
+
+CELLS = ("embed", "layers.0.wq", "layers.1.wq", "norm", "head")
+GENERATE, OLD, REFERENCE, UPDATE = (
+    "actor_generate_sequences",
+    "actor_compute_log_prob",
+    "reference_compute_log_prob",
+    "actor_update",
+)
+
+
+def weight(version, norm=1.0, shape=(4, 4)):
+    return tensor(fingerprint=f"xxh3_128:{version}", norm=norm, shape=shape)
+
+
+class Training:
+    """Versions of each cell's weight by network, and what a fault does to them."""
+
+    def __init__(self, root, cells=CELLS, steps=4, **faults):
+        self.cells, self.steps, self.faults = cells, steps, faults
+        self.run = HealthRun(root)
+        self.now = dict.fromkeys(cells, 0)
+
+    def fault(self, name, *arguments):
+        return self.faults.get(name, lambda *_: None)(*arguments)
+
+    def network(self, phase, step, of):
+        with self.run.phase(phase):
+            for cell in self.cells:
+                version = f"{cell}-{of[cell]}"
+                version = self.fault("version", phase, step, cell) or version
+                norm = self.fault("norm", step, cell) or 1.0
+                parameters = {"weight": weight(version, norm)}
+                self.run.call(cell, parameters=parameters)
+                if self.fault("inside", phase, step, cell):
+                    self.run.call(cell, parameters={"weight": weight(version + "x")})
+            if phase == UPDATE:
+                for cell in self.cells:
+                    gradient = self.fault("gradient", step, cell)
+                    if gradient != "none":
+                        zero = gradient == "zero"
+                        norm, high = (0.0, 0.0) if zero else (0.1, 0.5)
+                        self.run.gradients(cell, weight=tensor(high, -high, norm=norm))
+
+    def play(self):
+        reference, generating = dict(self.now), dict(self.now)
+        for step in range(self.steps):
+            self.network(GENERATE, step, generating)
+            self.network(OLD, step, self.now)
+            self.network(REFERENCE, step, reference)
+            self.network(UPDATE, step, self.now)
+            for key, value in (self.fault("data", step) or {}).items():
+                self.run.data(key, value)
+            for cell in self.cells:
+                if not self.fault("still", step, cell):
+                    self.now[cell] += 1
+                if not self.fault("stale", step, cell):
+                    generating[cell] = self.now[cell]
+            self.run.end_step()
+        return check_run(self.run.close())
+
+
+def alarms(result):
+    return [finding for finding in result.all_findings if finding.severity.counts]
+
+
+def only(result):
+    (finding,) = alarms(result)
+    return finding
+
+
+def test_healthy_training_is_silent(tmp_path):
+    result = Training(tmp_path / "run").play()
+    assert not alarms(result)
+    names = ("not_synchronised", "moved", "frozen", "zero_gradient", "large_update")
+    assert {f"weights.{name}" for name in names} <= {*result.checked}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_generating_network_with_old_weights_says_of_which_step(tmp_path, seed):
+    random = np.random.default_rng(seed)
+    stale = {str(cell) for cell in random.choice(CELLS, random.integers(1, 5), replace=False)}
+    training = Training(tmp_path / "run", stale=lambda step, cell: cell in stale and step >= 1)
+    finding = only(training.play())
+    assert (finding.rule, finding.place.step, finding.place.phase) == (
+        "weights.not_synchronised",
+        2,
+        GENERATE,
+    )
+    params = finding.said.params
+    assert (params["count"], params["total"], params["still"]) == (len(stale), len(CELLS), 1)
+
+
+def test_weights_of_another_dtype_are_not_compared(tmp_path):
+    """A generating network in bfloat16 has fingerprints of its own."""
+    training = Training(tmp_path / "run")
+    call = training.run.call
+
+    def in_bfloat16(cell, *args, parameters=None, **how):
+        if training.run._phase == GENERATE:
+            parameters = {"weight": tensor(fingerprint="xxh3_128:of16", dtype="BFloat16")}
+        call(cell, *args, parameters=parameters, **how)
+
+    training.run.call = in_bfloat16
+    assert not alarms(training.play())
+
+
+def test_a_reference_that_moves(tmp_path):
+    def version(phase, step, cell):
+        return "other" if phase == REFERENCE and step >= 2 and cell == "norm" else None
+
+    finding = only(Training(tmp_path / "run", version=version).play())
+    assert (finding.rule, finding.place.step) == ("weights.moved", 2)
+    assert "Cell.norm." in finding.place.record
+
+
+def test_a_parameter_that_moves_within_a_phase_that_computes(tmp_path):
+    def inside(phase, step, cell):
+        return phase == OLD and step == 1 and cell == "head"
+
+    finding = only(Training(tmp_path / "run", inside=inside).play())
+    assert (finding.rule, finding.place.step, finding.place.phase) == ("weights.moved", 1, OLD)
+
+
+@pytest.mark.parametrize("gradient", ["some", "none"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_frozen_layer(tmp_path, cell, gradient):
+    training = Training(
+        tmp_path / "run",
+        still=lambda step, c: c == cell,
+        gradient=lambda step, c: gradient if c == cell else None,
+    )
+    finding = only(training.play())
+    assert finding.rule == "weights.frozen"
+    assert f"Cell.{cell}." in finding.place.record
+    assert finding.said.code.endswith("frozen" if gradient == "some" else "frozen_without_gradient")
+
+
+def test_what_is_frozen_on_purpose_is_no_finding(tmp_path):
+    """Most parameters without gradients (LoRA), a learning rate of 0, and steps that overflow."""
+    lora = Training(
+        tmp_path / "lora",
+        still=lambda step, cell: cell != "head",
+        gradient=lambda step, cell: "none" if cell != "head" else None,
+    )
+    assert not alarms(lora.play())
+    warm_up = Training(
+        tmp_path / "warm_up",
+        steps=3,
+        still=lambda step, cell: step < 2,
+        data=lambda step: {"lr": np.float32(0 if step < 2 else 1)},
+    )
+    assert not alarms(warm_up.play())
+    skipped = Training(
+        tmp_path / "skipped",
+        steps=3,
+        still=lambda step, cell: step < 2,
+        data=lambda step: {"overflow": np.bool_(step < 2)},
+    )
+    assert not alarms(skipped.play())
+
+
+def test_an_update_that_moves_nothing(tmp_path):
+    finding = only(Training(tmp_path / "run", still=lambda step, cell: True).play())
+    assert (finding.rule, finding.said.params["count"]) == ("weights.frozen", len(CELLS))
+
+
+def test_gradients_that_are_zero_for_one_parameter(tmp_path):
+    def gradient(step, cell):
+        return "zero" if cell == "layers.1.wq" and step >= 1 else None
+
+    finding = only(Training(tmp_path / "run", gradient=gradient).play())
+    assert (finding.rule, finding.place.step) == ("weights.zero_gradient", 2)
+
+
+def test_a_weight_that_explodes(tmp_path):
+    def norm(step, cell):
+        return 9.0 if cell == "head" and step >= 2 else None
+
+    finding = only(Training(tmp_path / "run", norm=norm).play())
+    assert (finding.rule, finding.place.step) == ("weights.large_update", 2)

@@ -1,0 +1,8 @@
+"""Parameters of the texts of weights and gradients."""
+
+_COUNTS = {"count": 2, "first": "layers.0.weight", "total": 27}
+
+EXAMPLES = {
+    "not_synchronised": [{**_COUNTS, "still": None}, {**_COUNTS, "still": 3}],
+    "large_update": [{"count": 2, "first": "layers.0.weight", "share": 0.75}],
+}
