@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import time
-from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, answer_in_json
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
-
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.cli.parsing import Commands
 
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    check = commands.add_parser(
-        "check", help=say("help.check"), description=say("help.check_describes")
-    )
-    check.add_argument("runs", nargs="+", metavar="RUN", help=say("help.check_runs"))
-    check.add_argument("--rules", metavar="FILE", help=say("help.check_rules"))
-    check.add_argument(
-        "--rule",
-        metavar="MODULE:FUNCTION",
-        action="append",
-        default=[],
-        help=say("help.check_rule"),
-    )
-    check.add_argument("-o", "--output_path", metavar="OUT", help=say("help.check_output_path"))
-    check.add_argument("--json", action="store_true", help=say("help.check_json"))
-    check.set_defaults(run=_check)
+    check = Command.of(commands, "check", _check)
+    check.add_argument("runs", nargs="+", metavar="RUN")
+    check.add_argument("--rules", metavar="FILE")
+    check.add_argument("--rule", metavar="MODULE:FUNCTION", action="append", default=[])
+    check.add_argument("-o", "--output_path", metavar="OUT")
+    check.add_argument("--json", action="store_true")
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -61,6 +48,5 @@ def _check(arguments: argparse.Namespace) -> int:
     codes = {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED, Health.NOT_CHECKED: UNDECIDED}
     code = codes[results.status]
     if arguments.json:
-        text = json.dumps(results.to_json(), ensure_ascii=False, indent=1)
-        return answer(text, code, as_json=True)
+        return answer_in_json(results.to_json(), code)
     return answer(render(results, time.perf_counter() - began), code)

@@ -9,50 +9,45 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.cli.exit_codes import (
+    DIVERGED,
+    SAME,
+    UNDECIDED,
+    answer,
+    answer_in_json,
+    complain,
+)
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.cli.parsing import Commands
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.findings import Comparison
 
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
+#: What `compare_runs` takes as the command line has it.
+_MAPPINGS = ("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
+_SELECTION = ("steps", "include", "exclude", "first_only", "common", "after")
+_AS_GIVEN = (
+    *("noise", "tokenizer", "engine", "address", "workers", "csv", "lang", "all_rows"),
+    *_MAPPINGS,
+    *_SELECTION,
+)
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    compare = commands.add_parser(
-        "compare",
-        help=say("help.compare"),
-        description=say("help.compare_describes"),
-    )
-    compare.add_argument("runs", nargs="*", metavar="A B", help=say("help.compare_runs"))
-    compare.add_argument("-tp", "--target_path", metavar="B", help=say("help.compare_target_path"))
-    compare.add_argument("-gp", "--golden_path", metavar="A", help=say("help.compare_golden_path"))
-    compare.add_argument(
-        "-o",
-        "--output_path",
-        metavar="OUT",
-        default="./msprobe_compare_output",
-        help=say("help.compare_output_path"),
-    )
-    compare.add_argument("--rtol", type=float, default=0.0, help=say("help.compare_rtol"))
-    compare.add_argument("--atol", type=float, default=0.0, help=say("help.compare_atol"))
-    compare.add_argument(
-        "--tolerance",
-        metavar="FILE",
-        help=say("help.compare_tolerance"),
-    )
-    compare.add_argument(
-        "--noise",
-        metavar="RUN",
-        action="append",
-        default=[],
-        help=say("help.compare_noise"),
-    )
-    compare.add_argument("--mapping", metavar="FILE", help=say("help.compare_mapping"))
+    compare = Command.of(commands, "compare", _compare)
+    compare.add_argument("runs", nargs="*", metavar="A B")
+    compare.add_argument("-tp", "--target_path", metavar="B")
+    compare.add_argument("-gp", "--golden_path", metavar="A")
+    compare.add_argument("-o", "--output_path", metavar="OUT", default="./msprobe_compare_output")
+    compare.add_argument("--rtol", type=float, default=0.0)
+    compare.add_argument("--atol", type=float, default=0.0)
+    compare.add_argument("--tolerance", metavar="FILE")
+    compare.add_argument("--noise", metavar="RUN", action="append", default=[])
+    compare.add_argument("--mapping", metavar="FILE")
     for short, option in (("-cm", "cell"), ("-am", "api"), ("-lm", "layer")):
         what = say(f"help.compare_{option}_mapping")
         compare.add_argument(
@@ -62,56 +57,23 @@ def add_parser(commands: Commands) -> None:
             metavar="FILE",
             help=say("help.compare_of_msprobe", what=what),
         )
-    compare.add_argument(
-        *("-dm", "--data_mapping"),
-        metavar="FILE",
-        help=say("help.compare_data_mapping"),
-    )
-    compare.add_argument("--tokenizer", metavar="FILE", help=say("help.compare_tokenizer"))
-    compare.add_argument("--phases", metavar="X,Y", help=say("help.compare_phases"))
-    compare.add_argument("--ranks", metavar="M,N", help=say("help.compare_ranks"))
-    compare.add_argument("--steps", metavar="STEPS", help=say("help.compare_steps"))
+    compare.add_argument(*("-dm", "--data_mapping"), metavar="FILE")
+    compare.add_argument("--tokenizer", metavar="FILE")
+    compare.add_argument("--phases", metavar="X,Y")
+    compare.add_argument("--ranks", metavar="M,N")
+    compare.add_argument("--steps", metavar="STEPS")
     for option in ("include", "exclude"):
-        compare.add_argument(
-            f"--{option}",
-            metavar="RE",
-            action="append",
-            default=[],
-            help=say(f"help.compare_{option}"),
-        )
-    compare.add_argument(
-        "--keys",
-        metavar="X,Y",
-        help=say("help.compare_keys"),
-    )
-    compare.add_argument(
-        "--first-only",
-        action="store_true",
-        help=say("help.compare_first_only"),
-    )
-    compare.add_argument(
-        "--common",
-        action="store_true",
-        help=say("help.compare_common"),
-    )
-    compare.add_argument(
-        "--after",
-        metavar="OUT",
-        help=say("help.compare_after"),
-    )
-    compare.add_argument("--csv", action="store_true", help=say("help.compare_csv"))
-    compare.add_argument(
-        "--all-rows",
-        action="store_true",
-        help=say("help.compare_all_rows"),
-    )
-    compare.add_argument("--workers", type=int, metavar="N", help=say("help.compare_workers"))
-    compare.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help=say("help.compare_engine")
-    )
-    compare.add_argument("--address", metavar="ADDRESS", help=say("help.compare_address"))
-    compare.add_argument("--json", action="store_true", help=say("help.compare_json"))
-    compare.set_defaults(run=_compare)
+        compare.add_argument(f"--{option}", metavar="RE", action="append", default=[])
+    compare.add_argument("--keys", metavar="X,Y")
+    compare.add_argument("--first-only", action="store_true")
+    compare.add_argument("--common", action="store_true")
+    compare.add_argument("--after", metavar="OUT")
+    compare.add_argument("--csv", action="store_true")
+    compare.add_argument("--all-rows", action="store_true")
+    compare.add_argument("--workers", type=int, metavar="N")
+    compare.add_argument("--engine", choices=("local", "ray"), default="local")
+    compare.add_argument("--address", metavar="ADDRESS")
+    compare.add_argument("--json", action="store_true")
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -144,11 +106,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
     code = UNDECIDED if undecided else SAME if result else DIVERGED
     if arguments.json:
-        import json
-
-        return answer(
-            json.dumps(result.to_json(), ensure_ascii=False, indent=1), code, as_json=True
-        )
+        return answer_in_json(result.to_json(), code)
     return answer(render(result, time.perf_counter() - began), code)
 
 
@@ -196,28 +154,10 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "a": runs[0],
         "b": runs[1] if len(runs) == 2 else None,
         "tolerance": Tolerances(default, rules),
-        "noise": arguments.noise,
-        "mapping": arguments.mapping,
-        "cell_mapping": arguments.cell_mapping,
-        "api_mapping": arguments.api_mapping,
-        "data_mapping": arguments.data_mapping,
-        "layer_mapping": arguments.layer_mapping,
-        "tokenizer": arguments.tokenizer,
         "phases": phases,
         "ranks": None if ranks is None else (int(ranks[0]), int(ranks[1])),
-        "steps": arguments.steps,
-        "include": arguments.include,
-        "exclude": arguments.exclude,
         "keys": () if arguments.keys is None else arguments.keys,
-        "first_only": arguments.first_only,
-        "common": arguments.common,
-        "after": arguments.after,
-        "engine": arguments.engine,
-        "address": arguments.address,
-        "workers": arguments.workers,
-        "csv": arguments.csv,
-        "lang": arguments.lang,
-        "all_rows": arguments.all_rows,
+        **{name: getattr(arguments, name) for name in _AS_GIVEN},
     }
 
 

@@ -3,53 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer, answer_in_json
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.cli.parsing import Commands
     from mindrlhf_msprobe.config import ProbeConfig
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    estimate = commands.add_parser(
-        "estimate",
-        help=say("help.estimate"),
-        description=say("help.estimate_describes"),
-    )
-    estimate.add_argument("path", metavar="RUN", help=say("help.estimate_path"))
-    estimate.add_argument(
-        "--config",
-        metavar="FILE",
-        help=say("help.estimate_config"),
-    )
-    estimate.add_argument(
-        "--task", choices=("statistics", "tensor"), help=say("help.estimate_task")
-    )
+    estimate = Command.of(commands, "estimate", _estimate)
+    estimate.add_argument("path", metavar="RUN")
+    estimate.add_argument("--config", metavar="FILE")
+    estimate.add_argument("--task", choices=("statistics", "tensor"))
     for name in ("include", "exclude"):
-        estimate.add_argument(
-            f"--{name}", metavar="RE", action="append", help=say(f"help.estimate_{name}")
-        )
-    estimate.add_argument(
-        "--directions",
-        metavar="X,Y",
-        help=say("help.estimate_directions"),
-    )
-    estimate.add_argument("--steps", type=int, help=say("help.estimate_steps"))
-    estimate.add_argument("--ranks", type=int, help=say("help.estimate_ranks"))
-    estimate.add_argument("--json", action="store_true", help=say("help.estimate_json"))
-    estimate.set_defaults(run=_estimate)
+        estimate.add_argument(f"--{name}", metavar="RE", action="append")
+    estimate.add_argument("--directions", metavar="X,Y")
+    estimate.add_argument("--steps", type=int)
+    estimate.add_argument("--ranks", type=int)
+    estimate.add_argument("--json", action="store_true")
 
 
 def _estimate(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.console.estimate import render_estimate
-    from mindrlhf_msprobe.report.messages import text_of
     from mindrlhf_msprobe.storage.reading.estimate import estimate
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
@@ -67,14 +47,12 @@ def _estimate(arguments: argparse.Namespace) -> int:
         steps=arguments.steps or steps,
         ranks=arguments.ranks or len(wanted.ranks) or None,
     )
-    said = [text_of(remark) for remark in found.remarks]
-    whole = found.to_json()
-    whole = {**whole, "remarks": said, "remark_codes": whole["remarks"]}
-    content = json.dumps(whole, ensure_ascii=False, indent=1)
     code = SAME if found.fits else DIVERGED
-    return answer(
-        content if arguments.json else render_estimate(found), code, as_json=arguments.json
-    )
+    if not arguments.json:
+        return answer(render_estimate(found), code)
+    whole = found.to_json()
+    said = [*map(str, found.remarks)]
+    return answer_in_json({**whole, "remarks": said, "remark_codes": whole["remarks"]}, code)
 
 
 def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | None, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from mindrlhf_msprobe.common.printable import printable, printable_json, printable_lines
 from mindrlhf_msprobe.report.console.width import fitted
@@ -19,10 +20,21 @@ def complain(command: str, message: object, *, lines: bool = False) -> None:
     print(f"mindrlhf-msprobe {command}: {shown}", file=sys.stderr)
 
 
-def answer(text: str, code: int, *, as_json: bool = False) -> int:
+def answer(text: str, code: int) -> int:
     """Print what was found and return the exit code, also where nobody reads to the end."""
+    return _printed(fitted(printable_lines(text), sys.stdout), code)
+
+
+def answer_in_json(content: Any, code: int) -> int:
+    """Do the same for machines; a path is its text."""
+    import json  # no text needs it
+
+    text = json.dumps(content, ensure_ascii=False, indent=1, default=str)
+    return _printed(printable_json(text), code)
+
+
+def _printed(shown: str, code: int) -> int:
     try:
-        shown = printable_json(text) if as_json else fitted(printable_lines(text), sys.stdout)
         print(shown, flush=True)
     except BrokenPipeError:
         close_stdout()

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, answer, complain
+from mindrlhf_msprobe.cli.exit_codes import SAME, answer, answer_in_json, complain
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
-
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.cli.parsing import Commands
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    merge = commands.add_parser(
-        "merge",
-        help=say("help.merge"),
-        description=say("help.merge_describes"),
-    )
-    merge.add_argument("runs", nargs="*", metavar="RUN", help=say("help.merge_runs"))
-    merge.add_argument(
-        "-o", "--output_path", metavar="MERGED", required=True, help=say("help.merge_output_path")
-    )
-    merge.add_argument("--json", action="store_true", help=say("help.merge_json"))
-    merge.set_defaults(run=_merge)
+    merge = Command.of(commands, "merge", _merge)
+    merge.add_argument("runs", nargs="*", metavar="RUN")
+    merge.add_argument("-o", "--output_path", metavar="MERGED", required=True)
+    merge.add_argument("--json", action="store_true")
 
 
 def _merge(arguments: argparse.Namespace) -> int:
@@ -46,7 +35,7 @@ def _merge(arguments: argparse.Namespace) -> int:
         complain("merge", say("cli.merge_left_out", number=len(merged.left_out), shown=shown))
     if arguments.json:
         content = {**dataclasses.asdict(merged), "remarks": [*map(str, merged.remarks)]}
-        return answer(json.dumps(content, default=str, indent=1), SAME, as_json=True)
+        return answer_in_json(content, SAME)
     lines = [
         say(
             "cli.merged",

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import LANGUAGES
 from mindrlhf_msprobe.report.console.width import wrapped
 from mindrlhf_msprobe.report.messages import say
 
-if TYPE_CHECKING:
-    #: What a command adds its parser to.
-    Commands = argparse._SubParsersAction["Command"]
+#: What a command adds its parser to.
+Commands: TypeAlias = "argparse._SubParsersAction[Command]"
 
 #: The option that every command has.
 LANG = "--lang"
@@ -99,17 +98,44 @@ class Parser(argparse.ArgumentParser):
 
 
 class Command(Parser):
-    """The parser of a command: what is no option may stand anywhere between the options."""
+    """The parser of a command: what is no option may stand anywhere between the options.
+
+    The help of an argument is the text of the command's name and its own: `help.show_step`.
+    """
 
     _intermixed = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.add_argument(
-            LANG,
-            choices=LANGUAGES,
-            help=say("help.lang"),
+        self.add_argument(LANG, choices=LANGUAGES, help=say("help.lang"))
+
+    @classmethod
+    def of(
+        cls,
+        commands: Commands,
+        name: str,
+        run: Callable[[argparse.Namespace], int],
+        **options: Any,
+    ) -> Command:
+        """Add a command to those that there are, and return its parser.
+
+        Args:
+            run: answers it; returns the exit code.
+            options: what else argparse takes.
+        """
+        described = say(f"help.{name}_describes")
+        command = commands.add_parser(
+            name, help=say(f"help.{name}"), description=described, **options
         )
+        command.set_defaults(run=run)
+        return command
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        """Add an argument as argparse does; its help need not be given."""
+        action = super().add_argument(*names, **options)
+        if action.help is None:
+            action.help = say(f"help.{self.prog.split()[-1]}_{action.dest}")
+        return action
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As argparse does, options and the rest in any order."""

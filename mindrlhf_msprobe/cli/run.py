@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, complain
-from mindrlhf_msprobe.cli.parsing import LANG
-from mindrlhf_msprobe.report.messages import say
-
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.cli.parsing import Commands
+from mindrlhf_msprobe.cli.parsing import LANG, Command, Commands
 
 NAME = "run"
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    run = commands.add_parser(
-        NAME,
-        help=say("help.run"),
-        description=say("help.run_describes"),
-        usage="mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ...",
+    run = Command.of(
+        commands, NAME, run_script, usage="mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ..."
     )
-    run.add_argument("script", metavar="SCRIPT", help=say("help.run_script"))
-    run.set_defaults(run=run_script, arguments=[])
+    run.add_argument("script", metavar="SCRIPT")
+    run.set_defaults(arguments=[])
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

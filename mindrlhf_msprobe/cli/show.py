@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, answer_in_json, complain
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.cli.parsing import Commands
     from mindrlhf_msprobe.storage.reading.problems import Problem
     from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -22,17 +21,12 @@ _MOST_NAMED = 20  # things that cannot be read
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    show = commands.add_parser(
-        "show",
-        help=say("help.show"),
-        description=say("help.show_describes"),
-    )
-    show.add_argument("path", metavar="RUN", help=say("help.show_path"))
-    show.add_argument("name", nargs="?", metavar="NAME", help=say("help.show_name"))
-    show.add_argument("--step", type=int, metavar="N", help=say("help.show_step"))
-    show.add_argument("--rank", type=int, metavar="N", help=say("help.show_rank"))
-    show.add_argument("--json", action="store_true", help=say("help.show_json"))
-    show.set_defaults(run=_show)
+    show = Command.of(commands, "show", _show)
+    show.add_argument("path", metavar="RUN")
+    show.add_argument("name", nargs="?", metavar="NAME")
+    show.add_argument("--step", type=int, metavar="N")
+    show.add_argument("--rank", type=int, metavar="N")
+    show.add_argument("--json", action="store_true")
 
 
 @dataclass(frozen=True)
@@ -78,8 +72,7 @@ def _show(arguments: argparse.Namespace) -> int:
         for problem in shown.unreadable:
             complain("show", problem)
     code = UNDECIDED if shown.damaged else SAME
-    text = json.dumps(shown.content, ensure_ascii=False, indent=1) if arguments.json else shown.text
-    return answer(text, code, as_json=arguments.json)
+    return answer_in_json(shown.content, code) if arguments.json else answer(shown.text, code)
 
 
 def _run(run: Run, at: _At) -> _Shown:
