@@ -85,9 +85,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.findings import Outcome
-    from mindrlhf_msprobe.report import OutputError
     from mindrlhf_msprobe.report.console.console import render
     from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.staging import OutputError
 
     options = _compare_options(arguments)
     unwritable = False

@@ -262,7 +262,8 @@ def _written(
     keep_earlier: bool,
 ) -> Comparison:
     """Write the tables; whatever goes wrong there, the error holds the comparison."""
-    from mindrlhf_msprobe.report import OutputError, write_beside, write_comparison
+    from mindrlhf_msprobe.report.files import write_beside, write_comparison
+    from mindrlhf_msprobe.report.staging import OutputError
 
     try:
         write = write_beside if keep_earlier else write_comparison

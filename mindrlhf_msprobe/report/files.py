@@ -29,16 +29,6 @@ def load() -> None:
     import mindrlhf_msprobe.report.tables.workbook  # noqa: F401
 
 
-def write_report(
-    comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None
-) -> list[str]:
-    """Write all tables and verdict.json into `output`; return the tables' names.
-
-    As `write_comparison` does.
-    """
-    return list(write_comparison(comparison, output, csv=csv, lang=lang).tables)
-
-
 @in_its_language
 def write_comparison(
     comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None

@@ -121,13 +121,7 @@ def holds_only_a_copy(output: Path) -> bool:
     """
     if not any(_is_file(output / name) for name in (VERDICT_FILE, SUMMARY_FILE)):
         return True
-    path = output / VERDICT_FILE
-    try:
-        if path.is_symlink() or path.stat().st_size > _MOST_OF_A_VERDICT:
-            return False
-        original = json.loads(path.read_bytes())[KEPT_AS]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+    original = _verdict_in(output).get(KEPT_AS)
     if not (isinstance(original, str) and Path(original).name == original):
         return False
     ours = _left_by_a_comparison(output)
@@ -225,18 +219,23 @@ def _tables(directory: Path) -> dict[str, str]:
 
     It may hold anything; where it is not one of ours, it lists nothing.
     """
+    content = _verdict_in(directory)
+    names, known = content.get("tables"), content.get("fingerprints")
+    if content.get("tool") != TOOL or not (isinstance(names, list) and isinstance(known, dict)):
+        return {}
+    return {n: known[n] for n in names if _is_table(n) and isinstance(known.get(n), str)}
+
+
+def _verdict_in(directory: Path) -> dict[str, Any]:
+    """Return the content of a directory's verdict.json; of none, or what is no object, {}."""
     path = directory / VERDICT_FILE
     try:
         if path.is_symlink() or path.stat().st_size > _MOST_OF_A_VERDICT:
             return {}
-        content: Any = json.loads(path.read_bytes())
-        known: Any = content["fingerprints"] if content["tool"] == TOOL else {}
-        names: Any = content["tables"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return {}
-    if not (isinstance(names, list) and isinstance(known, dict)):
-        return {}
-    return {n: known[n] for n in names if _is_table(n) and isinstance(known.get(n), str)}
+    return content if isinstance(content, dict) else {}
 
 
 def _left_by_a_comparison(output: Path) -> list[str]:

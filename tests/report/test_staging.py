@@ -15,7 +15,9 @@ import pytest
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
-from mindrlhf_msprobe.report import OutputError, check_output, staging, write_report
+from mindrlhf_msprobe.report import staging
+from mindrlhf_msprobe.report.files import write_comparison as write_report
+from mindrlhf_msprobe.report.staging import OutputError, check_output
 from mindrlhf_msprobe.report.tables import workbook
 
 AS_ROOT = os.geteuid() == 0
@@ -118,7 +120,8 @@ KILLED = """
     from pathlib import Path
     sys.path.insert(0, {tests!r})
     from test_staging import comparison
-    from mindrlhf_msprobe.report import staging, write_report
+    from mindrlhf_msprobe.report import staging
+    from mindrlhf_msprobe.report.files import write_comparison
     replace, calls = os.replace, []
     def killed(source, target):
         calls.append(source)
@@ -126,7 +129,7 @@ KILLED = """
             os.kill(os.getpid(), signal.SIGKILL)
         replace(source, target)
     os.replace = killed
-    write_report(comparison("loss", "kl_loss", "more"), Path({out!r}), csv=True)
+    write_comparison(comparison("loss", "kl_loss", "more"), Path({out!r}), csv=True)
 """
 
 

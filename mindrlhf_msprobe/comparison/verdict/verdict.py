@@ -13,7 +13,6 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import JudgedPlace
 from mindrlhf_msprobe.comparison.verdict.compared_place import (
     ONE_SIDED,
     FirstDifference,
-    JudgedStep,
     LeftOut,
 )
 from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, unreadable_place
@@ -107,13 +106,12 @@ def _explained(
     earlier: Earlier | None,
 ) -> tuple[Divergence, tuple[Spread, ...]]:
     """Return the first divergence of the place that holds it, and where it reached from there."""
-    findings = (place if place.whole else history.judge(place.step, place.rank)).findings
-    pairs = history.plan(place.step, place.rank)
-    if len(pairs.pairs) != len(findings):  # the place could not be compared as a whole
+    compared = history.judged(place.step)
+    if compared is None:  # the step could not be compared as a whole
         return unreadable_place(_first_finding(place)), ()
-    index = _first_different(findings)
-    unseen = LeftOut() if left_out is None else left_out(pairs, index)
-    step = JudgedStep(pairs, tuple(zip(pairs.pairs, findings)), unseen, earlier)
+    index = next(i for i, (_, f) in enumerate(compared.judged) if f and not f.status.agrees)
+    unseen = LeftOut() if left_out is None else left_out(compared.plan, index)
+    step = replace(compared, left_out=unseen, earlier=earlier)
     difference = FirstDifference(step, index, (history.sides[0].run, history.sides[1].run))
     agreed = len({other.step for other in history.places if other.step < place.step})
     first = explain(difference, preflight, history, agreed_steps=agreed)
@@ -179,10 +177,6 @@ def _coverage(places: Sequence[JudgedPlace]) -> tuple[CoverageGap, ...]:
 def _non_finite(places: Sequence[JudgedPlace]) -> NonFinite:
     found = [place.tally.non_finite for place in places if place.tally.non_finite.records]
     return replace(found[0], records=sum(n.records for n in found)) if found else NonFinite()
-
-
-def _first_different(findings: Sequence[Finding | None]) -> int:
-    return next(i for i, f in enumerate(findings) if f is not None and not f.status.agrees)
 
 
 def _first_finding(place: JudgedPlace) -> Finding:

@@ -23,6 +23,7 @@ from mindrlhf_msprobe.report.console.wording import (
     CONFIG_JSON,
     before,
     bisection_of,
+    capped,
     chosen_of,
     earlier_of,
     factor,
@@ -39,7 +40,7 @@ from mindrlhf_msprobe.report.staging import VERDICT_FILE
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 _PLACES = 8  # phases and keys, or layers
-_LINES = 4  # of each: what was not compared, what is incomplete, notes
+_LINES = 4  # of each: what to check, what was not compared, what is incomplete, notes
 _RULES = 2
 _RANKS = 4
 
@@ -75,9 +76,12 @@ def _lines(comparison: Comparison, seconds: float | None) -> list[str]:
         lines.append(words[0].upper() + words[1:] + end)
     lines += _chosen(comparison)
     lines += _tolerance(comparison, more)
-    lines += _capped("console.note", list(comparison.notes), more)
-    lines += _capped("console.not_compared", _not_compared(comparison), more)
-    lines += _capped("console.incomplete", list(comparison.problems), more)
+    for code, found in (
+        ("console.note", comparison.notes),
+        ("console.not_compared", _not_compared(comparison)),
+        ("console.incomplete", comparison.problems),
+    ):
+        lines += [say(code, line=line) for line in capped(found, _LINES, more)]
     if comparison.run_a != comparison.run_b:
         lines.append(say("console.sides", a=comparison.run_a, b=comparison.run_b))
     lines += _files(comparison)
@@ -94,13 +98,8 @@ def _headline(verdict: Verdict) -> list[str]:
         close = verdict.counts["within_tolerance"]
         return [say("console.within_tolerance", **known, close=close, non_finite=non_finite)]
     if verdict.unread:
-        left = len(verdict.unread) - _LINES
-        return [
-            say("console.unread", **known),
-            *(f"  {unread}" for unread in verdict.unread[:_LINES]),
-            *([f"  {say('console.more', number=left)}"] if left > 0 else []),
-            say("console.restore"),
-        ]
+        unread = _in(capped(verdict.unread, _LINES))
+        return [say("console.unread", **known), *unread, say("console.restore")]
     if verdict.status is Outcome.INCOMPARABLE:
         return [say("console.incomparable")]
     first = verdict.first_divergence
@@ -147,7 +146,8 @@ def _divergence(first: Divergence) -> list[str]:
 
 def _check_first(first: Divergence) -> list[str]:
     """Return what differs before any tensor and can explain the finding."""
-    lines = check_lines(first.check_first, say("console.in_verdict", file=VERDICT_FILE))
+    more = say("console.in_verdict", file=VERDICT_FILE)
+    lines = capped(check_lines(first.check_first), _LINES, more)
     return [say("console.check_first"), *_in(lines)] if lines else []
 
 
@@ -190,7 +190,7 @@ def _spread(verdict: Verdict) -> list[str]:
             "console.chain",
             where=where,
             key="" if i else _key([*inside, *after]),
-            chain=_chain(places, show),
+            chain=" → ".join(capped(map(show, places), _PLACES)),
         )
         for i, (where, places, show) in enumerate(chains)
     ]
@@ -210,13 +210,6 @@ def _key(places: Sequence[Spread]) -> str:
     absolute = any(place.max_abs_err for place in places)
     relative = any(place.factor is not None for place in places)
     return say("console.chain_key", absolute=absolute, relative=relative)
-
-
-def _chain(places: Sequence[Spread], show: Callable[[Spread], str]) -> str:
-    shown = [show(place) for place in places[:_PLACES]]
-    if len(places) > len(shown):
-        shown.append(say("console.more", number=len(places) - len(shown)))
-    return " → ".join(shown)
 
 
 def _layer(layer: Spread) -> str:
@@ -243,9 +236,7 @@ def _size(place: Spread) -> str:
 def _tolerance(comparison: Comparison, more: str) -> list[str]:
     if not comparison.rules:
         return []
-    shown = [rule_use(rule) for rule in comparison.rules[:_RULES]]
-    if len(comparison.rules) > len(shown):
-        shown.append(_left(len(comparison.rules) - len(shown), more))
+    shown = capped(map(rule_use, comparison.rules), _RULES, more)
     return [say("console.tolerance", rules="; ".join(shown))]
 
 
@@ -261,18 +252,6 @@ def _not_compared(comparison: Comparison) -> list[str]:
         for gap in comparison.verdict.coverage
     ]
     return [*gaps, *map(str, merged(comparison.preflight.not_compared))]
-
-
-def _capped(code: str, lines: Sequence[str], more: str) -> list[str]:
-    shown = [say(code, line=line) for line in lines[:_LINES]]
-    if len(lines) > len(shown):
-        shown.append(say(code, line=_left(len(lines) - len(shown), more)))
-    return shown
-
-
-def _left(number: int, more: str) -> str:
-    """Return how many more there are, and where they stand."""
-    return f"{say('console.more', number=number)}{more}"
 
 
 def _files(comparison: Comparison) -> list[str]:

@@ -14,7 +14,7 @@ from mindrlhf_msprobe.findings import (
     Preflight,
     Weights,
 )
-from mindrlhf_msprobe.report.console.wording import weights_of
+from mindrlhf_msprobe.report.console.wording import capped, weights_of
 from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
@@ -37,7 +37,6 @@ _ORDER = (
     "schema",
 )
 _LINES = 6
-_CHECKS = 4
 _NAMES = 3  # of parameters
 _TEXT = 40  # characters of a value
 _BEFORE = 12  # of them, before the first difference of a pair
@@ -53,11 +52,8 @@ def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
         for difference in sorted(_modes_together(preflight.differences), key=_order)
         if not (difference.section == _WEIGHTS and difference.setting in shown)
     ]
-    if not lines:
-        return []
-    left = len(lines) - _LINES
-    rest = [f"{say('console.more', number=left)}{more}"] if left > 0 else []
-    return [say("console.before_any_tensor"), *(f"  {line}" for line in lines[:_LINES] + rest)]
+    indented = [f"  {line}" for line in capped(lines, _LINES, more)]
+    return [say("console.before_any_tensor"), *indented] if lines else []
 
 
 def _modes_together(differences: Sequence[Difference]) -> list[Difference]:
@@ -79,14 +75,7 @@ def _order(difference: Difference) -> tuple[bool, bool, int]:
     return difference.is_of_recording, difference.is_place, order
 
 
-def check_lines(checks: Sequence[CheckFirst], more: str = "") -> list[str]:
-    """Return what to check first, the nearest first, at most a few lines."""
-    lines = all_check_lines(checks)
-    left = len(lines) - _CHECKS
-    return lines[:_CHECKS] + ([f"{say('console.more', number=left)}{more}"] if left > 0 else [])
-
-
-def all_check_lines(checks: Sequence[CheckFirst]) -> list[str]:
+def check_lines(checks: Sequence[CheckFirst]) -> list[str]:
     """Return what to check first, the nearest first, a line each."""
     return [
         say("console.load_checkpoint", weights=_weights_line(check.what))

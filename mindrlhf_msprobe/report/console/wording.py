@@ -23,6 +23,14 @@ from mindrlhf_msprobe.storage.manifest.ending import Stop
 _STOPS = 4  # places where runs stopped
 
 
+def capped(lines: Iterable[str], most: int, more: str = "") -> list[str]:
+    """Return at most so many lines; of further ones how many there are, and where they stand."""
+    whole = list(lines)
+    left = len(whole) - most
+    rest = [f"{say('console.more', number=left)}{more}"] if left > 0 else []
+    return whole[:most] + rest
+
+
 def place_of(first: Divergence) -> str:
     """Return where two runs first differ: step, phase, rank, and which time in the step it is."""
     occasion = first.occasion

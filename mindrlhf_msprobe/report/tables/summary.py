@@ -8,7 +8,7 @@ from typing import Any
 from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Status, Weights
 from mindrlhf_msprobe.report.console.inside import inside_words
-from mindrlhf_msprobe.report.console.preflight import all_check_lines, values_of
+from mindrlhf_msprobe.report.console.preflight import check_lines, values_of
 from mindrlhf_msprobe.report.console.wording import (
     before,
     chosen_of,
@@ -107,7 +107,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("micro_step", None if first.key is None else first.occasion.number),
         ("opening (of the phase in this step)", first.occasion.number if not first.key else None),
         ("culprit", first.culprit.code.value if first.culprit else None),
-        *(("check first", line) for line in all_check_lines(first.check_first)),
+        *(("check first", line) for line in check_lines(first.check_first)),
         ("agreed before", before(first) or say("tables.nothing_before")),
         ("agreed_before (records of this step)", first.agreed_before),
         ("agreed_phases", first.agreed_phases),

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 from helpers.divergences import first_divergence
+from helpers.reports import write_report
 from openpyxl import load_workbook
 
 from mindrlhf_msprobe.common.language import language
@@ -29,7 +30,6 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report import write_report
 from mindrlhf_msprobe.report.formats.colours import FILLS
 from mindrlhf_msprobe.report.tables.columns import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
 from mindrlhf_msprobe.report.tables.legend import _MAIN_COLUMNS
