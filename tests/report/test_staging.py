@@ -10,17 +10,22 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
 from mindrlhf_msprobe.report import staging
-from mindrlhf_msprobe.report.files import write_comparison as write_report
+from mindrlhf_msprobe.report.files import write_comparison
 from mindrlhf_msprobe.report.staging import OutputError, check_output
 from mindrlhf_msprobe.report.tables import workbook
 
 AS_ROOT = os.geteuid() == 0
+
+
+def write_report(found: Comparison, output: Path, **options: bool) -> list[str]:
+    return list(write_comparison(found, output, **options).tables)
 
 
 def comparison(*keys: str) -> Comparison:

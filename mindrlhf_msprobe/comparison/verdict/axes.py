@@ -13,39 +13,19 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.networks import attributes_of, role_of
-from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep
 from mindrlhf_msprobe.findings import Inside
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.phases import INPUT_KEYS
+from mindrlhf_msprobe.storage.records import Entry, Record
 
-SAMPLE, TOKEN, HEAD, CHANNEL, TOKEN_ID, ROW = [
-    "sample",
-    "token",
-    "head",
-    "channel",
-    "token_id",
-    "row",
-]
+SAMPLE, TOKEN, HEAD = "sample", "token", "head"
+CHANNEL, TOKEN_ID, ROW = "channel", "token_id", "row"
 _HEAD_SIZE, _ANY = "head_size", "any"
 
 #: Keys that hold one value a token, or one a sample.
-_PER_TOKEN = frozenset(
-    [
-        "prompts",
-        "prompt",
-        "responses",
-        "response",
-        "old_log_prob",
-        "ref_log_prob",
-        "log_prob",
-        "values",
-        "rewards",
-        "reward",
-        "advantages",
-        "returns",
-    ]
-)
+_OF_MODELS = ("old_log_prob", "ref_log_prob", "log_prob", "values")
+_PER_TOKEN = {*INPUT_KEYS, *_OF_MODELS, "rewards", "reward", "advantages", "returns"}
 _HEADS = frozenset(
     [
         "num_heads",
@@ -190,21 +170,23 @@ def _values(attributes: Sequence[Mapping[str, Any]], names: Collection[str]) -> 
 def _token_ids(step: JudgedStep, entry: Entry) -> set[tuple[int, int]]:
     """Return the shapes of the token ids that the network was given when the entry ran."""
     found: set[tuple[int, int]] = set()
-    embedded: set[tuple[int, ...]] = set()
-    for pair, where in _inputs_beside(step, entry):
-        shape = pair.record.leaf.shape or ()
-        if where.cell != ROOT and "embed" in f"{where.cell} {where.class_name}".lower():
-            embedded.add(shape)
-    for pair, where in _inputs_beside(step, entry):
-        shape = pair.record.leaf.shape or ()
+    given = [
+        (record, where, record.leaf.shape or ()) for record, where in _inputs_beside(step, entry)
+    ]
+    embedded = {
+        shape
+        for _, where, shape in given
+        if where.cell != ROOT and "embed" in f"{where.cell} {where.class_name}".lower()
+    }
+    for record, where, shape in given:
         if where.cell == ROOT and len(shape) == 2:
-            argument = pair.record.argument or pair.record.path.rpartition(".")[2]
+            argument = record.argument or record.path.rpartition(".")[2]
             if _IDS.search(argument) or shape in embedded:
                 found.add((shape[0], shape[1]))
     return found
 
 
-def _inputs_beside(step: JudgedStep, entry: Entry) -> Iterator[tuple[Pair, Entry]]:
+def _inputs_beside(step: JudgedStep, entry: Entry) -> Iterator[tuple[Record, Entry]]:
     """Yield what cells were given in integers in the same opening of the phase, and token."""
     for pair, _ in step.judged:
         other = pair.entry
@@ -212,7 +194,7 @@ def _inputs_beside(step: JudgedStep, entry: Entry) -> Iterator[tuple[Pair, Entry
             continue
         same = (other.phase, other.opening) == (entry.phase, entry.opening)
         if same and other.token == entry.token and pair.record.leaf.is_integer:
-            yield pair, other
+            yield pair.record, other
 
 
 def _named(

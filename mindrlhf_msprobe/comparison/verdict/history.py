@@ -64,7 +64,7 @@ class History:
 
     @property
     def comparable(self) -> bool:
-        """Whether each phase stands against the same one, recorded with its place in time."""
+        """Whether each phase is compared with the same one, and recorded with its time."""
         if any(own != shown for view in self.sides for shown, own in view.phases.items()):
             return False
         return all(view.run.dialect.timed for view in self.sides)
@@ -181,16 +181,12 @@ def matched(a: Mapping[Parameter, Leaf], b: Mapping[Parameter, Leaf]) -> dict[Pa
     if names.unlike:
         return {}
     there = {(names.of_b(cell), own): (cell, own) for cell, own in b}
-    found = {}
-    for cell, own in a:
-        name = names.of_a(cell)
-        if name is not None and (name, own) in there:
-            found[cell, own] = there[name, own]
-    return found
+    known = {(cell, own): (names.of_a(cell), own) for cell, own in a}
+    return {parameter: there[name] for parameter, name in known.items() if name in there}
 
 
 def same(a: Leaf, b: Leaf) -> bool | None:
-    """Tell whether two parameters of one run are the same; None where that cannot be told.
+    """Tell whether two parameters of one run are the same; None where that is not known.
 
     By their fingerprints; where none were recorded, by all four statistics.
     """

@@ -110,17 +110,8 @@ def _headline(verdict: Verdict) -> list[str]:
 def _non_finite(verdict: Verdict) -> str:
     """Say how many of the records that agree are NaN or infinite on both sides, and the first."""
     found = verdict.non_finite
-    if not found.records:
-        return ""
-    return say(
-        "console.non_finite",
-        records=found.records,
-        several=verdict.compared > 1,
-        step=found.step,
-        phase=found.phase,
-        rank=found.rank,
-        record=found.record,
-    )
+    several = verdict.compared > 1
+    return say("console.non_finite", several=several, **vars(found)) if found.records else ""
 
 
 def _divergence(first: Divergence) -> list[str]:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.findings import Inside
-from mindrlhf_msprobe.report.messages import text_of
+from mindrlhf_msprobe.report.messages import say
 
 
-def inside_words(inside: Inside | None, lang: str | None = None) -> str:
-    """Return what differs inside a record as one sentence, "" where nothing certain is known.
-
-    Args:
-        lang: `en` or `zh`; None: the locale's.
-    """
-    return "" if inside is None else text_of(inside_message(inside), lang)
-
-
-def inside_message(inside: Inside) -> Message:
-    """Return what differs inside a record as a message."""
+def inside_words(inside: Inside | None) -> str:
+    """Return what differs inside a record as one sentence, "" where nothing certain is known."""
+    if inside is None:
+        return ""
     axes = dict(inside.axes)
     where = [
         message("inside.axis", **some.to_json(), name=axes.get(some.axis))
@@ -31,7 +24,7 @@ def inside_message(inside: Inside) -> Message:
         of_axis = {"name": axes.get(known["axis"])} if "axis" in known else {}
         params = {**known, "basis": inside.basis, **of_axis}
         change = Message(f"inside.{inside.change.kind}", params)
-    return message(
+    return say(
         "inside.differs",
         where=where,
         prompts=list(inside.prompts),

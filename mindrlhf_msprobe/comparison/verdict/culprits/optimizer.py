@@ -69,7 +69,7 @@ def _after(differing: Differing, here: Opened, phases: Sequence[str]) -> Status 
     """Return the status of the parameter of the trained network after the update, if known."""
     if is_trained_here(differing, here):
         return Status.DIFFERENT
-    return trained_agreement(differing, phases)
+    return trained_agreement(differing, trained_now(differing, 0, phases))
 
 
 def _code(

@@ -1,6 +1,6 @@
 """Where the weights of a network come from, run by run: whether they were synchronised at all.
 
-A network that is not trained itself, the one that generates say, is held against what is known of
+A network that is not trained itself, the one that generates say, is compared with what is known of
 the same run: the weights that the trained network has now, those it had in earlier steps, and the
 initial ones. No run need be right for that.
 """
@@ -77,7 +77,7 @@ class Differing:
 
 
 def _alike(pair: Pair) -> bool | None:
-    """Tell whether a pair that was not compared, standing after the first difference, agrees."""
+    """Return whether a pair after the first difference agrees, which was not compared."""
     if (
         pair.a is None
         or pair.b is None
@@ -179,17 +179,12 @@ def synchronisation(differing: Differing) -> Culprit | None:
 def _stale(
     differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
 ) -> Culprit | None:
-    kinds = [origin.kind for origin in origins]
-    if "other" in kinds:
+    if "other" in (origin.kind for origin in origins):
         return None  # what the other run has instead is not known to be right
-    stale = [side for side in (0, 1) if kinds[side] == "stale"]
-    if len(stale) == 2:
-        if origins[0].state == origins[1].state:
-            return None
-        stale.sort(key=lambda side: origins[side].state.get("step", -1))
-    if not stale:
+    if origins[0].state == origins[1].state:
         return None
-    side = stale[0]
+    stale = [side for side in (0, 1) if origins[side].kind == "stale"]
+    side = min(stale, key=lambda side: origins[side].state.get("step", -1))
     return _culprit(CulpritCode.NOT_SYNCHRONISED, differing, side, origins, nows)
 
 
@@ -241,33 +236,22 @@ def _otherwise(
     differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
 ) -> Culprit | None:
     """Return that the weights differ here while those of the trained network agree."""
-    name = _in_trained(differing, nows[0], 0)
-    step = step_of(differing, nows[0])
-    if name is None or step is None or nows[0] is None:
-        return None
-    if agreement_of(step, nows[0], name) is not Status.IDENTICAL:
+    now = nows[0]
+    if now is None or trained_agreement(differing, now) is not Status.IDENTICAL:
         return None
     still = not_moved(differing)
-    if still is not None:  # in another dtype, say, in which its origin cannot be told
+    if still is not None:  # in another dtype, say, in which its origin is not known
         return Culprit(still.code, {**still.details, "trained_agrees": True})
     current = [side for side in (0, 1) if origins[side].kind == "current"]
     parameters, of = differing.counts()
     details = {
         "run": _RUNS[1 - current[0]] if len(current) == 1 else None,
         "phase": differing.phase,
-        "trained": nows[0].phase,
+        "trained": now.phase,
         "parameters": parameters,
         "of": of,
     }
     return Culprit(CulpritCode.SYNCHRONISATION, details)
-
-
-def _in_trained(differing: Differing, now: Opened | None, side: int) -> Parameter | None:
-    """Return what the parameter is called in the trained network of the same run."""
-    here = differing.opened(side)
-    if here is None or now is None:
-        return None
-    return matched(here.weights, now.weights).get(differing.names[side])
 
 
 def step_of(differing: Differing, opened: Opened | None) -> JudgedStep | None:
@@ -279,14 +263,13 @@ def step_of(differing: Differing, opened: Opened | None) -> JudgedStep | None:
     return differing.history.judged(opened.step)
 
 
-def trained_agreement(differing: Differing, phases: Sequence[str]) -> Status | None:
-    """Return the status of the same parameter in the trained network, at that time."""
-    now = trained_now(differing, 0, phases)
-    name = _in_trained(differing, now, 0)
-    step = step_of(differing, now)
-    if name is None or step is None or now is None:
+def trained_agreement(differing: Differing, now: Opened | None) -> Status | None:
+    """Return the status of the same parameter in the trained network, as an update of A began."""
+    here, step = differing.opened(0), step_of(differing, now)
+    if here is None or now is None or step is None:
         return None
-    return agreement_of(step, now, name)
+    name = matched(here.weights, now.weights).get(differing.names[0])
+    return None if name is None else agreement_of(step, now, name)
 
 
 def _origin(differing: Differing, side: int, phases: Sequence[str], now: Opened | None) -> _Origin:
@@ -295,20 +278,18 @@ def _origin(differing: Differing, side: int, phases: Sequence[str], now: Opened 
         return _Origin("other")
     pairs = matched(here.weights, now.weights)
     first = differing.names[side]
-    if first not in pairs:
-        return _Origin("other")
-    fresh = same(here.weights[first], now.weights[pairs[first]])
-    exact = here.weights[first].fingerprint is not None
+    fresh = same(here.weights[first], now.weights[pairs[first]]) if first in pairs else None
     if fresh is None:
         return _Origin("other")
+    exact = here.weights[first].fingerprint is not None
     if fresh:
-        told = [same(here.weights[p], now.weights[q]) for p, q in pairs.items()]
-        known = [answer for answer in told if answer is not None]
+        answers = [same(here.weights[p], now.weights[q]) for p, q in pairs.items()]
+        known = [answer for answer in answers if answer is not None]
         return _Origin("current", sum(known), len(known), exact=exact)
     best = _Origin("other")
     for states in _earlier(differing, side, phases, here):
         for state, weights in states:
-            origin = _held_against(here, now, weights, state, first, exact)
+            origin = _stale_since(here, now, weights, state, first, exact)
             if origin is not None and origin.parameters > best.parameters:
                 best = origin
         if best.parameters:
@@ -316,7 +297,7 @@ def _origin(differing: Differing, side: int, phases: Sequence[str], now: Opened 
     return best
 
 
-def _held_against(
+def _stale_since(
     here: Opened,
     now: Opened,
     then: Mapping[Parameter, Leaf],
@@ -326,24 +307,19 @@ def _held_against(
 ) -> _Origin | None:
     """Return how many of the parameters that were updated since are still those of an earlier time.
 
-    None if the first one that differs is not among them.
+    None if the first one that differs was there and is not among them.
     """
     to_now, to_then = matched(here.weights, now.weights), matched(here.weights, then)
-    stale = of = 0
-    for parameter, leaf in here.weights.items():
-        if parameter not in to_now or parameter not in to_then:
-            continue
-        old, new = then[to_then[parameter]], now.weights[to_now[parameter]]
-        still = same(leaf, old)
-        if still is None or same(old, new) is not False or same(leaf, new) is None:
-            if parameter == first:
-                return None
-            continue
-        of += 1
-        stale += still
-        if parameter == first and not still:
-            return None
-    return _Origin("stale", stale, of, state, exact) if stale else None
+    held: dict[Parameter, bool] = {}
+    for parameter in to_now.keys() & to_then.keys():
+        leaf, old = here.weights[parameter], then[to_then[parameter]]
+        new, still = now.weights[to_now[parameter]], same(leaf, old)
+        if still is not None and same(old, new) is False and same(leaf, new) is not None:
+            held[parameter] = still
+    if first in to_then and not held.get(first):
+        return None
+    stale = sum(held.values())
+    return _Origin("stale", stale, len(held), state, exact) if stale else None
 
 
 #: A state of weights, by its details, and the weights themselves.
@@ -456,7 +432,7 @@ def _changed_since(
                 if same(held.weights[name], update.weights[began]) is not False:
                     return None  # it may be another network, which knows of no update
         answers.append(same(here.weights[differing.names[side]], held.weights[name]))
-    return "AB"[answers.index(False)] if sorted(answers, key=str) == [False, True] else None
+    return _RUNS[answers.index(False)] if sorted(answers, key=str) == [False, True] else None
 
 
 def not_moved(differing: Differing) -> Culprit | None:
