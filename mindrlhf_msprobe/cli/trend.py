@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.cli.exit_codes import (
+    DIVERGED,
+    SAME,
+    UNDECIDED,
+    answer,
+    answer_in_json,
+    complain,
+)
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mindrlhf_msprobe.cli.parsing import Commands
     from mindrlhf_msprobe.storage.reading.problems import Problem
     from mindrlhf_msprobe.storage.reading.reader import Run
     from mindrlhf_msprobe.trends.reading import Choice, Trends
@@ -26,30 +32,23 @@ _THRESHOLDS = (0.97, 0.03)
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    trend = commands.add_parser(
-        "trend", help=say("help.trend"), description=say("help.trend_describes")
-    )
+    trend = Command.of(commands, "trend", _trend)
     trend.add_argument("path", metavar="RUN", help=say("help.trend_run"))
     trend.add_argument("path2", nargs="?", metavar="RUN2", help=say("help.trend_run2"))
-    trend.add_argument("--record", metavar="PATTERN", help=say("help.trend_record"))
+    trend.add_argument("--record", metavar="PATTERN")
     for name in ("key", "derived"):
-        described = say(f"help.trend_{name}")
-        trend.add_argument(f"--{name}", metavar="NAME", action="append", default=[], help=described)
-    trend.add_argument("--statistic", metavar="NAME", help=say("help.trend_statistic"))
-    trend.add_argument("--phase", metavar="NAME", help=say("help.trend_phase"))
-    trend.add_argument("--rank", type=int, metavar="N", help=say("help.trend_rank"))
-    trend.add_argument("--csv", metavar="FILE", help=say("help.trend_csv"))
-    trend.add_argument("--tensorboard", metavar="DIR", help=say("help.trend_tensorboard"))
-    trend.add_argument(
-        "--plots", type=int, default=_PLOTS, metavar="N", help=say("help.trend_plots")
-    )
-    trend.add_argument("--json", action="store_true", help=say("help.trend_json"))
-    trend.add_argument("--gradients", action="store_true", help=say("help.trend_gradients"))
+        trend.add_argument(f"--{name}", metavar="NAME", action="append", default=[])
+    trend.add_argument("--statistic", metavar="NAME")
+    trend.add_argument("--phase", metavar="NAME")
+    trend.add_argument("--rank", type=int, metavar="N")
+    trend.add_argument("--csv", metavar="FILE")
+    trend.add_argument("--tensorboard", metavar="DIR")
+    trend.add_argument("--plots", type=int, default=_PLOTS, metavar="N")
+    trend.add_argument("--json", action="store_true")
+    trend.add_argument("--gradients", action="store_true")
     for name, usual in zip(("first", "fall"), _THRESHOLDS):
-        described = say(f"help.trend_{name}")
-        trend.add_argument(f"--{name}", type=float, default=usual, metavar="X", help=described)
-    trend.add_argument("--measure", choices=("cosine", "signs"), help=say("help.trend_measure"))
-    trend.set_defaults(run=_trend)
+        trend.add_argument(f"--{name}", type=float, default=usual, metavar="X")
+    trend.add_argument("--measure", choices=("cosine", "signs"))
 
 
 def _trend(arguments: argparse.Namespace) -> int:
@@ -92,7 +91,7 @@ def _series(arguments: argparse.Namespace) -> int:
         for side, trends in zip("AB", found):
             content["series"] += [{"run": side, **one.to_json()} for one in trends.series]
             content["missing"] += [{"run": side, **one.to_json()} for one in trends.missing]
-        return answer(json.dumps(content, ensure_ascii=False, indent=1), code, as_json=True)
+        return answer_in_json(content, code)
     missing = missing_in_all(found)
     return answer(render_series(sides, missing, max(0, arguments.plots)), code)
 
@@ -162,7 +161,7 @@ def _gradients(arguments: argparse.Namespace) -> int:
     code = code if found.compared else UNDECIDED
     if arguments.json:
         content = {"runs": [str(a.path), str(b.path)], **found.to_json()}
-        return answer(json.dumps(content, ensure_ascii=False, indent=1), code, as_json=True)
+        return answer_in_json(content, code)
     return answer(render_similarity(found), code)
 
 

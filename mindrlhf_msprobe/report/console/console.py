@@ -192,7 +192,7 @@ def _parted(verdict: Verdict, more: str) -> list[str]:
     lines = ranks_parted(verdict)
     if len(lines) > _RANKS:
         left = say("console.more_places", number=len(lines) - _RANKS)
-        lines = [*lines[: _RANKS - 1], f"{left} {more}".rstrip(), lines[-1]]
+        lines = [*lines[: _RANKS - 1], f"{left}{more}", lines[-1]]
     return [say("console.ranks", line=line) for line in lines]
 
 
