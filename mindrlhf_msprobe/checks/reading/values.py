@@ -7,7 +7,7 @@ object, and a pass over a run has millions of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
@@ -29,19 +29,29 @@ LARGEST = {
 }
 
 
-def flat(structure: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, LeafJson]]:
-    """Yield (path, leaf) of a structure of leaves, those that are tensors or hold a value."""
+def flat(structure: Any, path: str = "") -> list[tuple[str, LeafJson]]:
+    """Return (path, leaf) of a structure of leaves, those that are tensors or hold a value."""
+    found: list[tuple[str, LeafJson]] = []
+    _collect(structure, path, 0, found)
+    return found
+
+
+def _collect(structure: Any, path: str, depth: int, found: list[tuple[str, LeafJson]]) -> None:
     if type(structure) is dict:
         if type(structure.get("type")) is str:
-            yield path, structure
-        elif depth < _DEEPEST:
-            for name, item in structure.items():
-                if item is not None:
-                    yield from flat(item, child_path(path, name), depth + 1)
-    elif type(structure) is list and depth < _DEEPEST:
-        for index, item in enumerate(structure):
-            if item is not None:
-                yield from flat(item, f"{path}.{index}" if path else str(index), depth + 1)
+            found.append((path, structure))
+            return
+        items = [(child_path(path, name), item) for name, item in structure.items()]
+    elif type(structure) is list:
+        head = f"{path}." if path else ""
+        items = [(f"{head}{index}", item) for index, item in enumerate(structure)]
+    else:
+        return
+    for at, item in items:
+        if type(item) is dict and type(item.get("type")) is str:
+            found.append((at, item))
+        elif item and depth < _DEEPEST:
+            _collect(item, at, depth + 1, found)
 
 
 def statistic(leaf: LeafJson, name: str) -> float | None:

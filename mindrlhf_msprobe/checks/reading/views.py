@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 #: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
 RecordView = tuple[str, str, LeafJson]
 
-_IO = {part: part.partition("_")[0] for part in PARTS}
+_IO = tuple((part, part.partition("_")[0]) for part in PARTS)
 _PHASE_SPAN = 1 << 40  # as `storage.foreign` spaces phases that carry no time
 
 
@@ -56,7 +56,7 @@ class EntryView:
         self.parent: str | None = content.get("parent")
         self.phase, self.step, self.rank = phase, step, rank
         self._stacks = stacks
-        self._records: tuple[RecordView, ...] | None = None
+        self._records: list[RecordView] | None = None
         self._line: JournalLine | None = None
 
     @classmethod
@@ -117,24 +117,26 @@ class EntryView:
         return self._stacks.get(self.content.get("stack"), ())
 
     @property
-    def records(self) -> tuple[RecordView, ...]:
+    def records(self) -> list[RecordView]:
         """Its values; of a Python None nothing."""
         if self._records is None:
-            self._records = tuple(self._found())
+            self._records = self._found()
         return self._records
 
-    def _found(self) -> Iterator[RecordView]:
+    def _found(self) -> list[RecordView]:
         if holds_gradients(self.name):
-            for io, at, structure in self.line.parts():
-                for path, leaf in flat(structure, at):
-                    yield io, path, leaf
-            return
-        for part in PARTS:
-            structure = self.content.get(part)
-            if structure:
-                io = _IO[part]
-                for path, leaf in flat(structure):
-                    yield io, path, leaf
+            return [
+                (io, path, leaf)
+                for io, at, structure in self.line.parts()
+                for path, leaf in flat(structure, at)
+            ]
+        get = self.content.get
+        return [
+            (io, path, leaf)
+            for part, io in _IO
+            if (structure := get(part))
+            for path, leaf in flat(structure)
+        ]
 
     def record_name(self, io: str, path: str) -> str:
         """Return the full name of one of its records."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import LeafJson, numbers_of
+from mindrlhf_msprobe.checks.reading.values import LeafJson, flat, numbers_of
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
 from mindrlhf_msprobe.checks.registry.rule import PARAMETERS, ranks, rule
 from mindrlhf_msprobe.checks.story import Found
@@ -49,16 +49,18 @@ class Replicas:
 
     def entry(self, entry: EntryView) -> None:
         """Note the parameters of a cell where they are first seen in a phase and step."""
+        content, rank = entry.content, entry.rank
         seen = self._seen.setdefault(entry.phase, {})
-        for io, path, leaf in entry.records:
-            if io == "parameters" and leaf.get("shape") is not None:
+        for path, leaf in flat(content.get("parameters")):
+            if "shape" in leaf:
                 by_rank = seen.setdefault(f"{entry.cell}.{path}", {})
-                if entry.rank not in by_rank:
-                    by_rank[entry.rank] = _identity(leaf), entry, path, leaf
-            elif io == "input":
-                first = self._given.setdefault(entry.phase, {})
-                if entry.rank not in first or entry.seq < first[entry.rank][0]:
-                    first[entry.rank] = entry.seq, _identity(leaf)
+                if rank not in by_rank:
+                    by_rank[rank] = _identity(leaf), entry, path, leaf
+        first = self._given.setdefault(entry.phase, {})
+        if rank not in first or entry.seq < first[rank][0]:
+            given = flat([content.get("input_args"), content.get("input_kwargs")])
+            if given:
+                first[rank] = entry.seq, tuple(_identity(leaf) for _, leaf in given)
 
     def step(self, step: Step) -> Iterator[Found]:
         """Yield the replicas that parted in a step, and those that never were alike."""
@@ -192,4 +194,7 @@ def _is_constant(found: tuple[_Identity, EntryView, str, LeafJson]) -> bool:
 
 
 def _usual(identities: Sequence[_Identity]) -> _Identity:
+    first = identities[0]
+    if all(identity == first for identity in identities):
+        return first
     return Counter(identities).most_common(1)[0][0]

@@ -56,7 +56,7 @@ TEXTS: dict[str, Text] = {
     "no_manifest": "没有 run.json 说明各卡的运行环境",
     "shards": "{phase} 的两张卡参数不同而输入数据相同：视为同一网络的切分",
     "cause_branch": "与本卡数据有关的分支",
-    "cause_batches": "batch 或 micro batch 大小不同",
+    "cause_batches": "各卡的 batch 或 micro_batch 大小不同",
     "cause_recording": "该卡的 msprobe_config 不同，或该卡进度落后",
     "cause_configuration": "该卡的网络配置不同",
     "cause_reduction": "梯度没有做卡间规约，或只规约了一部分",
