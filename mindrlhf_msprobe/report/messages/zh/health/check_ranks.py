@@ -28,14 +28,14 @@ def _setting(section: str, name: str, ranks: list[int]) -> str:
 
 def _parted(rank: int, others: list[int], parameters: int, of: int) -> str:
     return (
-        f"rank {rank} 的 {parameters}/{of} 个参数与 rank {few_numbers(others)} 不同，"
+        f"rank {rank} 的 {parameters}/{of} 个权重与 rank {few_numbers(others)} 不同，"
         f"而此前的 step 一致：副本已不一致"
     )
 
 
 def _other_weights(rank: int, others: list[int], parameters: int, of: int) -> str:
     return (
-        f"rank {rank} 的 {parameters}/{of} 个参数从第一个 step 起就与 rank {few_numbers(others)} "
+        f"rank {rank} 的 {parameters}/{of} 个权重从第一个 step 起就与 rank {few_numbers(others)} "
         f"不同，且各卡数据不同：作为副本从未一致"
     )
 
@@ -54,13 +54,13 @@ TEXTS: dict[str, Text] = {
     "other_weights": _other_weights,
     "shapes": _shapes,
     "no_manifest": "没有 run.json 说明各卡的运行环境",
-    "shards": "{phase} 的两张卡参数不同而输入数据相同：视为同一网络的切分",
+    "shards": "{phase} 的两张卡权重不同而输入数据相同：视为同一网络的切分",
     "cause_branch": "与本卡数据有关的分支",
     "cause_batches": "各卡的 batch 或 micro_batch 大小不同",
     "cause_recording": "该卡的 msprobe_config 不同，或该卡进度落后",
     "cause_configuration": "该卡的网络配置不同",
     "cause_reduction": "梯度没有做卡间规约，或只规约了一部分",
-    "cause_nondeterministic": "参数更新不确定，或各卡不同",
+    "cause_nondeterministic": "权重更新不确定，或各卡不同",
     "cause_seed": "该卡初始化网络时用了另一个随机种子",
     "cause_checkpoint": "该卡加载了另一份权重，或没有加载",
     "cause_launch": "各卡的启动方式不同：环境、镜像、脚本",
