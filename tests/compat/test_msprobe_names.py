@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
+from helpers.gradients import probed_by_msprobe
 from helpers.programs import read_json
 from helpers.runs import MSPROBE_DATA
 
@@ -62,6 +64,11 @@ GUIDES = """
     }
     compare(input_param, output_path="./output", stack_mode=True)
 
+    from msprobe import *
+    GradComparator.compare_distributed("grad_a",
+                                       "grad_b",
+                                       "grad_output")
+
     import mindspore
     from msprobe.mindspore import PrecisionDebugger, seed_all
     seed_all()
@@ -95,6 +102,8 @@ def test_the_guides_run_as_they_stand(tmp_path):
     for side in "ab":
         (own,) = (MSPROBE_DATA / f"statistics_{side}" / "step0").iterdir()
         shutil.copytree(own, tmp_path / side / "step0/rank0")
+    for side in ("grad_a", "grad_b"):
+        probed_by_msprobe(tmp_path / side, {0: {"w": np.ones(3)}})
     command = [sys.executable, "-m", "mindrlhf_msprobe", "run", "main.py"]
     done = subprocess.run(
         command,
@@ -112,6 +121,7 @@ def test_the_guides_run_as_they_stand(tmp_path):
         (table,) = (tmp_path / out).glob("compare_result_*.xlsx")
         assert re.fullmatch(r"compare_result_[0-9]{14}\.xlsx", table.name)
         assert read_json(tmp_path / out / "verdict.json")["status"] == "diverged"
+    assert (tmp_path / "grad_output/rank0/similarities.csv").is_file()
     entries = {entry.class_name for entry in open_run(tmp_path / "dump").entries(step=0)}
     assert entries == {"Dense"}
 
