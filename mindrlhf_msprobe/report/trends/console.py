@@ -95,7 +95,7 @@ def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[str
     x = np.array([update.step + update.update / among for update in updates])
     yield from plot([(x, np.array([update.value for update in updates]))], width())
     last = updates[-1]
-    values = {"first": f"{updates[0].value:.4f}", "last": f"{last.value:.4f}"}
+    values = {"first": f"{updates[0].value:.6f}", "last": f"{last.value:.6f}"}
     size = {"parameters": last.parameters, "size": last.size}
     yield "  " + say("trend.similarity_summary", count=len(updates), **values, **size)
 

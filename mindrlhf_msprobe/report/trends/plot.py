@@ -25,7 +25,7 @@ def plot(lines: Sequence[tuple[np.ndarray, np.ndarray]], width: int) -> list[str
     x = np.concatenate([line[0] for line in lines])
     finite = np.concatenate([line[1][np.isfinite(line[1])] for line in lines])
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    labels = [_label(high), _label(low)]
+    labels = _labels(high, low)
     margin = max(map(len, labels))
     columns = max(_LEAST, width) - margin - 2
     grid = [[" "] * columns for _ in range(HEIGHT)]
@@ -79,8 +79,13 @@ def _join(
             grid[round(top + (bottom - top) * share)][column] = _BETWEEN
 
 
-def _label(value: float) -> str:
-    return f"{value:.4g}"
+def _labels(high: float, low: float) -> tuple[str, str]:
+    """Return two numbers as text, with as many digits as tell them apart, four at least."""
+    for digits in range(4, 17):
+        shown = f"{high:.{digits}g}", f"{low:.{digits}g}"
+        if shown[0] != shown[1] or high == low:
+            return shown
+    return f"{high!r}", f"{low!r}"
 
 
 def _axis(first: float, last: float, columns: int) -> str:

@@ -21,7 +21,7 @@ def line(values):
 def test_any_numbers_fit(values, width):
     """Huge, tiny, equal, NaN, infinite: lines of ASCII no longer than the width."""
     rows = plot([line(of) for of in values], width)
-    assert all(row.isascii() and len(row) <= max(width, 45) for row in rows)
+    assert all(row.isascii() and len(row) <= max(width, 60) for row in rows)
     finite = {v for of in values for v in of if np.isfinite(v)}
     assert any(mark in "".join(rows[:HEIGHT]) for mark in "*o@") == bool(finite)
 
@@ -32,6 +32,14 @@ def test_extremes_stand_at_the_edges():
     assert rows[0].startswith("3 |") and "*" in rows[0]  # noqa: PT018
     assert rows[HEIGHT - 1] == "1 |*" + rows[HEIGHT - 1][4:]
     assert rows[-1].split() == ["0", "2"]
+
+
+def test_labels_tell_the_ends_apart():
+    """However close they are; equal values have one label."""
+    rows = plot([line([1 - 2**-30, 1])], 60)
+    high, low = (float(rows[n].partition("|")[0]) for n in (0, HEIGHT - 1))
+    assert high > low
+    assert sum(not row.lstrip().startswith("|") for row in plot([line([7, 7])], 60)[:HEIGHT]) == 1
 
 
 def test_two_lines_and_what_is_not_finite():
