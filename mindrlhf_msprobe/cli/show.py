@@ -84,7 +84,11 @@ def _run(run: Run, at: _At) -> _Shown:
     holdings = inventory(run, **at)
     run.configurations()
     unreadable = [*map(str, _problems(run, at))]
-    unreadable += [f"{held.name}: {why}" for held in holdings for why in held.unreadable]
+    unreadable += [
+        why if why.startswith(held.name) else f"{held.name}: {why}"
+        for held in holdings
+        for why in held.unreadable
+    ]
     problems = [*unreadable, *run.lost]
     if run.missing_ranks:
         problems.append(say("listing.missing_ranks", ranks=spans(run.missing_ranks)))

@@ -361,9 +361,14 @@ def _missing_as_a_whole(first: FirstDifference) -> bool:
 
 
 def _absence(first: FirstDifference, container: str | None = None) -> Message:
-    """Say how much is missing beside the first missing entry."""
+    """Say how much is missing beside the first missing entry, or that its files are."""
     in_a = first.finding.status is Status.ONLY_IN_A
     missing = "B" if in_a else "A"
+    phase, key = (first.event.phase, None) if first.entry else (None, first.event.name)
+    for problem in first.runs[in_a].problems:
+        at = problem.is_at(first.finding.step, first.finding.rank)
+        if at and problem.partial and (problem.phase, problem.key) == (phase, key):
+            return message("explanation.not_on_disk", run=missing, why=problem.said)
 
     def lacks(pairs: Iterable[Pair]) -> bool:
         return all((pair.b if in_a else pair.a) is None for pair in pairs)

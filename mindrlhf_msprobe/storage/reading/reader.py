@@ -53,6 +53,7 @@ from mindrlhf_msprobe.storage.records import (
 
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
+_MOST_LEVELS = 6  # from a file of a run up to its directory
 _Place = TypeVar("_Place", bound=tuple[Any, ...])
 _LONGEST_STATE = 40  # characters of what a manifest says instead of a state
 
@@ -77,13 +78,28 @@ def _is_empty(path: Path) -> bool:
     """
     if not path.is_dir():
         what = message("error.no_directory") if path.exists() else message("error.no_path")
-        raise RunError(message("error.no_run_there", root=path, what=what))
+        refused = message("error.no_run_there", root=path, what=what)
+        raise RunError(_of_a_run(path) or refused)
     try:
         return not any(path.iterdir())
     except OSError as error:
         raise RunError(
             message("error.unread", value=path, value2=error.strerror or error)
         ) from None
+
+
+def _of_a_run(path: Path) -> Message | None:
+    """Say of which run a file or directory is a part; or which runs lie in it, if any do."""
+    if not path.exists():
+        return None
+    for root in path.absolute().parents[:_MOST_LEVELS]:
+        if layout.manifests(root):
+            return message("error.part_of_run", path=path, root=root)
+    try:
+        runs = [root.name for root in layout.subdirectories(path) if layout.manifests(root)]
+    except OSError:  # a file
+        runs = []
+    return message("error.holds_runs", path=path, runs=runs[:_MOST_NAMED]) if runs else None
 
 
 class Run:
@@ -121,15 +137,14 @@ class Run:
         # What lies at each (step, rank): a run of many ranks is read place by place.
         self._layers_at, self._keys_at = _at_places(self._layer_dirs), _at_places(self._key_dirs)
         if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
-            raise RunError(
-                message(
-                    "error.no_run",
-                    path=path,
-                    run_file=layout.RUN_FILE,
-                    key_data_dir=layout.KEY_DATA_DIR,
-                    empty=empty,
-                )
+            refused = message(
+                "error.no_run",
+                path=path,
+                run_file=layout.RUN_FILE,
+                key_data_dir=layout.KEY_DATA_DIR,
+                empty=empty,
             )
+            raise RunError(_of_a_run(path) or refused)
 
     def _find_layers(self, others: Others) -> dict[tuple[str, int, int], Path]:
         """Return the directories of layer data by (phase, step, rank)."""

@@ -42,6 +42,25 @@ def cut_off(run):
     (run / "run.json").write_text(json.dumps(content))
 
 
+def never_recorded(run, directory):
+    """Take a directory from a run, and from what its manifest lists."""
+    shutil.rmtree(run / directory)
+    content = json.loads((run / "run.json").read_text())
+    del content["recorded"]
+    (run / "run.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("directory", ["data/ref_log_prob", f"{REFERENCE}/step1", REFERENCE])
+def test_files_that_went_missing_are_not_blamed_on_the_trainer(first, directory):
+    """run.json lists what was recorded there: neither the trainer nor the probe left it out."""
+    place = first(break_b=lambda run: shutil.rmtree(run / directory))
+    assert place.cause is Cause.MISSING
+    assert "B recorded more than is on disk" in place.explanation
+    assert "run.json lists" in place.explanation
+    for wrong in ("The trainer", "recorded nothing"):
+        assert wrong not in place.explanation
+
+
 def test_a_cell_left_out_may_be_to_blame(first):
     """Under include, a difference that comes from outside is not blamed on the trainer."""
     place = first(Fault("layers.0.mlp", REFERENCE), include=["layers.1"], **ONLY_CELLS)
@@ -74,7 +93,7 @@ def test_without_filters_there_is_no_doubt(first):
 
 def test_a_key_saved_in_one_run_only_is_missing(first):
     """A key that one run lacks is said to be missing, and no layers are suggested."""
-    place = first(break_b=lambda run: shutil.rmtree(run / "data" / "ref_log_prob"))
+    place = first(break_b=lambda run: never_recorded(run, "data/ref_log_prob"))
     assert place.cause is Cause.MISSING
     assert "saved it in one run only" in place.explanation
     assert "arithmetic" not in place.explanation
@@ -83,7 +102,7 @@ def test_a_key_saved_in_one_run_only_is_missing(first):
 
 def test_a_phase_that_one_run_lacks_is_named_as_a_phase(first):
     """A whole phase that is missing is not told as one missing cell."""
-    place = first(break_b=lambda run: shutil.rmtree(run / REFERENCE / "step1"))
+    place = first(break_b=lambda run: never_recorded(run, f"{REFERENCE}/step1"))
     assert place.cause is Cause.MISSING
     assert f"B recorded nothing of {REFERENCE} in this step" in place.explanation
 

@@ -56,6 +56,16 @@ def damaged(small, tmp_path):
 JOURNAL = "actor_update/step0/rank0/records.jsonl"
 
 
+def test_a_part_of_a_run_and_a_directory_of_runs_are_said_to_be_that(tmp_path):
+    """Both are given by mistake: the answer names what to give."""
+    run = record_training(tmp_path / "runs" / "a", steps=1)
+    for part in ("run.json", "data", "data/advantages", "actor_update/step0/rank0/records.jsonl"):
+        with pytest.raises(RunError, match=rf"is a part of the run {run}\. Give that one"):
+            open_run(run / part)
+    with pytest.raises(RunError, match=r"is not a run, but holds runs: a\. Give one of them"):
+        open_run(tmp_path / "runs")
+
+
 def test_a_run_says_what_it_holds(recorded):
     """Steps, phases in the order of a step, ranks and keys are known without reading them."""
     run = open_run(recorded)

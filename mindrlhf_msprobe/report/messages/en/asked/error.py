@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.report.messages.en.words import few
+
 
 def _estimate_no_cell(value: str, **of: object) -> str:
     return (
@@ -9,6 +13,10 @@ def _estimate_no_cell(value: str, **of: object) -> str:
         "expected regular expressions that match names of cells, which `mindrlhf-msprobe "
         "show {path} {value2}` lists."
     ).format(s=value, **of)
+
+
+def _holds_runs(path: object, runs: Sequence[str]) -> str:
+    return f"{path} is not a run, but holds runs: {few(runs)}. Give one of them."
 
 
 TEXTS = {
@@ -148,6 +156,8 @@ TEXTS = {
     "merge_exists": "{target} exists already. Give a directory that is made by the merge.",
     "merge_no_run": "{root} is not a run of this package: it holds no {run_file}.",
     "merge_unmade": "{target} cannot be made: {value}{at}.",
+    "part_of_run": "{path} is a part of the run {root}. Give that one.",
+    "holds_runs": _holds_runs,
     "no_run_there": "{root} {what}. Give the dump_path of a run.",
     "merge_inside": "{target} lies inside {root}, which is merged. Give another directory.",
     "merge_rank": "{path} does not say that it is of rank {rank}, but {world}.",

@@ -170,6 +170,9 @@ TEXTS: Mapping[str, Any] = {
     ),
     "first_token": "Token {token} is the first one recorded: an earlier one may have differed.",
     "phase_input": ("What entered {phase} differs already: look at what the trainer handed to it."),
+    "not_on_disk": (
+        "{run} recorded more than is on disk: {why}. Nothing can be said about the computation."
+    ),
     "nothing_of_step": "{run} recorded nothing of step {step} here.",
     "nothing_of_phase": "{run} recorded nothing of {phase} in this step.",
     "other_elements": "Both saved {key}, with other elements in it.",

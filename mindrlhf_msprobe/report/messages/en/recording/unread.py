@@ -87,10 +87,10 @@ TEXTS = {
     "entries_missing": "is missing: {manifest} lists entries there",
     "saves_missing": "is missing: {manifest} lists saves there",
     "steps_of_entries_missing": (
-        "and those up to step {last} are missing: {manifest} lists entries there"
+        "is missing, as are those up to step {last}: {manifest} lists entries there"
     ),
     "steps_of_saves_missing": (
-        "and those up to step {last} are missing: {manifest} lists saves there"
+        "is missing, as are those up to step {last}: {manifest} lists saves there"
     ),
     "fewer_saves": "holds {count} of the {listed} saves that {manifest} lists",
 }

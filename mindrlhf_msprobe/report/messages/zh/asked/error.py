@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.report.messages.zh.words import few
+
+
+def _holds_runs(path: object, runs: Sequence[str]) -> str:
+    return f"{path} 不是采集结果，其中有采集结果：{few(runs)}。请给出其中之一。"
+
+
 TEXTS = {
     "together": lambda of: "".join(of),
     "too_large_yaml": "{path}：超过 {value} MiB，{of}的文件不会这么大。请给出{file}的路径。",
@@ -108,6 +117,8 @@ TEXTS = {
     "merge_exists": "{target} 已存在。请给出一个由合并创建的目录。",
     "merge_no_run": "{root} 不是本工具的采集结果：其中没有 {run_file}。",
     "merge_unmade": "{target} 无法创建：{value}{at}。",
+    "part_of_run": "{path} 是采集结果 {root} 的一部分。请给出后者。",
+    "holds_runs": _holds_runs,
     "no_run_there": "{root} {what}。请给出采集结果的 dump_path。",
     "merge_inside": "{target} 位于要合并的 {root} 之内。请另给一个目录。",
     "merge_rank": "{path} 没有说明属于 rank {rank}，而是 {world}。",

@@ -77,6 +77,10 @@ def _nothing_of_phase(run: str, phase: str, **_: Any) -> str:
     return f"{side(run)}在本 step 没有采集到 {phase} 的任何数据。"
 
 
+def _not_on_disk(run: str, why: object, **_: Any) -> str:
+    return f"{side(run)}采集到的内容多于磁盘上现有的：{why}。无法据此判断计算是否有差异。"
+
+
 def _ran_in_one_run(container: str | None, **_: Any) -> str:
     return f"该 Cell{f'（位于 {container} 内）' if container else ' '}仅在一侧执行。"
 
@@ -162,6 +166,7 @@ TEXTS: Mapping[str, Any] = {
     "token_input": "token {token} 这次前向的输入存在差异；此前的情况见上一轮比对的结论。",
     "first_token": "token {token} 是第一个采集到的 token：差异可能出现在更早的 token。",
     "phase_input": "{phase} 的输入已有差异：请检查训练脚本传入的数据。",
+    "not_on_disk": _not_on_disk,
     "nothing_of_step": _nothing_of_step,
     "nothing_of_phase": _nothing_of_phase,
     "other_elements": "两侧都保存了 {key}，但其中的元素不同。",

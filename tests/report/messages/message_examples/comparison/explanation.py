@@ -1,5 +1,7 @@
 """Parameters of the texts that explain the first divergence."""
 
+from mindrlhf_msprobe.common.message import message
+
 _CELL = "Cell.root.Net.forward.0"
 
 EXAMPLES = {
@@ -23,6 +25,7 @@ EXAMPLES = {
         for inside in (True, False)
     ],
     "container": [{"container": _CELL, "given": given} for given in ("input", "gradient")],
+    "not_on_disk": [{"run": "B", "why": message("unread.entries_missing", manifest="run.json")}],
     "nothing_of_step": [{"run": "A", "step": 3}],
     "nothing_of_phase": [{"run": "B", "phase": "actor_update"}],
     "ran_in_one_run": [{"container": None}, {"container": _CELL}],
