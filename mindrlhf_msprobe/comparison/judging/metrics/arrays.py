@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -71,9 +71,9 @@ def compare_arrays(a: np.ndarray, b: np.ndarray, tolerance: Tolerance) -> ArrayC
     sums = Sums(tolerance, exact=is_exact(a) and is_exact(b), small=a.size <= SMALL)
     with np.errstate(all="ignore"):
         x, y = (a.T, b.T) if transposed else (a, b)
-        add = _adder(x, y)
+        compiled = _suits_library(x, y)
         for at, block_a, block_b in blocks(x, y):
-            add(sums, at, block_a, block_b)
+            _add_block(sums, at, block_a, block_b, compiled)
         return in_row_major_order(_finish(sums, a.size), a, b)
 
 
@@ -102,10 +102,10 @@ def sum_span(a: np.ndarray, b: np.ndarray, start: int, stop: int, tolerance: Tol
     """
     exact = is_exact(a) and is_exact(b)
     sums = Sums(tolerance, exact, small=False, products=EachBlock())
-    add = _adder(a, b)
+    compiled = _suits_library(a, b)
     with np.errstate(all="ignore"):
         for at, x, y in blocks(a[start:stop], b[start:stop], start):
-            add(sums, at, x, y)
+            _add_block(sums, at, x, y, compiled)
     return sums
 
 
@@ -133,17 +133,10 @@ def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) 
     return replace(compared, metrics=replace(compared.metrics, first_mismatch=first))
 
 
-def _adder(a: np.ndarray, b: np.ndarray) -> Callable[[Sums, int, np.ndarray, np.ndarray], None]:
-    """Return what adds a block of these arrays: the compiled library, wherever it can."""
+def _suits_library(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell whether blocks of these arrays are for the compiled library, as far as it can."""
     alike = a.dtype == b.dtype == FLOAT32 and a.dtype.isnative and b.dtype.isnative
-    contiguous = a.flags.c_contiguous and b.flags.c_contiguous
-    return _add_compiled if alike and contiguous and a.size > SMALL else _add_block
-
-
-def _add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
-    """Add two contiguous 1-d float32 blocks; numpy adds those that the library cannot."""
-    if not add_compiled(sums, start, a, b):
-        _add_block(sums, start, a, b)
+    return alike and a.flags.c_contiguous and b.flags.c_contiguous and a.size > SMALL
 
 
 def _first_different(a: np.ndarray, b: np.ndarray, exact: bool) -> int | None:
@@ -156,8 +149,12 @@ def _first_different(a: np.ndarray, b: np.ndarray, exact: bool) -> int | None:
     return None
 
 
-def _add_block(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
-    """Add two contiguous 1-d blocks of any numeric dtypes."""
+def _add_block(
+    sums: Sums, start: int, a: np.ndarray, b: np.ndarray, compiled: bool = False
+) -> None:
+    """Add two contiguous 1-d blocks of any numeric dtypes; numpy adds what the library cannot."""
+    if compiled and add_compiled(sums, start, a, b):
+        return
     dtype = _working_dtype(a, b, sums.small)
     if dtype is None:
         add_plainly(sums, start, *(common_integers(a, b) if sums.exact else (a, b)))

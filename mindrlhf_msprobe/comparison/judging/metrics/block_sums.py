@@ -157,8 +157,17 @@ def _add_errors(
     larger: np.ndarray,
     relative: np.ndarray,
 ) -> None:
-    """Add the errors of finite blocks: distance is |a−b|, larger max(|a|, |b|), relative free."""
-    _relative_errors(a, b, distance, larger, out=relative)
+    """Add the errors of finite blocks: distance is |a−b|, larger max(|a|, |b|), relative free.
+
+    The relative error is |a−b| / max(|a|, |b|), 0 where both are 0.
+    """
+    np.divide(distance, larger, out=relative)
+    if np.isnan(_largest(relative)):  # 0 / 0: 0 over the smallest number instead
+        np.maximum(larger, np.finfo(a.dtype).smallest_subnormal, out=larger)
+        np.divide(distance, larger, out=relative)
+    if a.dtype == WIDEST and np.isinf(distance.max()):  # a−b does not fit the widest float
+        over = np.isinf(distance)
+        relative[over] = np.abs(a[over] / larger[over] - b[over] / larger[over])
     if a.dtype == FLOAT32:
         _add_float32_errors(sums, a, b, distance, larger, relative)
         return
@@ -170,19 +179,6 @@ def _add_errors(
         sums.within[i] += a.size if below else count_below(relative, distance, larger, share)
     if sums.within_tolerance and not sums.tolerance.bitwise:
         sums.within_tolerance = all_within(sums.tolerance, distance, larger, a, b)
-
-
-def _relative_errors(
-    a: np.ndarray, b: np.ndarray, distance: np.ndarray, larger: np.ndarray, out: np.ndarray
-) -> None:
-    """Write |a−b| / max(|a|, |b|), 0 where both are 0, into `out`."""
-    np.divide(distance, larger, out=out)
-    if np.isnan(_largest(out)):  # 0 / 0: 0 over the smallest number instead
-        np.maximum(larger, np.finfo(a.dtype).smallest_subnormal, out=larger)
-        np.divide(distance, larger, out=out)
-    if a.dtype == WIDEST and np.isinf(distance.max()):  # a−b does not fit the widest float
-        over = np.isinf(distance)
-        out[over] = np.abs(a[over] / larger[over] - b[over] / larger[over])
 
 
 def _add_float32_errors(
