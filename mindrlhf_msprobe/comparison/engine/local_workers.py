@@ -83,8 +83,11 @@ class LocalWorkers(Engine):
                 done = self._take(key.data)
                 if done is not None:
                     return done
-            if not answers:
-                self._bury_stopped()
+            for worker in () if answers else tuple(self._workers):
+                # One that was stopped and that nobody lets go on is given up.
+                stopped = 0.0 if worker.task is None else worker.stopped_for(_LOOK_SECONDS)
+                if stopped >= _STOPPED_SECONDS:
+                    self._bury(worker, message("note.worker_stopped"))
 
     def close(self) -> None:
         """End all workers at once."""
@@ -115,12 +118,6 @@ class LocalWorkers(Engine):
             return
         self._workers.append(worker)
         self._selector.register(worker.results, selectors.EVENT_READ, worker)
-
-    def _bury_stopped(self) -> None:
-        """Give up those that were stopped and that nobody lets go on."""
-        for worker in list(self._workers):
-            if worker.task is not None and worker.stopped_for(_LOOK_SECONDS) >= _STOPPED_SECONDS:
-                self._bury(worker, message("note.worker_stopped"))
 
     def _bury(self, worker: Worker, why: Message | None = None) -> None:
         """Remove a worker that died, or is given up, and start another one in its place."""

@@ -117,7 +117,11 @@ class RayWorkers(Engine):
                 "runtime_env": {"worker_process_setup_hook": _import_as_here()},
             }
         try:
-            _reach(address)
+            # Where nothing listens, ray itself waits for minutes.
+            match = re.fullmatch(r"(?:ray://)?([^:/]+):([0-9]+)", address or "")
+            if match is not None:
+                at = match[1], int(match[2])
+                socket.create_connection(at, timeout=_REACH_SECONDS).close()
             self._ray.init(
                 **here,
                 include_dashboard=None if address else False,
@@ -129,13 +133,6 @@ class RayWorkers(Engine):
             cluster = message("error.ray_cluster", address=address)
             where = cluster if address else message("error.ray_here")
             raise UsageError(message("error.ray_unreached", where=where, error=error)) from None
-
-
-def _reach(address: str | None) -> None:
-    """Refuse an address where nothing listens, for which ray itself waits for minutes."""
-    match = re.fullmatch(r"(?:ray://)?([^:/]+):([0-9]+)", address or "")
-    if match is not None:
-        socket.create_connection((match[1], int(match[2])), timeout=_REACH_SECONDS).close()
 
 
 def _import_as_here() -> Callable[[], None]:
