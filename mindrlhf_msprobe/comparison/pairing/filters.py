@@ -40,7 +40,7 @@ class Filters:
         steps: first and last step of each range, inclusive, by A's numbers.
         include, exclude: regular expressions, searched in the names of records; a record counts if
             any of `include` and none of `exclude` matches its name in A or in B.
-        keys: key of A → key of B that stands against it; no other key, and no cell, is compared.
+        keys: key of A → key of B that it is compared with; no other key, and no cell, is compared.
         common: what one run alone has is coverage.
         first_only: nothing is compared after the first divergence.
     """
@@ -88,7 +88,7 @@ def filters(
         steps: `2-5`, `2,4-6`, a number, or numbers; None for all.
         include, exclude: one regular expression, or several.
         keys: names with commas between, names, or a mapping from A's keys to B's. `x=y` is a name
-            of A's and the one of B's that stands against it.
+            of A's and the one of B's that it is compared with.
 
     Raises:
         UsageError: one of them is wrong.
@@ -195,15 +195,15 @@ def check_steps(chosen: Filters, steps: Collection[int]) -> None:
 
 
 def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
-    """Refuse a key that no run saved; of two that stand against each other, each in its own run.
+    """Refuse a key that no run saved; of two that are compared, each in its own run.
 
     Raises:
         UsageError: one of them is not there.
     """
     for left, right in chosen.keys:
-        sides = [(left, {*a, *b}, "neither_holds")] if left == right else []
-        if left != right:
-            sides = [(left, {*a}, "a_does_not_hold"), (right, {*b}, "b_does_not_hold")]
+        sides = [(left, {*a}, "a_does_not_hold"), (right, {*b}, "b_does_not_hold")]
+        if left == right:
+            sides = [(left, {*a, *b}, "neither_holds")]
         for name, known, who in sides:
             if name not in known:
                 raise UsageError(
@@ -276,22 +276,21 @@ class PlaceFilter:
     """What is not compared in one place, and why.
 
     Args:
-        unlike_phases: two phases that are called otherwise stand against each other: each may do
-            what the other never does.
+        unlike_phases: two phases that are called otherwise are compared: each may do what the
+            other never does.
         rules: how cells of A are called in B.
-        batches: how the batches of both were brought together; None where they are of one size.
+        cut: both sides, and how batches of unlike size were brought together.
     """
 
     def __init__(
         self,
         chosen: Filters,
-        data: tuple[StepData, StepData],
-        unlike_phases: bool,
+        cut: CutPlace,
+        unlike_phases: bool = False,
         rules: Sequence[NameRule] = (),
-        batches: CutPlace | None = None,
     ) -> None:
-        self._chosen, self._data, self._unlike = chosen, data, unlike_phases
-        self._rules, self._batches = rules, batches
+        self._chosen, self._cut, self._data = chosen, cut, cut.data
+        self._unlike, self._rules = unlike_phases, rules
 
     def why(self, pair: Pair) -> Message | None:
         """Return why a pair is not compared, None if it is."""
@@ -303,7 +302,7 @@ class PlaceFilter:
         if not one_sided or pair.unreadable is not None or pair.record.leaf.why is not None:
             return None
         missing = 0 if pair.a is None else 1
-        if pair.entry is None and (why := self._why_alone(pair, missing)) is not None:
+        if pair.entry is None and (why := self._cut.why_alone(1 - missing, pair)) is not None:
             return why
         if self._unlike and pair.entry is not None and (why := self._unlike_phase(pair, missing)):
             return why
@@ -327,11 +326,11 @@ class PlaceFilter:
         if pair.entry.direction != "forward":
             has = any(entry.direction != "forward" for entry in entries)
             return (
-                self._why_alone(pair, missing)
+                self._cut.why_alone(1 - missing, pair)
                 if has
                 else message("coverage.phase_without_backward")
             )
-        if (why := self._why_alone(pair, missing)) is not None:
+        if (why := self._cut.why_alone(1 - missing, pair)) is not None:
             return why
         names = {pair.entry.cell}
         cells = self._forward_cells[missing]
@@ -346,9 +345,6 @@ class PlaceFilter:
             if self._forward_cells[0] & self._forward_cells[1]
             else None
         )
-
-    def _why_alone(self, pair: Pair, missing: int) -> Message | None:
-        return None if self._batches is None else self._batches.why_alone(1 - missing, pair)
 
     @cached_property
     def _forward_cells(self) -> list[set[str]]:

@@ -81,7 +81,7 @@ class Job:
     span_bytes: int = SPAN_BYTES
     msprobe_mapping: MsprobeMapping | None = None
     # What was read last, and how it was cut; and what was paired last: by its place.
-    _loaded: dict[tuple[int, int], tuple[tuple[StepData, StepData], CutPlace | None]] = field(
+    _loaded: dict[tuple[int, int], CutPlace] = field(
         default_factory=dict, repr=False, compare=False
     )
     _planned: dict[tuple[int, int], StepPlan] = field(
@@ -94,23 +94,27 @@ class Job:
 
     def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
         """Read what both runs recorded in one place; the last one is kept."""
+        return self.cut_of(step, rank).data
+
+    def cut_of(self, step: int, rank: int) -> CutPlace:
+        """Read one place, cut to batches of one size; the last one is kept."""
         if (step, rank) not in self._loaded:
             a, b = (side.load(step, rank) for side in self.sides)
             a = self.under_names_of_b(a, b)
-            found: CutPlace | None = None
+            found = CutPlace((a, b))
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
                     from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import cut
 
-                    found = cut(a, b, self.mapping, (shown, own))
+                    found = cut(a, b, self.mapping, (shown, own)) or found
             pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
             if pairs:
                 from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import cut_keys
 
-                found = cut_keys(a, b, pairs)
+                found = cut_keys(a, b, pairs) or found
             self._loaded.clear()
-            self._loaded[step, rank] = ((a, b) if found is None else found.data), found
-        return self._loaded[step, rank][0]
+            self._loaded[step, rank] = found
+        return self._loaded[step, rank]
 
     def under_names_of_b(self, a: StepData, b: StepData) -> StepData:
         """Return A's data, or a repetition's, under B's names, from which mapping files lead."""
@@ -123,25 +127,17 @@ class Job:
     def filter(self, step: int, rank: int) -> PlaceFilter:
         """Return what of one place is not compared."""
         unlike = any(own != shown for shown, own in self.sides[1].phases.items())
-        data = self.load(step, rank)
-        return PlaceFilter(self.chosen, data, unlike, self.mapping, self.cut_of(step, rank))
+        return PlaceFilter(self.chosen, self.cut_of(step, rank), unlike, self.mapping)
 
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one place; the last plan is kept."""
         if (step, rank) not in self._planned:
             by_name = self.msprobe_mapping is not None
             plan = plan_step(step, rank, *self.load(step, rank), self.mapping, by_name=by_name)
-            batches = self.cut_of(step, rank)
-            if batches is not None:
-                plan = replace(plan, notes=(*plan.notes, *batches.notes))
             self._planned.clear()
-            self._planned[step, rank] = plan
+            notes = (*plan.notes, *self.cut_of(step, rank).notes)
+            self._planned[step, rank] = replace(plan, notes=notes)
         return self._planned[step, rank]
-
-    def cut_of(self, step: int, rank: int) -> CutPlace | None:
-        """Return how one place was cut to batches of one size; None where it was not."""
-        self.load(step, rank)
-        return self._loaded[step, rank][1]
 
     def stopped_by(self, step: int, rank: int) -> bool:
         """Tell whether one of the runs had stopped in this step, or before it."""
@@ -326,7 +322,7 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
         plan, positions, left_out = job.plan(step, rank), None, job.filter(step, rank)
     else:
         plan, positions = counted.plan, counted.positions
-        left_out = PlaceFilter(job.chosen, counted.data, False)
+        left_out = PlaceFilter(job.chosen, CutPlace(counted.data))
     repetitions = _Repetitions(job, step, rank) if job.noise else None
     place = JudgedPlace(step, rank, [], positions or _positions(plan.pairs), notes=plan.notes)
     if counted is not None:
@@ -488,14 +484,14 @@ class _Repetitions:
         self._of_b = [_index(plan, 1) for plan in plans]
 
     def of(self, pair: Pair) -> tuple[Record | None, ...]:
-        if self._is_cut(pair):
+        if self._cut.is_cut(0, pair):
             return (None,) * len(self._of_a)
         place = _place_of(pair, pair.a)
         return tuple(index.get(place) for index in self._of_a)
 
     def explain(self, pair: Pair) -> bool:
         """Tell whether a record that one run has alone comes and goes among the repetitions."""
-        if self._is_cut(pair):
+        if self._cut.is_cut(0, pair):
             return False
         if pair.b is None:
             place = _place_of(pair, pair.a)
@@ -503,15 +499,12 @@ class _Repetitions:
         place = _place_of(pair, pair.b)
         return any(index.get(place) is not None for index in self._of_b)
 
-    def _is_cut(self, pair: Pair) -> bool:
-        return self._cut is not None and self._cut.is_cut(0, pair)
-
 
 _Index = dict[tuple["str | None", str, str], "Record | None"]
 
 
 def _index(plan: StepPlan, side: int = 0) -> _Index:
-    """Return what stands against each record of one side of a plan, None for nothing."""
+    """Return what each record of one side of a plan is compared with, None for nothing."""
     sides = ((pair, (pair.a, pair.b)) for pair in plan.pairs if pair.gap is None)
     return {
         _place_of(pair, both[side]): both[1 - side]

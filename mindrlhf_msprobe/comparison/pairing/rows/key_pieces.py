@@ -25,7 +25,7 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutPlace | No
     """Cut the larger saves of two keys to the smaller ones; None where there are none such.
 
     Args:
-        keys: the comparison's name of a key, A's own → B's.
+        keys: the comparison's name of a key, A's own → B's, another one.
     """
     sides = [list(a.key_data), list(b.key_data)]
     notes: list[Message] = []
@@ -34,7 +34,7 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutPlace | No
     for key, own in keys.items():
         saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]
         tensors = all(map(_is_one_tensor, itertools.chain(*saves)))
-        found = _cut(saves) if key != own and all(saves) and tensors else None
+        found = _cut(saves) if all(saves) and tensors else None
         if found is None:
             continue
         large, pieces, unknown, how = found

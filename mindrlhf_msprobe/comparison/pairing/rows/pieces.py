@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ Alone = tuple[int, str, "int | None"]
 class CutPlace:
     """One place of the comparison, the larger batches, or saves, of one side cut to the smaller.
 
+    Of most places nothing is cut: their batches are of one size.
+
     Attributes:
         data: both sides.
         notes: how the rows were brought together.
@@ -31,9 +33,9 @@ class CutPlace:
     """
 
     data: tuple[StepData, StepData]
-    notes: Messages
-    extra: Mapping[Alone, Message]
-    cut: Mapping[str | None, int]
+    notes: Messages = ()
+    extra: Mapping[Alone, Message] = field(default_factory=dict)
+    cut: Mapping[str | None, int] = field(default_factory=dict)
     gradients: Message | None = None
 
     def is_cut(self, side: int, pair: Pair) -> bool:
