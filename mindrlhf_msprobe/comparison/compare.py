@@ -38,7 +38,8 @@ from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
 from mindrlhf_msprobe.comparison.pairing.timeline import END
 from mindrlhf_msprobe.comparison.pairing.view import View, views
-from mindrlhf_msprobe.comparison.preflight.preflight import preflight, without_consequences
+from mindrlhf_msprobe.comparison.preflight.preflight import preflight
+from mindrlhf_msprobe.comparison.preflight.remark import without_consequences
 from mindrlhf_msprobe.comparison.steps.folding import FOLD_ABOVE, Folding
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,

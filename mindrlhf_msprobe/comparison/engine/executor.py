@@ -320,10 +320,9 @@ class _Schedule:
         self._records_done += place.records - len(place.waiting)
         self._waiting.extend(place.waiting)
         self._waiting_bytes += sum(work.bytes for work in place.waiting)
-        waits = bool(place.waiting)
         place.waiting = ()
         self._folding.came(place)
-        if not waits:
+        if not self._open[at]:
             self._folding.finished(place)
 
     def _settle(self, judged: Judged) -> None:

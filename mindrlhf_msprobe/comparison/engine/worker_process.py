@@ -65,12 +65,7 @@ def serve(job_from: Callable[[BinaryIO], Any], tasks_end: int, results_end: int)
             os._exit(0)
 
 
-def main(arguments: list[str]) -> None:
-    """Serve the comparison that started this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the comparison itself ends its workers
-    os.chdir(arguments[2])
-    serve(receive, int(arguments[0]), int(arguments[1]))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the comparison itself ends its workers
+    os.chdir(sys.argv[3])
+    serve(receive, int(sys.argv[1]), int(sys.argv[2]))

@@ -20,11 +20,7 @@ from mindrlhf_msprobe.comparison.preflight.generation import (
     compare_random_states,
 )
 from mindrlhf_msprobe.comparison.preflight.networks import compare_networks
-from mindrlhf_msprobe.comparison.preflight.remark import (
-    GENERATOR_STATES,
-    remark,
-    without_consequences,
-)
+from mindrlhf_msprobe.comparison.preflight.remark import GENERATOR_STATES
 from mindrlhf_msprobe.comparison.preflight.values import (
     DIRECTORY,
     Found,
@@ -43,8 +39,6 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
 from mindrlhf_msprobe.storage.manifest.run_file import AT_FIRST_PHASE, SCHEMA, RunFile, Settings
 from mindrlhf_msprobe.storage.reading.reader import Run
-
-__all__ = ["MAX_DIFFERENCES", "preflight", "remark", "without_consequences"]
 
 MAX_DIFFERENCES = 1000
 
@@ -131,7 +125,12 @@ def _of_ranks(
 
 
 def _of_configurations(a: Run, b: Run, notes: Notes) -> Iterator[Difference]:
-    pair = _configurations(a), _configurations(b)
+    pair: list[dict[str, Any] | None] = []
+    for run in (a, b):
+        try:
+            pair.append(run.configurations())
+        except OSError:
+            pair.append(None)
     unread = [
         name
         for name, run, content in zip("AB", (a, b), pair)
@@ -259,13 +258,6 @@ def _note_left_out(a: RunFile, b: RunFile, notes: Notes) -> None:
             texts = [as_message(shortened(m.params["text"])) if m.code == TEXT else m for m in why]
             said = message("note.all", notes=texts)
             notes.about("key_data_left_out", text_of(key), why=said)
-
-
-def _configurations(run: Run) -> dict[str, Any] | None:
-    try:
-        return run.configurations()
-    except OSError:
-        return None
 
 
 def _capped(found: dict[str, list[Difference]], notes: Notes) -> Iterator[Difference]:

@@ -45,14 +45,11 @@ class Folding:
         """Take in a place that is finished, and let go of what agrees if there is too much."""
         if self._above is None:
             return
-        if self.many:
-            self._let_go(place)
-            return
         self._finished.append(place)
-        if self._records > self._above:
-            self.many = True
-            for earlier in self._finished:
-                self._let_go(earlier)
+        self.many = self.many or self._records > self._above
+        if self.many:
+            for each in self._finished:
+                self._let_go(each)
             self._finished.clear()
 
     def _let_go(self, place: JudgedPlace) -> None:
@@ -61,12 +58,9 @@ class Folding:
             place.pack()
             return
         place.folded = True
-        order = place.order
-        if order is None or (self._first is not None and (self._first.order or ()) <= order):
-            place.fold()
-            place.pack()
-            return
-        if self._first is not None:
-            self._first.fold()
-            self._first.pack()
-        self._first = place
+        order, first = place.order, self._first
+        later = order is None or (first is not None and (first.order or ()) <= order)
+        self._first, other = (first, place) if later else (place, first)
+        if other is not None:
+            other.fold()
+            other.pack()

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END
 from mindrlhf_msprobe.comparison.preflight.generation import OwnStep
-from mindrlhf_msprobe.comparison.preflight.preflight import remark, without_consequences
+from mindrlhf_msprobe.comparison.preflight.remark import remark, without_consequences
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
 from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, FirstDifference, configs
 from mindrlhf_msprobe.comparison.verdict.culprits.check_first import check_first

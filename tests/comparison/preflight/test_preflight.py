@@ -12,7 +12,7 @@ from helpers.runs import MSPROBE_DATA, Recording, record_training
 
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.preflight.preflight import MAX_DIFFERENCES, preflight
-from mindrlhf_msprobe.comparison.preflight.preflight import remark as messages_of
+from mindrlhf_msprobe.comparison.preflight.remark import remark as messages_of
 from mindrlhf_msprobe.comparison.preflight.values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 from mindrlhf_msprobe.report.messages import paragraph, text_of
