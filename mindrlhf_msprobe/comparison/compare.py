@@ -462,11 +462,7 @@ def _job(
     chosen: Filters,
     key_data_only: bool,
 ) -> tuple[Job, list[Message]]:
-    within_one = b is None or _same(a, b)
-    if within_one:
-        _check_inside(a, phases, ranks, chosen.keys)
-    else:
-        _refuse_inside(Path(a), Path(b or a))
+    within_one = _is_one_run(a, b, phases, ranks, chosen.keys)
     rules: tuple[NameRule, ...] = () if mapping is None else load_mapping(mapping)
     allowed = tolerances(tolerance)
     first = open_run(Path(a).absolute())
@@ -631,27 +627,26 @@ def _same(a: _PathLike, b: _PathLike) -> bool:
     return os.path.realpath(a) == os.path.realpath(b)
 
 
-def _check_inside(
+def _is_one_run(
     a: _PathLike,
+    b: _PathLike | None,
     phases: tuple[str, str] | None,
     ranks: tuple[int, int] | None,
     keys: Sequence[tuple[str, str]],
-) -> None:
-    """Refuse to compare a run with itself."""
+) -> bool:
+    """Tell whether both runs are one; refuse to compare it with itself, or with a part of it."""
+    if b is not None and not _same(a, b):
+        places = Path(os.path.realpath(a)), Path(os.path.realpath(b))
+        if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
+            raise RunError(message("error.inside_each_other", a=Path(a), b=Path(b)))
+        return False
     same = [left for left, right in keys if left == right]
-    if keys and not same:
-        return
     if same and ranks is None:
         raise RunError(message("error.same_directory_key", a=a, value=same[0]))
-    unlike = [pair for pair in (phases, ranks) if pair is not None and pair[0] != pair[1]]
-    if not unlike:
+    unlike = any(pair is not None and pair[0] != pair[1] for pair in (phases, ranks))
+    if not unlike and (same or not keys):
         raise RunError(message("error.same_directory", a=a))
-
-
-def _refuse_inside(a: Path, b: Path) -> None:
-    places = Path(os.path.realpath(a)), Path(os.path.realpath(b))
-    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
-        raise RunError(message("error.inside_each_other", a=a, b=b))
+    return True
 
 
 def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:

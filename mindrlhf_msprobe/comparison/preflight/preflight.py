@@ -125,12 +125,7 @@ def _of_ranks(
 
 
 def _of_configurations(a: Run, b: Run, notes: Notes) -> Iterator[Difference]:
-    pair: list[dict[str, Any] | None] = []
-    for run in (a, b):
-        try:
-            pair.append(run.configurations())
-        except OSError:
-            pair.append(None)
+    pair = _configurations(a), _configurations(b)
     unread = [
         name
         for name, run, content in zip("AB", (a, b), pair)
@@ -258,6 +253,13 @@ def _note_left_out(a: RunFile, b: RunFile, notes: Notes) -> None:
             texts = [as_message(shortened(m.params["text"])) if m.code == TEXT else m for m in why]
             said = message("note.all", notes=texts)
             notes.about("key_data_left_out", text_of(key), why=said)
+
+
+def _configurations(run: Run) -> dict[str, Any] | None:
+    try:
+        return run.configurations()
+    except OSError:
+        return None
 
 
 def _capped(found: dict[str, list[Difference]], notes: Notes) -> Iterator[Difference]:
