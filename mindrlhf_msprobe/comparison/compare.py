@@ -134,7 +134,7 @@ def compare_runs(
         include, exclude: regular expressions, searched in the names of records: those that any of
             `include` and none of `exclude` matches are compared.
         keys: the key data that are compared, and nothing else; `old_log_prob=log_prob`, or a
-            mapping, holds one of A against another one of B, or of A itself.
+            mapping, compares one of A with another one of B, or of A itself.
         first_only: end at the first divergence, and write its place alone.
         common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
             divergence.

@@ -217,7 +217,7 @@ def _print_of_ray(ray: Any, wanted: bool) -> None:
     """Say whether Ray shall print what it has to say of workers, which it does on stdout.
 
     Whoever reads there what this program prints, as JSON, must not find that in between; a lost
-    worker is told of in the comparison. Ray has no setting for it.
+    worker is reported in the comparison. Ray has no setting for it.
     """
     worker = getattr(getattr(ray, "_private", None), "worker", None)
     if worker is not None and hasattr(worker, "_worker_logs_enabled"):

@@ -84,7 +84,7 @@ class Names:
         prefix_a, prefix_b: what is taken off the names of each run; cells outside of it are
             outside of the network that both have.
         shared: names outside of it that both runs have as they are; the networks themselves then
-            stand against each other, too.
+            are compared with each other, too.
         unlike: most names have no partner, and no prefix explains it.
     """
 

@@ -159,7 +159,7 @@ def plan_step(
 
     Args:
         rules: how cells of A are called in B.
-        by_name: entries of one name stand against each other, and no others.
+        by_name: entries of one name are compared, and no others.
     """
     chosen = [None if side.config is None else side.config.records_cell for side in (a, b)]
     alignment = (
@@ -209,7 +209,7 @@ def _parents(
 
 
 class Planner:
-    """Pairs the records of entries and key data that stand against each other, event by event."""
+    """Pairs the records of entries and key data that are compared, event by event."""
 
     def __init__(
         self, step: int, rank: int, a: StepData, b: StepData, alignment: Alignment

@@ -84,7 +84,7 @@ def order_of(
 def made_before_updates(*runs: Sequence[KeyDatum]) -> frozenset[str]:
     """Return which keys that may be of an update's loss were made before the updates of a step.
 
-    They were first saved before an update had begun, by what the probe was told of phases. In every
+    They were first saved before an update had begun, by what the probe knows of phases. In every
     run that has them.
     """
     found: dict[str, bool] = {}

@@ -166,8 +166,8 @@ def views(
     """Bring two runs together and say how.
 
     Args:
-        phases: which phase of A stands against which of B; None: each against its own.
-        ranks: which rank of A stands against which of B; None: each against its own, or in order
+        phases: which phase of A is compared with which of B; None: each with its own.
+        ranks: which rank of A is compared with which of B; None: each with its own, or in order
             if the runs have no rank in common.
     """
     notes: list[Message] = []
@@ -234,7 +234,7 @@ def _on_patterns(name: str, run: Run) -> Iterator[Message]:
 
 
 def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:
-    """Return which phases stand against each other where one run's dump names none."""
+    """Return which phases are compared where one run's dump names none."""
     (names_a, names_b) = a.phases, b.phases
     unnamed = [names == [UNNAMED_PHASE] for names in (names_a, names_b)]
     if unnamed[0] != unnamed[1] and len(names_a) == len(names_b) == 1:

@@ -81,7 +81,7 @@ def states_differ(a: OwnStep, b: OwnStep, name: str) -> bool | None:
     """Tell whether a random generator began two steps in other states; None if it is not known.
 
     Args:
-        a, b: what stands against each other; the same step of the same rank says nothing.
+        a, b: what is compared; the same step of the same rank says nothing.
     """
     if a == b:
         return None

@@ -77,7 +77,7 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
     are kept.
 
     Args:
-        ranks: which ranks of A stand against which of B, and no others (two ranks of one run if
+        ranks: which ranks of A are compared with which of B, and no others (two ranks of one run if
             A is B); None or empty: each against the same of the other run.
     """
     notes = Notes()
@@ -92,7 +92,7 @@ def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflig
         differences[found.section].append(found)
     weights = compare_weights(by_rank, notes)
     differences["configurations"] += _of_configurations(a, b, notes)
-    # What the second round was told to record explains nothing, so it comes last.
+    # What the second round was configured to record explains nothing, so it comes last.
     kept = sorted(_capped(differences, notes), key=lambda found: found.is_of_recording)
     return Preflight(tuple(kept), weights, notes.messages())
 

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 
-#: The directory a run was told to lie in, which stands in its configuration.
+#: The key of the directory that a run writes to.
 DIRECTORY = "dump_path"
 
 # A variable that is not set is not recorded; in the other sections that is an older version.

@@ -354,9 +354,9 @@ def _walk(
     gaps: Counter[tuple[Message, str]] = Counter()
     works: list[PairWork] = []
     not_reached: list[int] = []
-    parted: EventKey | None = None  # where nothing more is compared with first_only
+    diverged: EventKey | None = None  # where nothing more is compared with first_only
     for index, pair in enumerate(plan.pairs):
-        if parted not in (None, pair.event):
+        if diverged not in (None, pair.event):
             findings.append(None)
             continue
         gap = _gap(pair, repetitions, left_out)
@@ -375,7 +375,7 @@ def _walk(
                 place.settle(judge_pair(job, works.pop()))
             finding = findings[index]
             if finding is not None and not finding.status.agrees:
-                parted = pair.event
+                diverged = pair.event
     place.not_reached, place.first_not_reached = len(not_reached), min(not_reached, default=-1)
     own = (CoverageGap.of(*what, records) for what, records in gaps.items())
     place.gaps = gathered((*own, *place.gaps))

@@ -127,7 +127,7 @@ class Given:
 
     @property
     def alike(self) -> bool:
-        """Whether the batches that stand against each other are of one size."""
+        """Whether the batches that are compared with each other are of one size."""
         n = min(map(len, self.rows))
         return self.rows[0][:n] == self.rows[1][:n]
 
@@ -238,7 +238,7 @@ class Rows:
         """Return how rows were brought together, as the end of a sentence.
 
         Args:
-            alike: what rows have in common that stand against each other: the same `inputs`, the
+            alike: what rows that are compared have in common: the same `inputs`, the
                 same `bytes`, or that they are the `nearest`.
         """
         found = {"matched": bool(self.matched), "assumed": bool(self.assumed)}

@@ -1,4 +1,4 @@
-"""Two phases that saw the same rows in batches of unlike size: how they stand against each other.
+"""Two phases that saw the same rows in batches of unlike size: how they are compared.
 
 The larger batches are cut to the smaller ones: of a tensor whose sizes in both phases differ along
 one axis only, as the batch sizes do, the rows of a micro-batch are a piece of the whole. Which rows

@@ -57,7 +57,7 @@ class CutPlace:
 
 @dataclass(frozen=True)
 class Piece(Record):
-    """A record of a phase with larger batches, as it stands against one of smaller ones.
+    """A record of a phase with larger batches, as it is compared with one of smaller ones.
 
     Attributes:
         sources: the records, and the rows of each, that make it up in this order; () for all of it.
