@@ -64,14 +64,12 @@ class MsprobeMapping:
 
     Attributes:
         kind: which of the four.
-        file: where it stands, for messages; "" where there is none.
         names: of a cell_mapping or data_mapping, names of NPU → of Bench, in the file's order.
         apis: of an api_mapping.
         layers: of a layer_mapping, class of a layer of NPU → path inside it → path in Bench.
     """
 
     kind: Kind
-    file: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     apis: tuple[ApiRule, ...] = ()
     layers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -99,7 +97,7 @@ def load_msprobe_mapping(
 
 def _load(kind: Kind, given: Given) -> MsprobeMapping:
     if kind is Kind.DATA and isinstance(given, Mapping):
-        return MsprobeMapping(kind, names=_pairs(kind, None, (), given))
+        return MsprobeMapping(kind, _pairs(kind, None, (), given))
     if given is True and kind is not Kind.DATA:
         return MsprobeMapping(kind)
     if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
@@ -115,10 +113,10 @@ def _load(kind: Kind, given: Given) -> MsprobeMapping:
     if not content:
         raise ConfigError(message("error.mapping_empty", path=path, value=_EXAMPLES[kind]))
     if kind is Kind.API:
-        return MsprobeMapping(kind, str(path), apis=tuple(_apis(path, content)))
+        return MsprobeMapping(kind, apis=tuple(_apis(path, content)))
     if kind is Kind.LAYER:
-        return MsprobeMapping(kind, str(path), layers=_layers(path, content))
-    return MsprobeMapping(kind, str(path), _pairs(kind, path, (), content))
+        return MsprobeMapping(kind, layers=_layers(path, content))
+    return MsprobeMapping(kind, _pairs(kind, path, (), content))
 
 
 def _pairs(
