@@ -211,15 +211,10 @@ def _of_statistics(a: Record, b: Record) -> _Distance:
     pairs = [(getattr(x, name), getattr(y, name)) for name in ("max", "min", "norm", "mean")]
     if same_fingerprint(x, y):
         return _Distance((0.0,))
-    parts = []
-    for p, q in pairs:
-        if p is None and q is None:
-            continue
-        if not (is_finite(p) and is_finite(q)):
-            return _Distance(None, unlike)
-        parts.append(float(abs(p - q)))
-    if not parts:
+    known = [pair for pair in pairs if pair != (None, None)]
+    if not known or not all(is_finite(value) for pair in known for value in pair):
         return _Distance(None, unlike)
+    parts = [float(abs(p - q)) for p, q in known]
     if x.mean is not None:
         parts[-1] *= math.sqrt(math.prod(x.shape or ()))
     return _Distance((math.hypot(*parts),), unlike)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,26 +59,21 @@ def token_difference(
     if not (a.ndim and b.ndim) or a.shape[:-1] != b.shape[:-1]:
         return None
     common = min(a.shape[-1], b.shape[-1])
+    rows: Iterable[tuple[int, ...]] = np.ndindex(a.shape[:-1])
     if first is not None and a.shape == b.shape:
-        before, at = divmod(first, common)
-        row = tuple(map(int, np.unravel_index(before, a.shape[:-1]))) if a.ndim > 1 else ()
-        return _from_token(at, row, a[row], b[row], decode)
-    for row in np.ndindex(a.shape[:-1]):
+        rows = [tuple(map(int, np.unravel_index(first // common, a.shape[:-1])))]
+    for row in rows:
         x, y = np.asarray(a[row]), np.asarray(b[row])
         found = ((at, p != q) for at, p, q in blocks(x[:common], y[:common]))
         unlike = next((at + int(u.argmax()) for at, u in found if u.any()), None)
         if unlike is not None or x.size != y.size:
-            return _from_token(common if unlike is None else unlike, row, x, y, decode)
+            at = common if unlike is None else unlike
+            shown = {name: _around(side, at, decode) for name, side in (("a", x), ("b", y))}
+            if not row:
+                return message("note.tokens", token=at, **shown)
+            where = ", ".join(map(str, row))
+            return message("note.tokens_of_row", token=at, row=where, **shown)
     return None
-
-
-def _from_token(
-    at: int, row: tuple[int, ...], x: np.ndarray, y: np.ndarray, decode: Decode | None
-) -> Message:
-    a, b = (_around(side, at, decode) for side in (x, y))
-    if not row:
-        return message("note.tokens", token=at, a=a, b=b)
-    return message("note.tokens_of_row", token=at, row=", ".join(map(str, row)), a=a, b=b)
 
 
 def _around(row: np.ndarray, first: int, decode: Decode | None) -> str:
