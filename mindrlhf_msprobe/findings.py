@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, overload
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.common.message import Message, Messages, in_words, message
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
@@ -23,6 +23,12 @@ SCHEMA = 1
 #: Values of a difference that stand for others: see `layout.WITHHELD`.
 ANOTHER_WITHHELD = f"{WITHHELD}, another value"
 OTHER_ON_EACH_RANK = "other values on each rank"
+#: Values that stand for others, and what they are called.
+STAND_INS = {
+    WITHHELD: message("console.withheld"),
+    ANOTHER_WITHHELD: message("console.another_withheld"),
+    OTHER_ON_EACH_RANK: message("console.other_on_each_rank"),
+}
 #: Who wrote a verdict.json.
 TOOL = "mindrlhf_msprobe"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.findings import Difference, Preflight, Weights
+from mindrlhf_msprobe.findings import STAND_INS, Difference, Preflight, Weights
 
 #: Seeds of which only a fingerprint of the generator's state is known.
 GENERATOR_STATES = ("numpy_state", "random_state", "mindspore_state")
@@ -105,10 +105,12 @@ def _about_settings(differences: Sequence[Difference]) -> Message | None:
     return message("remark.settings", count=len(rest), **which, **_values(rest[0]))
 
 
-def _values(difference: Difference) -> dict[str, str | None]:
+def _values(difference: Difference) -> dict[str, Message | str | None]:
     """Return both values, None for what is not set."""
-    a, b = (
-        text if text is None or len(text) <= 60 else f"{text[:60]}…"
-        for text in (difference.a, difference.b)
-    )
-    return {"a": a, "b": b}
+    return {"a": _value(difference.a), "b": _value(difference.b)}
+
+
+def _value(text: str | None) -> Message | str | None:
+    if text is None or text in STAND_INS:
+        return text and STAND_INS[text]
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import (
-    ANOTHER_WITHHELD,
-    OTHER_ON_EACH_RANK,
+    STAND_INS,
     CheckFirst,
     Difference,
     Preflight,
@@ -16,7 +14,6 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.report.console.wording import capped, weights_of
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.storage.layout import WITHHELD
 
 _WEIGHTS = "initial_weights"
 #: What explains most comes first; a section that is not named comes last.
@@ -98,18 +95,10 @@ def _difference_line(difference: Difference) -> str:
     return say("console.difference", section=difference.section, name=difference.label, a=a, b=b)
 
 
-#: Values that stand for others, and what they are called.
-_STAND_INS = {
-    WITHHELD: message("console.withheld"),
-    ANOTHER_WITHHELD: message("console.another_withheld"),
-    OTHER_ON_EACH_RANK: message("console.other_on_each_rank"),
-}
-
-
 def values_of(difference: Difference) -> tuple[str | None, ...]:
     """Return both values as they are shown; None for what is not set."""
     values = (difference.a, difference.b)
-    return tuple(text_of(_STAND_INS[v]) if v in _STAND_INS else v for v in values)
+    return tuple(text_of(STAND_INS[v]) if v in STAND_INS else v for v in values)
 
 
 def _values(a: str | None, b: str | None) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mindrlhf_msprobe.common.message import TEXT, Message
+from mindrlhf_msprobe.common.message import TEXT, Message, message
 from mindrlhf_msprobe.common.numbers import size
 from mindrlhf_msprobe.findings import (
     Chosen,
@@ -211,9 +211,14 @@ def merged(messages: Iterable[Message]) -> list[Message]:
     return [
         first
         if name is None
-        else Message(first.code, {**first.params, name: " / ".join([first.params[name], *values])})
+        else Message(first.code, {**first.params, name: _joined(name, first.params[name], *values)})
         for first, name, values in found
     ]
+
+
+def _joined(name: str, *values: str) -> Message | str:
+    """Return several values as one; sections of run.json have words in each language."""
+    return message("preflight.sections", names=values) if name == "section" else " / ".join(values)
 
 
 def _only_difference(a: Message, b: Message) -> str | None:

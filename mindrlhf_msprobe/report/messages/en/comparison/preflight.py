@@ -83,6 +83,7 @@ def _name(
 
 TEXTS = {
     "section": "{name}",
+    "sections": lambda names: " / ".join(map(section_words, names)),
     "name": _name,
     "only_one_side": _only_one_side,
     "only_in": _only_in,

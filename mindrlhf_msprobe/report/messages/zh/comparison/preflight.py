@@ -89,6 +89,7 @@ def _name(
 
 
 TEXTS = {
+    "sections": lambda names: " / ".join(map(section_words, names)),
     "section": lambda name: section_words(name),
     "name": _name,
     "only_one_side": _only_one_side,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.report.messages.zh.words import section_words
+
 
 def _agree(role: str | None, networks: int, parameters: int) -> str:
     whose = f"{networks} 个网络" if role is None else f" {role} "
@@ -45,7 +47,7 @@ def _determinism(name: str, a: str | None, b: str | None) -> str:
 
 
 def _settings(count: int, section: str, name: str, a: str | None, b: str | None) -> str:
-    first = f"{section} {name}：{_against(a, b)}"
+    first = f"{section_words(section)} {name}：{_against(a, b)}"
     return f"有 1 项配置不同：{first}" if count == 1 else f"有 {count} 项配置不同，首项 {first}"
 
 

@@ -4,6 +4,7 @@ SOME = [{"names": ["x"], "more": 0}, {"names": ["x", "y"], "more": 3}]
 NAME = {"setting": "actor.lr", "more": 0, "kind": "", "phases": [], "of_phase": False}
 NAME.update(step=7, ranks=[])
 EXAMPLES = {
+    "sections": [{"names": ["networks", "generation_settings"]}],
     "section": [{"name": "seeds"}, {"name": "versions"}],
     "only_one_side": [
         {"side": "A", "names": ["networks"], "more": 0},
