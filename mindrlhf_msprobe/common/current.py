@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
 
@@ -107,11 +107,7 @@ class Current:
         """Return the newest probe that records; where there is none, that is said once."""
         if not (self._probes or self.expected or self._missed):
             self._missed = True
-            logger.warning(
-                "%s was called, but no probe records: nothing is saved, here and in other calls, "
-                "until there is one. Make a Probe with `msprobe: true` before.",
-                call,
-            )
+            logger.warning("%s", message("log.no_probe", call=call))
         return self.probe
 
     def tell_once(self, text: str) -> None:

@@ -34,9 +34,7 @@ def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
     section = getattr(config, SECTION, None)
     if section is None or inspect.isroutine(section) or isinstance(section, type):
         # What stands there where the file has no section.
-        logger.info(
-            "%s: its configuration has no section %s, so nothing is recorded.", trainer, SECTION
-        )
+        logger.info("%s", message("log.no_section", trainer=trainer, section=SECTION))
         return None
     settings = load_config(section, ignore=ignored_by(trainer))
     if not settings.msprobe:
@@ -49,7 +47,7 @@ def ignored_by(trainer: str) -> Callable[[str], None]:
     """Return what says that unknown keys of the section are ignored: no training ends for them."""
 
     def say(what: str) -> None:
-        logger.warning("%s: %s What is unknown is ignored, and training goes on.", trainer, what)
+        logger.warning("%s", message("log.ignored", trainer=trainer, what=what))
 
     return say
 
@@ -68,13 +66,8 @@ def _apart(settings: ProbeConfig, trainer: str, role: str) -> Probe:
         except InUseError:
             continue
         break
-    logger.warning(
-        "%s: %s runs in a Ray actor of its own, which knows neither its rank nor, unless it "
-        "trains, where a step ends: its records stand apart in %s.",
-        trainer,
-        role,
-        place,
-    )
+    known = {"trainer": trainer, "role": role, "place": str(place)}
+    logger.warning("%s", message("log.ray_actor", **known))
     return probe
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.numbers import size
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import logger
@@ -32,21 +33,16 @@ def tell_room(config: ProbeConfig, root: Path, step: int, written: Mapping[str, 
     left = len(later) if config.steps else max(0, config.step_end - step)
     needed, free = taken * ranks * left, free_bytes(root)
     parts = ", ".join(f"{name} {size(count)}" for name, count in written.items() if count)
-    said = f"step {step} took {size(taken)} of this rank ({parts})"
+    took = message("log.took", step=step, size=size(taken), parts=parts)
+    there = {"free": size(free), "root": str(root)}
     if config.step_end == NO_END:  # nobody knows how many are left
-        logger.info("%s; %s are free at %s", said, size(free), root)
+        logger.info("%s", message("log.room", took=took, **there))
         return
-    rest = f"the steps up to step_end {config.step_end} of {ranks} rank(s) need "
-    rest += f"{size(needed)} more, {size(free)} are free at {root}"
+    rest = {"last": config.step_end, "ranks": ranks, "needed": size(needed), **there}
     if needed > free:
-        logger.warning(
-            "%s; %s. What does not fit will be lost: record fewer steps, phases or cells, or "
-            "choose a dump_path with more room.",
-            said,
-            rest,
-        )
+        logger.warning("%s", message("log.no_room_for_rest", took=took, **rest))
     else:
-        logger.info("%s; %s", said, rest)
+        logger.info("%s", message("log.room_for_rest", took=took, **rest))
 
 
 def tell_missing_ranks(config: ProbeConfig, root: Path, rank: int) -> None:
@@ -62,12 +58,5 @@ def tell_missing_ranks(config: ProbeConfig, root: Path, rank: int) -> None:
     here = map(layout.manifest_rank, layout.manifests(root))
     if missing and min(here, default=rank) == rank:
         shown = ", ".join(map(str, missing[:_RANKS])) + ", …" * (len(missing) > _RANKS)
-        logger.warning(
-            "%d of the %d ranks have not begun to write into %s yet (%s). If they do not come: "
-            "their nodes do not share this storage, or their dump_path is another one; what they "
-            "write is put together with `mindrlhf-msprobe merge` when the job has ended.",
-            len(missing),
-            ranks,
-            root,
-            shown,
-        )
+        known = {"count": len(missing), "ranks": ranks, "root": str(root), "shown": shown}
+        logger.warning("%s", message("log.missing_ranks", **known))

@@ -17,6 +17,7 @@ from functools import cache
 from types import ModuleType
 
 from mindrlhf_msprobe.common.current import CURRENT
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.compat.msprobe_names import supply
 from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE
@@ -76,9 +77,6 @@ def _supply_save(module: ModuleType) -> None:
 def _say_if_nothing_was_prepared() -> None:
     if not any(name.endswith("Trainer") for name in _prepared):
         imported = sys.modules.get("mindrlhf")
-        where = "of MindRLHF" if imported is None else f"in {imported!r}"
-        logger.warning(
-            "nothing was recorded: no trainer %s was imported (known are %s).",
-            where,
-            ", ".join(name for name in _INSTALLERS if name.endswith("Trainer")),
-        )
+        where = "" if imported is None else repr(imported)
+        known = ", ".join(name for name in _INSTALLERS if name.endswith("Trainer"))
+        logger.warning("%s", message("log.no_trainer", where=where, known=known))

@@ -257,13 +257,9 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
         _remove_empty(root, step_dir)
     if removal.left:
         shown = ", ".join(str(path.relative_to(root)) for path in removal.left[:_SHOWN])
-        more = f" and {len(removal.left) - _SHOWN} more" if len(removal.left) > _SHOWN else ""
-        logger.warning(
-            "dump_path %s holds what no run recorded there: %s%s. It is left as it is.",
-            root,
-            shown,
-            more,
-        )
+        left_out = max(0, len(removal.left) - _SHOWN)
+        known = {"root": str(root), "shown": shown, "left": left_out}
+        logger.warning("%s", message("log.not_recorded_there", **known))
     return left
 
 

@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 
@@ -183,13 +184,8 @@ class Background:
         """Wait because `held` bytes are too many; say so once, and account for the time."""
         if not self._said:
             self._said = True
-            logger.warning(
-                "recording waits for the disk: %.0f MB wait to be written (buffer_mb: %d), and the "
-                "training waits with them; run.json says for how long. Record less, write to a "
-                "faster disk, or raise buffer_mb.",
-                held / _MEGABYTE,
-                self._budget // _MEGABYTE,
-            )
+            known = {"held": held / _MEGABYTE, "budget": self._budget // _MEGABYTE}
+            logger.warning("%s", message("log.waits", **known))
         began = self._ledger.clock()
         try:
             self._wait_for(true)

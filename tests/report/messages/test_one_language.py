@@ -62,7 +62,7 @@ def test_every_error_of_ours_is_made_of_a_message():
 #: Words of the field that a Chinese engineer writes in English, each of two words.
 TERMS = re.compile(
     "weight decay|loss scale|token id|forward, backward|Max diff|pip install|old policy"
-    "|in (step|rank)|Ray worker"
+    "|in (step|rank)|Ray (worker|actor)"
 )
 #: Names that stand alone between signs.
 NAMES = re.compile("step|rank|micro_step|rtol|atol")

@@ -19,6 +19,12 @@ def kind_words(kind: str) -> str:
     return f"{_worded(thing, _THINGS)}：{_worded(why, _WHY)}"
 
 
+def thing_words(thing: str) -> str:
+    """Return what is recorded, as the code names it, as words that stand behind a verb."""
+    words = _worded(thing, _THINGS)
+    return words if "\u4e00" <= words[:1] <= "\u9fff" else f" {words}"
+
+
 def _worded(text: str, table: dict[str, str]) -> str:
     for known, words in table.items():
         if (found := re.fullmatch(known, text)) is not None:
@@ -29,6 +35,7 @@ def _worded(text: str, table: dict[str, str]) -> str:
 #: run.json 中 `lost` 的键（采集代码中的名称）→ 中文。
 _THINGS = {
     "a tensor": "张量",
+    "a checkpoint": "checkpoint 文件",
     "a gradient": "梯度",
     "an entry": "条目",
     "a step": "step",

@@ -1,0 +1,22 @@
+"""Parameters of the texts of the log."""
+
+EXAMPLES = {
+    **{
+        name: [{"root": "run", "step": 0, "what": ["1", "2"]}]
+        for name in ("recording", "continuing")
+    },
+    "layers": [{"phases": ["actor_update", "critic_update"], "steps": "0"}],
+    "steps_from": [{"first": 0}, {"first": 3}],
+    "fault": [
+        {"what": what, "step": 0, "kind": "TypeError", "error": "1"}
+        for what in ("a tensor", "key data loss")
+    ],
+    "texts": [{"what": ["1"], "left": 0}, {"what": ["1", "2"], "left": 3}],
+    "left_out": [{"what": "the layers of actor_update", "why": ["1"]}],
+    "gap": [{"cell": "lm_head", "why": ["1", "2"]}],
+    "gaps": [{"role": "actor", "cells": ["1", "2"]}],
+    "lost": [{"lost": [["a tensor: TypeError", 3]], "noted": noted} for noted in (True, False)],
+    "look_at": [{"what": ["include ['a']", "exclude ['b']"]}],
+    "not_recorded_there": [{"root": "run", "shown": "a, b", "left": left} for left in (0, 4)],
+    "no_trainer": [{"where": where, "known": "GRPOTrainer"} for where in ("", "<module>")],
+}
