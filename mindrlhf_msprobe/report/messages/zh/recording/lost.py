@@ -35,7 +35,6 @@ def _worded(text: str, table: dict[str, str]) -> str:
 #: run.json 中 `lost` 的键（采集代码中的名称）→ 中文。
 _THINGS = {
     "a tensor": "张量",
-    "a checkpoint": "checkpoint 文件",
     "a gradient": "梯度",
     "an entry": "条目",
     "a step": "step",
