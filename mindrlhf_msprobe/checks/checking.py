@@ -8,7 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.checks.next_config import next_recording
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
-from mindrlhf_msprobe.checks.registry.rule import Need, Rule
+from mindrlhf_msprobe.checks.registry.rule import HEALTHY, Need, Rule
 from mindrlhf_msprobe.checks.registry.rule_file import Setting
 from mindrlhf_msprobe.checks.story import Findings, Found, told
 from mindrlhf_msprobe.common.message import Message, as_message, message
@@ -300,7 +300,9 @@ class _Running:
         make = check.rule.make
         self.entry: Any = None
         self.end: Any = None
-        self.step: Any
+        self.step: Any = None
+        if HEALTHY in check.rule.needs and not check.healthy:
+            return  # it has nothing to compare with
         if isinstance(make, type):
             made = make(check)
             self.entry, self.step, self.end = (

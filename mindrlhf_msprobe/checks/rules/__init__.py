@@ -1,4 +1,13 @@
 """The rules of this package, one file or folder an area; `MODULES` names those that hold some."""
 
 #: The modules whose rules run, in the order in which they are listed.
-MODULES = ("non_finite", "ranks", "rl.policy", "rl.rewards", "rl.responses", "weights")
+MODULES = (
+    "non_finite",
+    "ranks",
+    "rl.policy",
+    "rl.rewards",
+    "rl.responses",
+    "weights",
+    "history",
+    "healthy",
+)

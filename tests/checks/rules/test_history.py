@@ -1,0 +1,154 @@
+"""Jumps, gradients by layer, dead activations, routing, and what healthy runs never did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.health_runs import HealthRun, a_nan, tensor
+
+from mindrlhf_msprobe import check_run, check_runs
+
+
+def sized(norm, **others):
+    return tensor(high=abs(norm), low=-abs(norm), norm=norm, **others)
+
+
+def training(root, seed, *, steps=20, change=lambda step, of: None, drift=0.0):
+    """Record a training whose norms and losses scatter; `change` may alter a step's norms."""
+    random = np.random.default_rng(seed)
+    run = HealthRun(root)
+    for step in range(steps):
+        of = {f"layers.{n}": 10 ** random.normal(0, 0.05) for n in range(4)}
+        of |= {f"grad.{n}": 10 ** random.normal(-2, 0.1) for n in range(4)}
+        of["loss"] = random.normal(2, 0.1) + 0.1 * drift * step
+        of["act"], of["extra"], of["router"] = 1.0, 0, (0.0, 7.0)
+        change(step, of)
+        with run.phase("actor_update"):
+            for n in range(4):
+                given = of[f"layers.{n}"]
+                out = a_nan() if given is None else sized(given)
+                run.call(f"layers.{n}", output=out)
+            run.call("act", tensor(), sized(of["act"]), kind="SiLU")
+            low, high = of["router"]
+            run.call(
+                "router", output=tensor(high, low, dtype="Int32", shape=(32, 1)), kind="Router"
+            )
+            for _ in range(of["extra"]):
+                run.call("layers.3")
+            for n in range(4):
+                run.gradients(f"layers.{n}", weight=sized(of[f"grad.{n}"]))
+        run.data("loss", np.float32(of["loss"]))
+        run.end_step()
+    return run.close()
+
+
+def alarms(result):
+    return [finding for finding in result.all_findings if finding.severity.counts]
+
+
+def only(root, **how):
+    (finding,) = alarms(check_run(root, **how))
+    return finding
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_healthy_training_is_silent(tmp_path, seed):
+    result = check_run(training(tmp_path / "run", seed, steps=30))
+    assert not alarms(result)
+    assert {f"history.{n}" for n in ("jump", "gradients", "dead", "routing")} <= {*result.checked}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_jump_is_named_once_with_all_that_jumps(tmp_path, seed):
+    def change(step, of):
+        if step >= 12:
+            for name in ("layers.2", "layers.3", "grad.1"):
+                of[name] *= 20
+
+    finding = only(training(tmp_path / "run", seed, change=change))
+    assert (finding.rule, finding.place.step) == ("history.jump", 12)
+    assert "Cell.layers.2." in finding.place.record
+    assert finding.said.params["others"] == 2
+
+
+def test_a_loss_that_jumps(tmp_path):
+    def change(step, of):
+        if step == 15:
+            of["loss"] = 100
+
+    finding = only(training(tmp_path / "run", 0, change=change))
+    assert (finding.rule, finding.place.key, finding.place.step) == ("history.jump", "loss", 15)
+
+
+@pytest.mark.parametrize("factor", [30.0, 1 / 30])
+def test_gradients_that_explode_or_vanish(tmp_path, factor):
+    def change(step, of):
+        for n in range(4):
+            of[f"grad.{n}"] *= factor ** (3 - n)
+
+    finding = only(training(tmp_path / "run", 0, change=change))
+    assert (finding.rule, finding.place.step) == ("history.gradients", 0)
+    assert finding.said.params["explode"] == (factor > 1)
+
+
+def test_a_dead_activation(tmp_path):
+    def change(step, of):
+        of["act"] = 0.0 if step >= 3 else 1.0
+
+    finding = only(training(tmp_path / "run", 0, change=change))
+    assert (finding.rule, finding.place.step) == ("history.dead", 4)
+
+
+def test_an_expert_that_takes_all_tokens(tmp_path):
+    def change(step, of):
+        of["router"] = (3.0, 3.0) if step == 5 else (0.0, 7.0)
+
+    finding = only(training(tmp_path / "run", 0, change=change))
+    assert (finding.rule, finding.place.step) == ("history.routing", 5)
+    assert "Cell.router." in finding.place.record
+
+
+def test_tokens_by_expert_as_key_data(tmp_path):
+    run = HealthRun(tmp_path / "run")
+    for step in range(2):
+        load = np.array([5, 6, 4, 7]) if step == 0 else np.array([0, 22, 0, 0])
+        run.data("tokens_per_expert", load)
+        run.end_step()
+    with_layers = training(tmp_path / "layers", 0, steps=2)
+    assert not alarms(check_run(with_layers))
+    result = check_run(run.close())
+    assert "history.routing" in {one.rule for one in result.not_checked} or alarms(result)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("range", lambda of: of.update({"layers.1": 50.0})),
+        ("finite", lambda of: of.update({"layers.1": None})),
+        ("calls", lambda of: of.update(extra=1)),
+    ],
+)
+def test_what_healthy_runs_never_did(tmp_path, kind, change):
+    healthy = [training(tmp_path / f"healthy{seed}", seed, steps=4) for seed in (1, 2)]
+    assert not alarms(check_run(training(tmp_path / "same", 3, steps=4), healthy=healthy))
+    bad = training(
+        tmp_path / "bad", 4, steps=4, change=lambda step, of: change(of) if step == 2 else None
+    )
+    found = {finding.said.code: finding for finding in check_run(bad, healthy=healthy).all_findings}
+    finding = found[f"check_healthy.{kind}"]
+    assert finding.place.step == 2
+    assert ("layers.3" if kind == "calls" else "layers.1") in finding.place.name
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_slow_drift_against_healthy_runs(tmp_path, number):
+    """A fifth of a standard deviation a step, in three of three seeds; none without."""
+    healthy = [training(tmp_path / f"healthy{n}", 100 + n, steps=40) for n in range(number)]
+    for seed in range(3):
+        drifting = training(tmp_path / f"drift{seed}", seed, steps=40, drift=0.2)
+        steady = training(tmp_path / f"steady{seed}", seed, steps=40)
+        results = check_runs([drifting, steady], healthy=healthy).runs
+        (finding,) = alarms(results[0])
+        assert (finding.rule, finding.place.key) == ("healthy.drift", "loss")
+        assert 5 < finding.place.step < 40
+        assert not alarms(results[1])
