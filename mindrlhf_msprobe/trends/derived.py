@@ -35,6 +35,8 @@ _CLIP_KEYS = frozenset(
 _CLIP_LOW = frozenset({"epsilon_low", "clip_ratio_low", "eps_clip_low"})
 _CLIP_HIGH = frozenset({"epsilon_high", "clip_ratio_high", "eps_clip_high"})
 _PAD_KEYS = frozenset({"pad_token_id", "pad_id"})
+_MOST_DISTANCES = 50_000_000  # differences of elements, for finding rows by their values
+_NEARER = 0.01
 _MOST_SETTINGS = 100_000  # values of configurations.json that are looked at
 
 
@@ -158,6 +160,50 @@ def _beside(
     return other if other is not None and other.shape == array.shape else None
 
 
+def _rows_by_value(array: np.ndarray, whole: np.ndarray) -> np.ndarray | None:
+    """Return the rows of a batch that those of a part of it are, found by their values.
+
+    In the first update of a step the policy is still the old one: the log-probabilities of a row
+    are those of one row of the batch, and far from those of all others. None where a row is not a
+    hundred times nearer to one than to the next, or two are nearest to the same.
+    """
+    if array.ndim < 2 or array.shape[1:] != whole.shape[1:] or len(array) > len(whole):
+        return None
+    if array.size * len(whole) > _MOST_DISTANCES or not whole.size:
+        return None
+    rows, others = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (array, whole))
+    if not (np.isfinite(rows).all() and np.isfinite(others).all()):
+        return None
+    taken: list[int] = []
+    for row in rows:
+        distance = np.abs(others - row).sum(axis=1)
+        nearest = int(distance.argmin())
+        equal = (others == others[nearest]).all(axis=1)
+        if distance[nearest] > _NEARER * distance[~equal].min(initial=np.inf):
+            return None
+        free = [n for n in np.flatnonzero(equal).tolist() if n not in taken]
+        if not free:
+            return None
+        taken.append(free[0])
+    return whole[taken]
+
+
+def _old_rows(
+    place: KeyPlace, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]
+) -> tuple[np.ndarray | None, bool]:
+    """Return the old log-probabilities of a save's rows, and whether they were found by value."""
+    given = place.given_to_loss(OLD_LOG_PROB, datum.micro_step)
+    if given is not None and given.shape == array.shape:
+        return given, False
+    others = place.saved(OLD_LOG_PROB)
+    beside = _beside(place, datum, array, of, OLD_LOG_PROB)
+    whole = beside if beside is not None else _array(others[0]) if len(others) == 1 else None
+    found = None if whole is None else _rows_by_value(array, whole)
+    if found is None or (beside is not None and np.array_equal(found, beside)):
+        return beside, False
+    return found, True
+
+
 def _by_token(
     place: KeyPlace,
     own: Sequence[str],
@@ -165,25 +211,32 @@ def _by_token(
     formula: Callable[..., float],
     **options: Any,
 ) -> list[Value]:
-    """Return a formula of two log-probabilities for each save of the first."""
+    """Return a formula of two log-probabilities for each save of the first whose rows are known."""
     first, second = place.saved(own), place.saved(other)
     if not first:
         raise Unavailable(message("trend.no_key", names=list(own[:1])))
     found: list[Value] = []
+    array = np.empty(0)
     for datum in first:
-        array = _array(datum)
-        beside = _beside(place, datum, array, first, other)
-        if beside is None and not second:
-            raise Unavailable(message("trend.no_key", names=list(other[:1])))
+        array, by_value = _array(datum), False
+        if other is OLD_LOG_PROB:
+            beside, by_value = _old_rows(place, datum, array, first)
+        else:
+            beside = _beside(place, datum, array, first, other)
         if beside is None:
-            shapes = {"shape": list(array.shape), "other_shape": list(_array(second[0]).shape)}
-            counts = {"count": len(first), "other_count": len(second)}
-            keys = {"key": datum.key, "other": second[0].key}
-            raise Unavailable(message("trend.rows_unknown", **keys, **counts, **shapes))
+            continue
         mask = _beside(place, datum, array, first, MASK)
-        notes = (message("trend.without_mask"),) if mask is None and array.ndim else ()
-        value = formula(array, beside, mask, **options)
-        found.append((datum.micro_step, value, notes))
+        notes = [message("trend.rows_by_value")] if by_value else []
+        if mask is None and array.ndim:
+            notes.append(message("trend.without_mask"))
+        found.append((datum.micro_step, formula(array, beside, mask, **options), tuple(notes)))
+    if not found and not second:
+        raise Unavailable(message("trend.no_key", names=list(other[:1])))
+    if not found:
+        shapes = {"shape": list(array.shape), "other_shape": list(_array(second[0]).shape)}
+        counts = {"count": len(first), "other_count": len(second)}
+        keys = {"key": first[0].key, "other": second[0].key}
+        raise Unavailable(message("trend.rows_unknown", **keys, **counts, **shapes))
     return found
 
 

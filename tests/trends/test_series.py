@@ -125,6 +125,22 @@ def test_rows_that_may_not_belong_together_are_not_put_together(tmp_path):
     assert ratio.notes == ()
 
 
+def test_rows_of_a_shuffled_batch_are_found_by_their_values(tmp_path):
+    """In the first update, where the policy is the old one; later ones are left out."""
+    old = -RANDOM.random((6, 4)).astype(np.float32)
+    old[5] = old[4]  # two responses that are equal
+    order = [3, 0, 5, 4]
+    parts = [("log_prob", old[order]), ("log_prob", old[[1, 2]] * 1.5)]
+    run = record_keys(tmp_path / "a", [("old_log_prob", old), *parts])
+    (ratio,) = run.trend(derived="ratio")
+    assert (ratio.micro_steps.tolist(), ratio.values.tolist()) == ([0], [1.0])
+    assert "by their values" in str(ratio.notes[0])
+    shuffled = record_keys(tmp_path / "b", [("old_log_prob", old), ("log_prob", old[::-1])])
+    assert shuffled.trend(derived="ratio")[0].values.tolist() == [1.0]
+    moved = record_keys(tmp_path / "c", [("old_log_prob", old), ("log_prob", old + 1)])
+    assert moved.trend(derived="ratio")[0].values == pytest.approx([np.e], rel=1e-6)
+
+
 def test_log_probabilities_that_are_infinite_give_numbers_and_no_warning():
     """−inf against −inf is NaN, against a number infinite; nothing is raised."""
     infinite = np.array([-np.inf, -1.0])

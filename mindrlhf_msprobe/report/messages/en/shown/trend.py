@@ -117,6 +117,7 @@ TEXTS: dict[str, Any] = {
     "parameters_once": "parameters are recorded once: two steps are needed",
     "parameters_without_elements": "parameters are recorded as statistics: task: tensor records "
     "their elements",
+    "rows_by_value": "rows were found by their values; updates where they cannot be are left out",
     "without_mask": "no mask is saved: all tokens count, padding as well",
     "clip_range": "clip range {low} below and {high} above 1, of configurations.json",
     "usual_clip_range": "clip range {low} below and {high} above 1: configurations.json names none",

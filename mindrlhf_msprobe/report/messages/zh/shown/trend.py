@@ -79,6 +79,7 @@ TEXTS: dict[str, Any] = {
     "并设 parameters: true",
     "parameters_once": "权重只采集了一次：至少需要两个 step",
     "parameters_without_elements": "权重只有统计量：task: tensor 才采集真实数据",
+    "rows_by_value": "按数值找出相互对应的行；无法找出的更新不计入",
     "without_mask": "未保存 mask：所有 token 都计入，包括 padding",
     "clip_range": "裁剪范围为 1 以下 {low}、以上 {high}，取自 configurations.json",
     "usual_clip_range": "裁剪范围按 1 以下 {low}、以上 {high} 计，configurations.json 中没有给出",
