@@ -29,6 +29,7 @@ _MOST_EVIDENCE = 20
 _MOST_WHY = 5  # reasons why one rule was not checked
 #: What shows in a journal's line that a run holds something; asked until it was seen once.
 _SHOWN_BY = {
+    "numbers": (b'"Max":',),
     "parameters": (b'"parameters":',),
     "gradients": (b".parameters_grad.", b'"parameters_grad":'),
     "backward": (b".backward.",),
@@ -199,6 +200,8 @@ class Checking:
         for kind, marks in [*self._unseen.items()]:
             if kind == "parameters" and raw is None:
                 shown = any(io == kind for io, *_ in entry.records)
+            elif kind == "numbers" and raw is None:
+                shown = any(leaf.get("Max") is not None for *_, leaf in entry.records)
             elif kind == "fingerprints" and raw is None:
                 shown = any("fingerprint" in leaf or "md5" in leaf for *_, leaf in entry.records)
             else:
@@ -212,7 +215,10 @@ class Checking:
         """Take a step whose entries were given; return what was found for the first time."""
         self.steps += 1
         self.ranks.update(step.ranks)
-        self.saves += sum(len(step.keys(rank)) for rank in step.ranks)
+        saves = sum(len(step.keys(rank)) for rank in step.ranks)
+        self.saves += saves
+        if saves:
+            self._seen.add("numbers")
         new: list[CheckFinding] = []
         for one in [*self._running.values()]:
             if one.step is not None:

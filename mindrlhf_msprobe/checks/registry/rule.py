@@ -34,8 +34,8 @@ class Need:
     """Something a run must hold for a rule to say anything.
 
     Attributes:
-        kind: layers, parameters, gradients, backward, fingerprints, key, phase, ranks, steps, or
-            healthy.
+        kind: numbers, layers, parameters, gradients, backward, fingerprints, key, phase, ranks,
+            steps, or healthy.
         names: of kind key and phase, those of which one is enough.
         count: of kind ranks and steps, how many there must be.
     """
@@ -51,8 +51,10 @@ class Need:
         return message("checks.lacks", kind=self.kind, **params)
 
 
-#: Layer data at all; entries with parameters; entries with gradients of parameters; backward
-#: entries; fingerprints of layer data; runs that are known to be healthy (`--healthy`).
+#: Statistics of layer data, or any key data; layer data at all; entries with parameters; entries
+#: with gradients of parameters; backward entries; fingerprints of layer data; runs that are known
+#: to be healthy (`--healthy`).
+NUMBERS = Need("numbers")
 LAYERS = Need("layers")
 PARAMETERS = Need("parameters")
 GRADIENTS = Need("gradients")

@@ -66,16 +66,22 @@ class Telling:
         self._check, self._step, self._hard, self._before = check, step, hard, before
         self._near_of: dict[int, list[tuple[EntryView, RecordView]]] = {}
 
-    def born(self, rank: int, event: Event, ranks: Sequence[int]) -> Found:
-        """Return the finding of the first event of a rank."""
+    def born(self, rank: int, event: Event, ranks: Sequence[int], *, first: bool = True) -> Found:
+        """Return the finding of the first event of a rank.
+
+        Args:
+            first: whether nothing before it was not finite.
+        """
         said, causes = self._said(rank, event)
+        if not first:
+            said = message("check_non_finite.also", what=said)
         cell = None if event.entry is None else event.entry.cell
         own = len(ranks) == 1
         if event.kind == PARAMETER:
             phases = [name for name in UPDATE_PHASES if name in self._check.run.phases]
-            first = max(0, event.place.step - 1)
+            begin = max(0, event.place.step - 1)
             following = self._check.next_recording(
-                event.place, phases=(*phases, event.phase or ""), first=first, cell=cell
+                event.place, phases=(*phases, event.phase or ""), first=begin, cell=cell
             )
         elif event.kind == DATA:
             following = self._check.next_recording(event.place)

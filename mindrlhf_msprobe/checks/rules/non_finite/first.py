@@ -9,9 +9,9 @@ from typing import Any
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.values import NON_FINITE_MARKS
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
-from mindrlhf_msprobe.checks.registry.rule import rule
+from mindrlhf_msprobe.checks.registry.rule import NUMBERS, rule
 from mindrlhf_msprobe.checks.rules.non_finite.birth import Telling, collective_of
-from mindrlhf_msprobe.checks.rules.non_finite.events import Event, Events
+from mindrlhf_msprobe.checks.rules.non_finite.events import OUTPUT, Event, Events
 from mindrlhf_msprobe.checks.rules.non_finite.loss_scale import Scales
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -43,6 +43,7 @@ class _Chain:
 
 @rule(
     "non_finite.first",
+    needs=(NUMBERS,),
     severity=Severity.ERROR,
     thresholds={"retries": 8},
     marks=(*NON_FINITE_MARKS, _GRADIENT_MARK),
@@ -120,7 +121,7 @@ class FirstNonFinite:
         rank, origin = min(firsts.items(), key=lambda item: _order(*item))
         alike = sorted(other for other, event in firsts.items() if event.what == origin.what)
         chain = self._chain
-        if chain is not None and not origin.is_birth:
+        if chain is not None and origin.kind != OUTPUT:
             # The same NaN, a step later: it came with the parameters, or the gradients.
             new = sorted({*firsts} - chain.ranks)
             if new:
@@ -128,7 +129,7 @@ class FirstNonFinite:
             chain.ranks |= {*firsts}
             yield replace(chain.found, finding=self._again(chain.found, step, firsts))
             return
-        first = telling.born(rank, origin, alike)
+        first = telling.born(rank, origin, alike, first=chain is None)
         if chain is None:
             self._chain = chain = _Chain(first, set())
         chain.ranks |= {*firsts}
@@ -144,7 +145,7 @@ class FirstNonFinite:
             for entry, records in events.soft:
                 is_before = entry.end <= first.time and entry.phase == first.phase
                 if is_before and not self._is_mask(entry, records):
-                    return Event("output", entry.end, entry, records)
+                    return Event(OUTPUT, entry.end, entry, records)
         return first
 
     def _is_mask(self, entry: EntryView, records: Sequence[Any]) -> bool:
@@ -176,7 +177,7 @@ class FirstNonFinite:
                 yield self._carried(step, event, ranks, origin.place, telling)
             else:
                 assert self._chain is not None
-                yield self._under(telling.born(ranks[0], event, ranks), self._chain)
+                yield self._under(telling.born(ranks[0], event, ranks, first=False), self._chain)
 
     def _more(
         self, hard: dict[int, Events], firsts: dict[int, Event], telling: Telling
@@ -186,11 +187,11 @@ class FirstNonFinite:
         count = 0
         for rank, events in sorted(hard.items()):
             for event in events.in_time():
-                if event.kind == "output" and event.what not in told and count < _MOST_MORE:
+                if event.kind == OUTPUT and event.what not in told and count < _MOST_MORE:
                     told.add(event.what)
                     count += 1
                     assert self._chain is not None
-                    yield self._under(telling.born(rank, event, [rank]), self._chain)
+                    yield self._under(telling.born(rank, event, [rank], first=False), self._chain)
 
     def _carried(
         self, step: Step, event: Event, ranks: list[int], origin: Place, telling: Telling

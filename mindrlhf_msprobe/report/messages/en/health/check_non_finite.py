@@ -15,20 +15,14 @@ def _held(nan: int, inf: int, size: int) -> str:
 def _born(backward: bool, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     if backward:
-        return (
-            f"first non-finite value: the gradient that leaves this cell holds {held}; the "
-            "one that arrives is finite"
-        )
-    return (
-        f"first non-finite value: the output of this cell holds {held}; its inputs and "
-        "parameters are finite"
-    )
+        return f"the gradient that leaves this cell holds {held}; the one that arrives is finite"
+    return f"the output of this cell holds {held}; its inputs and parameters are finite"
 
 
 def _in_container(container: str, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     return (
-        f"first non-finite value: an input of this cell holds {held}, and {container}, which"
+        f"an input of this cell holds {held}, and {container}, which"
         " calls it, was given finite values: it arose in that container's own code"
     )
 
@@ -36,7 +30,7 @@ def _in_container(container: str, nan: int, inf: int, size: int) -> str:
 def _came_in(phase: str, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     return (
-        f"first non-finite value: what this cell of {phase} was given holds {held}; nothing "
+        f"what this cell of {phase} was given holds {held}; nothing "
         "recorded before it is non-finite, so it came from outside the recorded cells"
     )
 
@@ -45,40 +39,37 @@ def _parameter(gradients_finite: bool, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     if gradients_finite:
         return (
-            f"first non-finite value: a parameter holds {held} after the update, and its "
+            f"a parameter holds {held} after the update, and its "
             "gradients were finite: it arose in the optimizer"
         )
     return (
-        f"first non-finite value: a parameter holds {held} when the cell is entered; "
+        f"a parameter holds {held} when the cell is entered; "
         "everything recorded before is finite: it came with the last update, or was loaded"
     )
 
 
 def _parameter_at_first(nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
-    return f"first non-finite value: a parameter holds {held} when it is first seen"
+    return f"a parameter holds {held} when it is first seen"
 
 
 def _gradient(nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     return (
-        f"first non-finite value: the gradient of a parameter holds {held}, and every "
+        f"the gradient of a parameter holds {held}, and every "
         "recorded backward entry before is finite: it arose in between (accumulation, "
         "reduction over ranks, unscaling, clipping)"
     )
 
 
 def _data(key: str, nan: int, inf: int, size: int) -> str:
-    return (
-        f"first non-finite value: {key} holds {_held(nan, inf, size)}; everything recorded "
-        "before it is finite"
-    )
+    return f"{key} holds {_held(nan, inf, size)}; everything recorded before it is finite"
 
 
 def _zero_deviation(rewards: float, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     return (
-        f"first non-finite value: advantages hold {held}; the rewards of these samples are "
+        f"advantages hold {held}; the rewards of these samples are "
         f"all {rewards:g}, so their standard deviation is 0"
     )
 
@@ -123,6 +114,7 @@ TEXTS: dict[str, Text] = {
     "carried": _carried,
     "retried": _retried,
     "stuck": _stuck,
+    "also": "later: {what}",
     "given": "it was given",
     "near": "before it, close to the limit of {dtype}",
     "reached": "reached in this step and rank, records by phase or key",

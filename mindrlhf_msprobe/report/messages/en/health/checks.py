@@ -6,6 +6,7 @@ from mindrlhf_msprobe.report.messages import Text
 from mindrlhf_msprobe.report.messages.en.words import counted
 
 _LACKS = {
+    "numbers": "the run holds no statistics of tensors",
     "layers": "the run holds no layer data",
     "parameters": "the run holds no parameters (record with parameters: true)",
     "gradients": "the run holds no gradients of parameters",

@@ -14,55 +14,46 @@ def _held(nan: int, inf: int, size: int) -> str:
 def _born(backward: bool, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     if backward:
-        return f"首个 NaN/Inf：该 Cell 传出的梯度含 {held}，传入的梯度为有限值"
-    return f"首个 NaN/Inf：该 Cell 的输出含 {held}，输入与权重均为有限值"
+        return f"该 Cell 传出的梯度含 {held}，传入的梯度为有限值"
+    return f"该 Cell 的输出含 {held}，输入与权重均为有限值"
 
 
 def _in_container(container: str, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
-    return (
-        f"首个 NaN/Inf：该 Cell 的输入含 {held}，而调用它的 {container} 的输入为有限值：产生"
-        "于该容器自身的代码"
-    )
+    return f"该 Cell 的输入含 {held}，而调用它的 {container} 的输入为有限值：产生于该容器自身的代码"
 
 
 def _came_in(phase: str, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
-    return (
-        f"首个 NaN/Inf：{phase} 中该 Cell 的输入含 {held}；此前采集到的均为有限值，即来自未"
-        "采集的部分"
-    )
+    return f"{phase} 中该 Cell 的输入含 {held}；此前采集到的均为有限值，即来自未采集的部分"
 
 
 def _parameter(gradients_finite: bool, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     if gradients_finite:
-        return f"首个 NaN/Inf：更新之后权重含 {held}，而其梯度为有限值：产生于优化器"
-    return (
-        f"首个 NaN/Inf：进入该 Cell 时权重含 {held}；此前采集到的均为有限值：来自上一次更新"
-        "或权重加载"
-    )
+        return f"更新之后权重含 {held}，而其梯度为有限值：产生于优化器"
+    return f"进入该 Cell 时权重含 {held}；此前采集到的均为有限值：来自上一次更新或权重加载"
 
 
 def _parameter_at_first(nan: int, inf: int, size: int) -> str:
-    return f"首个 NaN/Inf：首次采集到该权重时已含 {_held(nan, inf, size)}"
+    return f"首次采集到该权重时已含 {_held(nan, inf, size)}"
 
 
 def _gradient(nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
     return (
-        f"首个 NaN/Inf：权重梯度含 {held}，而此前采集到的反向条目均为有限值：产生于两者之间"
+        f"权重梯度含 {held}，而此前采集到的反向条目均为有限值：产生于两者之间"
         "（累积、卡间规约、反缩放、裁剪）"
     )
 
 
 def _data(key: str, nan: int, inf: int, size: int) -> str:
-    return f"首个 NaN/Inf：{key} 含 {_held(nan, inf, size)}；此前采集到的均为有限值"
+    return f"{key} 含 {_held(nan, inf, size)}；此前采集到的均为有限值"
 
 
 def _zero_deviation(rewards: float, nan: int, inf: int, size: int) -> str:
     held = _held(nan, inf, size)
-    return f"首个 NaN/Inf：advantages 含 {held}；这些样本的 reward 全为 {rewards:g}，标准差为 0"
+    return f"advantages 含 {held}；这些样本的 reward 全为 {rewards:g}，标准差为 0"
 
 
 def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: str) -> str:
@@ -101,6 +92,7 @@ TEXTS: dict[str, Text] = {
     "carried": _carried,
     "retried": _retried,
     "stuck": _stuck,
+    "also": "此后：{what}",
     "given": "其输入、权重",
     "near": "此前接近 {dtype} 上限的值",
     "reached": "本 step、本卡受影响的记录数（按阶段或关键数据）",

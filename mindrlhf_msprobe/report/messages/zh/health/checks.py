@@ -5,6 +5,7 @@ from __future__ import annotations
 from mindrlhf_msprobe.report.messages import Text
 
 _LACKS = {
+    "numbers": "采集结果中没有张量的统计量",
     "layers": "采集结果中没有逐层数据",
     "parameters": "采集结果中没有权重（采集时需 parameters: true）",
     "gradients": "采集结果中没有权重梯度",

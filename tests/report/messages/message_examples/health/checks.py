@@ -10,7 +10,15 @@ EXAMPLES = {
         {"kind": "steps", "names": "", "count": 8},
         *(
             {"kind": kind, "names": "", "count": 1}
-            for kind in ("layers", "parameters", "gradients", "backward", "fingerprints", "healthy")
+            for kind in (
+                "numbers",
+                "layers",
+                "parameters",
+                "gradients",
+                "backward",
+                "fingerprints",
+                "healthy",
+            )
         ),
     ],
     "run_healthy": [_COUNTS, {**_COUNTS, "error": 0, "warning": 0, "note": 3}],
