@@ -891,20 +891,14 @@ class Chosen:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that stands in verdict.json."""
-        return {
-            "steps": self.steps or None,
-            "include": list(self.include),
-            "exclude": list(self.exclude),
-            "keys": list(self.keys),
-            "common": self.common,
-            "first_only": self.first_only,
-            "left_out": {
-                "steps": list(self.steps_left_out),
-                "keys": list(self.keys_left_out),
-                "layer_data": bool(self.keys),
-                "steps_after_the_first_divergence": list(self.steps_after),
-            },
+        shown = {**_by_fields(self), "steps": self.steps or None}
+        left_out = {
+            "steps": shown.pop("steps_left_out"),
+            "keys": shown.pop("keys_left_out"),
+            "layer_data": bool(self.keys),
+            "steps_after_the_first_divergence": shown.pop("steps_after"),
         }
+        return {**shown, "left_out": left_out}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.non_finite import sides
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
@@ -48,10 +48,8 @@ _NAMED_CAUSES = {
     Status.NON_FINITE: Cause.NON_FINITE,
 }
 
-#: What is said of a cause, a sentence a message.
-_Reasons = tuple[Message, ...]
-#: Cause, origin, and why.
-_Explained = tuple[Cause, str | None, _Reasons]
+#: Cause, origin, and why, a sentence a message.
+_Explained = tuple[Cause, str | None, Messages]
 
 
 def explain(
@@ -304,7 +302,7 @@ def _output_in_one_run(first: FirstDifference) -> Message:
 
 
 def _explain_parameter_gradient(first: FirstDifference, name: str) -> _Explained:
-    why: _Reasons = (message("explanation.parameter_gradient"),)
+    why: Messages = (message("explanation.parameter_gradient"),)
     if before_optimizer(first):
         return Cause.DATA, name, why  # the culprit says more
     if enters_optimizer(first.pair):
@@ -429,7 +427,7 @@ def _cells_agree(first: FirstDifference, phase: str | None) -> Message:
     return message("explanation.cells_agree", phase=phase, close=close, records=len(statuses))
 
 
-def _doubt(first: FirstDifference, origin: str | None = None) -> _Reasons:
+def _doubt(first: FirstDifference, origin: str | None = None) -> Messages:
     """Say that a cell which was left out may be to blame instead, unless that is known."""
     if not first.filtered or _known(first, origin):
         return ()
@@ -442,7 +440,7 @@ def _known(first: FirstDifference, origin: str | None) -> bool:
     return earlier is not None and earlier.knows(first.finding, origin)
 
 
-def _doubt_about_agreement(first: FirstDifference) -> _Reasons:
+def _doubt_about_agreement(first: FirstDifference) -> Messages:
     """Say that what came before agrees by statistics or within a tolerance only."""
     for other, finding in first.judged:
         if finding is None or other.event.phase != first.event.phase:
@@ -452,7 +450,7 @@ def _doubt_about_agreement(first: FirstDifference) -> _Reasons:
     return ()
 
 
-def _doubt_about_opaque(first: FirstDifference) -> _Reasons:
+def _doubt_about_opaque(first: FirstDifference) -> Messages:
     """Say that the cell was given something that cannot be compared."""
     for other, finding in first.judged:
         same = (other.event.name, other.event.phase) == (first.event.name, first.event.phase)
@@ -462,7 +460,7 @@ def _doubt_about_opaque(first: FirstDifference) -> _Reasons:
     return ()
 
 
-def _doubt_about_parameters(first: FirstDifference) -> _Reasons:
+def _doubt_about_parameters(first: FirstDifference) -> Messages:
     if all(config is None or config.parameters for config in configs(first.runs)):
         return ()
     return (message("explanation.but_no_parameters"),)

@@ -20,10 +20,7 @@ def progress_bar(
     Args:
         unit: of what is counted, to show how many a second are done.
     """
-    if not sys.stderr.isatty():  # rich is slow to import
-        yield lambda done, total: None
-        return
-    bar = _bar(unit)
+    bar = _bar(unit) if sys.stderr.isatty() else None  # rich is slow to import
     if bar is None:
         yield lambda done, total: None
         return

@@ -49,21 +49,13 @@ def ranks_parted(verdict: Verdict) -> list[str]:
     """Return which ranks diverge, the first ones first, and which agree; [] of one rank."""
     if verdict.ranks < 2 or not verdict.parted:
         return []
-    groups: dict[tuple[int, str | None, str, int | None], list[int]] = {}
-    for rank in verdict.parted:
-        place = rank.step, rank.phase, rank.record, rank.micro_step
-        groups.setdefault(place, []).append(rank.rank)
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for one in verdict.parted:
+        groups.setdefault((one.step, one.phase, one.record, one.micro_step), []).append(one.rank)
+    names = ("step", "phase", "record", "micro_step")
     lines = [
-        say(
-            "console.parted",
-            ranks=ranks,
-            first=number == 0,
-            step=step,
-            phase=phase,
-            micro_step=micro_step,
-            record=record,
-        )
-        for number, ((step, phase, record, micro_step), ranks) in enumerate(groups.items())
+        say("console.parted", ranks=ranks, first=number == 0, **dict(zip(names, where)))
+        for number, (where, ranks) in enumerate(groups.items())
     ]
     if verdict.agreeing_ranks:
         lines.append(say("console.agreeing_ranks", ranks=verdict.agreeing_ranks))
@@ -122,32 +114,16 @@ def earlier_of(earlier: Earlier, relation: Relation) -> str:
 
 def chosen_of(chosen: Chosen) -> list[str]:
     """Return which records of the runs were compared, and what was left out by that, in lines."""
-    lines = []
-    if any((chosen.steps, chosen.keys, chosen.include, chosen.exclude)) or (
-        chosen.common or chosen.first_only
-    ):
-        lines.append(
-            say(
-                "console.compared_only",
-                steps=chosen.steps,
-                keys=chosen.keys,
-                include=chosen.include,
-                exclude=chosen.exclude,
-                common=chosen.common,
-                first_only=chosen.first_only,
-            )
-        )
-    if chosen.steps_left_out or chosen.keys or chosen.keys_left_out or chosen.steps_after:
-        lines.append(
-            say(
-                "console.left_out",
-                steps=chosen.steps_left_out,
-                cells=bool(chosen.keys),
-                keys=chosen.keys_left_out,
-                steps_after=chosen.steps_after,
-            )
-        )
-    return lines
+    wanted = ("steps", "keys", "include", "exclude", "common", "first_only")
+    only = {name: getattr(chosen, name) for name in wanted}
+    left_out = {
+        "steps": chosen.steps_left_out,
+        "cells": bool(chosen.keys),
+        "keys": chosen.keys_left_out,
+        "steps_after": chosen.steps_after,
+    }
+    said = (("console.compared_only", only), ("console.left_out", left_out))
+    return [say(code, **params) for code, params in said if any(params.values())]
 
 
 def size_of_next(first: Divergence, one_run: bool) -> str:

@@ -115,6 +115,11 @@ def _text_of(side: str) -> Callable[[Finding], Any]:
     return show
 
 
+def _both(name: str, show: Callable[[str, str], Callable[[Finding], Any]]) -> tuple[Column, ...]:
+    """Return a column for each side: of A with a 1 behind its name, of B with a 2."""
+    return (f"{name}1", show("a", name)), (f"{name}2", show("b", name))
+
+
 #: Texts that were saved, e.g. prompts and responses.
 TEXT_COLUMNS: tuple[Column, ...] = (("text1", _text_of("a")), ("text2", _text_of("b")))
 
@@ -162,8 +167,7 @@ _SAVE: tuple[Column, ...] = (
     ("id", _id),
 )
 _COMPARED_KEYS: tuple[Column, ...] = (
-    ("shape1", _side("a", "shape")),
-    ("shape2", _side("b", "shape")),
+    *_both("shape", _side),
     ("相同元素百分比(%)", _metric("equal_percent")),
     ("首个不匹配元素索引", _metric("first_mismatch")),
     ("最大绝对误差", _metric("max_abs_err")),
@@ -173,16 +177,11 @@ _COMPARED_KEYS: tuple[Column, ...] = (
 )
 _OF_KEYS: tuple[Column, ...] = (
     ("note", _note),
-    ("dtype1", _side("a", "dtype")),
-    ("dtype2", _side("b", "dtype")),
-    ("max1", _statistic("a", "max")),
-    ("max2", _statistic("b", "max")),
-    ("min1", _side("a", "min")),
-    ("min2", _side("b", "min")),
-    ("mean1", _side("a", "mean")),
-    ("mean2", _side("b", "mean")),
-    ("norm1", _side("a", "norm")),
-    ("norm2", _side("b", "norm")),
+    *_both("dtype", _side),
+    *_both("max", _statistic),
+    *_both("min", _side),
+    *_both("mean", _side),
+    *_both("norm", _side),
     *_COMPARED_BY,
 )
 KEY_DATA_COLUMNS = _SAVE + _OUTCOME + _COMPARED_KEYS + _OF_KEYS

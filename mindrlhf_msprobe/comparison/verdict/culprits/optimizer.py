@@ -43,7 +43,8 @@ def optimizer(differing: Differing, first: FirstDifference) -> Culprit | None:
     if step is None:
         return None
     name = matched(here.weights, update.weights).get(differing.names[0])
-    begun, gradients = _given(step, update, name)
+    begun = None if name is None else agreement_of(step, update, name)
+    gradients = [] if name is None else _gradients(step, update, name)
     if any(finding is None and not clipped for finding, clipped in gradients):
         return None  # left out of the comparison
     parameters, of = differing.counts()
@@ -100,15 +101,6 @@ def _not_recorded(differing: Differing, phases: Sequence[str]) -> Culprit | None
         return None
     details = {"phase": phases[0], "step": before}
     return Culprit(CulpritCode.UPDATE_NOT_RECORDED, details)
-
-
-def _given(
-    step: JudgedStep, update: Opened, name: Parameter | None
-) -> tuple[Status | None, list[tuple[Finding | None, bool]]]:
-    """Return the status of a parameter as an update began, and its gradients in it."""
-    if name is None:
-        return None, []
-    return agreement_of(step, update, name), _gradients(step, update, name)
 
 
 def _gradients(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.networks import cells_of
@@ -91,15 +90,10 @@ def _phases(wanted: ProbeConfig) -> list[Phase]:
 
 def _passes(step: JudgedStep, phase: Phase, wanted: ProbeConfig) -> int:
     """Return how often the network ran in a phase of the step, as far as its key data tell."""
-    passes = max(_saves(step, phase), default=1)
+    keys = [pair.event for pair, _ in step.judged if pair.event.kind == DATA]
+    homes = [(event, key_data_home(event.name)) for event in keys]
+    saves = (event.micro_step + 1 for event, home in homes if home and home.phase == phase.name)
+    passes = max(saves, default=1)
     if phase.counts_tokens:
         passes *= wanted.token_range_end - wanted.token_range_start + 1
     return passes
-
-
-def _saves(step: JudgedStep, phase: Phase) -> Iterator[int]:
-    for pair, _ in step.judged:
-        event = pair.event
-        home = key_data_home(event.name) if event.kind == DATA else None
-        if home is not None and home.phase == phase.name:
-            yield event.micro_step + 1
