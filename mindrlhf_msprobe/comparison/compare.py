@@ -167,12 +167,10 @@ def compare_runs(
         UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
     """
     repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
-    _check_given(
-        {"A": a, "B": b, "output_path": output_path, "tolerance": tolerance}
-        | {"mapping": mapping, "tokenizer": tokenizer, "after": after}
-        | {f"noise run {number}": path for number, path in enumerate(repetitions, 1)}
-    )
-    _check_choice(engine, workers, lang)
+    paths = {"A": a, "B": b, "output_path": output_path, "tolerance": tolerance}
+    paths |= {"mapping": mapping, "tokenizer": tokenizer, "after": after}
+    paths |= {f"noise run {number}": path for number, path in enumerate(repetitions, 1)}
+    _check_choice(paths, engine, workers, lang)
     _check_two("phases", phases, str)
     _check_two("ranks", ranks, int)
     chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
@@ -580,13 +578,11 @@ def _on_noise(a: Run, view: View) -> Messages:
     return (message("pairing.noise_run", path=str(repetition.path), **what),)
 
 
-def _check_given(paths: Mapping[str, object]) -> None:
-    for name, path in paths.items():
-        if isinstance(path, str) and not path:
-            raise UsageError(message("error.empty_path", name=name))
-
-
-def _check_choice(engine: str, workers: int | None, lang: str | None) -> None:
+def _check_choice(
+    paths: Mapping[str, object], engine: str, workers: int | None, lang: str | None
+) -> None:
+    for name in (name for name, path in paths.items() if path == ""):
+        raise UsageError(message("error.empty_path", name=name))
     if lang not in (None, *LANGUAGES):
         raise UsageError(message("error.lang", lang_=lang, join=" or ".join(LANGUAGES)))
     if engine not in ENGINES:

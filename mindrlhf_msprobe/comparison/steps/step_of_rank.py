@@ -36,7 +36,7 @@ from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, PlaceFilter
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutPlace, gap_if_unlike, gap_of
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutPlace, gap_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
@@ -431,7 +431,7 @@ def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged
         return Judged(*work.place, Status.UNREADABLE, None, (failed,), by)
     gap = None
     if status is Status.DIFFERENT:
-        gap = gap_if_unlike(work.a, work.b)
+        gap = gap_of((work.a, work.b), if_unlike=True)
         if work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
             gap = message("coverage.gradients_at_optimizer")
     if job.noise and status in EXPLAINABLE and gap is None:

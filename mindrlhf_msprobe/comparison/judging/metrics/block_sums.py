@@ -118,9 +118,7 @@ def _add_same(sums: Sums, start: int, equal: np.ndarray, a: np.ndarray) -> bool:
     None of its elements is NaN, as NaN is not equal to itself.
     """
     (square,) = dots((a, a))
-    if a.dtype in _WIDER and not in_range(square, a):
-        return False
-    if a.dtype not in _WIDER and not np.isfinite(square):
+    if not (in_range(square, a) if a.dtype in _WIDER else np.isfinite(square)):
         return False
     sums.products.add(Products(aa=square, bb=square, ab=square))
     sums.add_equal(start, equal, a.size)

@@ -133,12 +133,10 @@ class Elements:
         Raises:
             Unanswered: the pair is large.
         """
-        question = Question(records, None)
-        if question.key in self._answers:
-            return bool(self._answers[question.key])
-        if arrays[0].dtype == arrays[1].dtype:
-            self._cut(question, arrays)
-        return same_bytes(*arrays)
+        if arrays[0].dtype != arrays[1].dtype:
+            return False
+        known = self._known(Question(records, None), arrays)
+        return same_bytes(*arrays) if known is None else bool(known)
 
     def compare(self, records: Records, arrays: Arrays, tolerance: Tolerance) -> ArrayComparison:
         """Compare the elements of two records, of one shape, as compare_arrays does.
@@ -147,26 +145,27 @@ class Elements:
             TypeError, ValueError: as compare_arrays does.
             Unanswered: the pair is large.
         """
-        question = Question(records, tolerance)
-        known = self._answers.get(question.key)
+        known = self._known(Question(records, tolerance), arrays)
         if isinstance(known, ArrayComparison):
             return in_row_major_order(known, *arrays)
-        self._cut(question, arrays)
         return compare_arrays(*arrays, tolerance)
 
-    def _cut(self, question: Question, arrays: Arrays) -> None:
+    def _known(self, question: Question, arrays: Arrays) -> Answer | None:
+        """Return the answer to a question if it is known; ask for the spans of a large pair."""
+        if question.key in self._answers:
+            return self._answers[question.key]
         a, b = arrays
         if self._span_bytes is None or a.nbytes + b.nbytes <= LEAST_SPANS * self._span_bytes:
-            return
-        if not (is_mapped(a) and is_mapped(b)):
-            return
-        if not (a.flags.c_contiguous and b.flags.c_contiguous) and not is_transposed(a, b):
-            return
+            return None
+        in_order = (a.flags.c_contiguous and b.flags.c_contiguous) or is_transposed(a, b)
+        if not (in_order and is_mapped(a) and is_mapped(b)):
+            return None
         item_bytes = a.itemsize + b.itemsize
         span = max(1, self._span_bytes // (BLOCK * item_bytes)) * BLOCK
         if a.size > span:
             check_comparable(a, b)
             raise Unanswered(Cut(question, _layout(arrays), a.size, span, item_bytes))
+        return None
 
 
 #: Answers everything at once.

@@ -81,7 +81,7 @@ class Sums:
         self.within_tolerance &= other.within_tolerance
         assert isinstance(other.products, EachBlock)
         for products in other.products.blocks:
-            self.products.add(Products(*products))
+            self.products.add(products)
 
     def add_equal(self, start: int, equal: np.ndarray, count: int) -> None:
         """Count the equal elements of the block at `start`."""
@@ -133,16 +133,16 @@ class EachBlock(Products):
     """The products of every block by themselves, to be added up in order later.
 
     Attributes:
-        blocks: (aa, bb, ab, dd, ad) of each.
+        blocks: those of each.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks: list[tuple[Any, ...]] = []
+        self.blocks: list[Products] = []
 
     def add(self, other: Products) -> None:
         """Keep the sums of a further block."""
-        self.blocks.append((other.aa, other.bb, other.ab, other.dd, other.ad))
+        self.blocks.append(other)
 
 
 def in_range(square: Any, values: np.ndarray) -> bool:

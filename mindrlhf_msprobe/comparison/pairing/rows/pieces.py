@@ -112,11 +112,8 @@ def _rows_of(array: np.ndarray, rows: Sequence[int], axis: int, each: int) -> np
     return np.take(array, places, axis)
 
 
-def gap_of(pair: Iterable[Record | None]) -> Message | None:
-    """Return why two records are not compared, None if they are."""
-    return next((r.gap for r in pair if isinstance(r, Piece) and r.gap), None)
-
-
-def gap_if_unlike(*pair: Record) -> Message | None:
-    """Return why two records that differ do not count, None if they do."""
-    return next((r.gap_if_unlike for r in pair if isinstance(r, Piece) and r.gap_if_unlike), None)
+def gap_of(pair: Iterable[Record | None], if_unlike: bool = False) -> Message | None:
+    """Return why two records are not compared, or do not count if they differ; None if they do."""
+    pieces = [record for record in pair if isinstance(record, Piece)]
+    gaps = (piece.gap_if_unlike if if_unlike else piece.gap for piece in pieces)
+    return next(filter(None, gaps), None)
