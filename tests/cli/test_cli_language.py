@@ -167,6 +167,75 @@ def test_lines_are_broken_on_a_terminal_alone(runs, monkeypatch, capsys, termina
     assert terminal or max(map(len, breakable)) > 120
 
 
+#: What settings, rules and mappings may look like, and an argument that takes such a file.
+FILES = [
+    ("estimate a --config", "msprobe_config: {dumppath: 1}"),
+    ("estimate a --config", "msprobe_config: {step_start: 3}"),
+    ("estimate a --config", "msprobe_config: {include: ['(?=a)']}"),
+    ("estimate a --config", "msprobe_config: {include: [3]}"),
+    ("estimate a --config", "msprobe_config: {directions: []}"),
+    ("estimate a --config", "msprobe_config: {phases: {data: a}}"),
+    ("estimate a --config", "msprobe_config: {scope: [a]}"),
+    ("estimate a --config", "msprobe_config: {steps: [9]}"),
+    ("estimate a --config", "msprobe_config: {msprobe: 'yes'}"),
+    ("estimate a --config", "msprobe_config: {ranks: 0}"),
+    ("estimate a --config", "msprobe_config: 3"),
+    ("estimate a --config", "a: 1"),
+    ("estimate a --config", "a: &a [*a]"),
+    ("estimate a --config", ""),
+    ("compare a b --tolerance", "a: {rtol: -1}"),
+    ("compare a b --tolerance", "a: {rtl: 1}"),
+    ("compare a b --tolerance", "a: 3"),
+    ("compare a b --tolerance", "'(?<=a)b': {rtol: 1}"),
+    ("compare a b --mapping", "'(.*)': '\\2'"),
+    ("compare a b --mapping", "a: 3"),
+    ("compare a b -cm", "a: {b: 3}"),
+    ("compare a b -am", "- {foo: 1}"),
+    ("compare a b -am", "- {ms_api: abs}"),
+    ("compare a b -am", "- {ms_api: F.a, pt_api: T.a, ms_args: [0], pt_args: []}"),
+    ("compare a b -lm", "a: 3"),
+]
+COMMANDS = [
+    "compare",
+    "compare a b c",
+    "compare a b --rtol -1",
+    "compare a b --rtol x",
+    "compare a b --engine x",
+    "compare a b --nosuch",
+    "compare a b --ranks 0",
+    "show",
+    "show a --step x",
+    "show a --step 9",
+    "merge a",
+    "merge a a -o m",
+    "estimate a --steps 0",
+    "estimate a --directions x",
+    "bogus",
+    "check nope",
+    "trend nope",
+]
+#: Two English words behind each other that are no names in a list, no key and no code.
+TWO_WORDS = re.compile(r"(?<![\w./_<>{}'\"`=:,-] )(?<![\w./_<>{}'\"`=:-])\b[a-z]{2,} [a-z]{2,}\b")
+
+
+@pytest.mark.parametrize(("given", "content"), [*FILES, *((one, None) for one in COMMANDS)])
+def test_no_error_has_an_english_word_in_chinese(
+    runs, tmp_path, monkeypatch, capsys, given, content
+):
+    """Settings, rules, mappings and arguments: but for names, and what is to be typed."""
+    monkeypatch.chdir(runs)
+    arguments = given.split()
+    if content is not None:
+        file = tmp_path / "given.yaml"
+        file.write_text(content)
+        arguments.append(str(file))
+    with contextlib.suppress(SystemExit):  # argparse's
+        assert main([*arguments, "--lang", "zh"]) == 2
+    said = capsys.readouterr().err.replace("mindrlhf-msprobe " + arguments[0], "")
+    assert re.search("[\u4e00-\u9fff]", said), said
+    assert not TWO_WORDS.search(said), said
+
+
 #: Four English words in a row are a sentence; names, keys and paths are none.
 ENGLISH = re.compile(r"(?<![\w./_-])[A-Za-z]+(?:,? [a-z]+){3,}(?![\w/_])")
 

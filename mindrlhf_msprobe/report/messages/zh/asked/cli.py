@@ -17,7 +17,7 @@ TEXTS: dict[str, Any] = {
     "fault": "工具自身出错，无法继续：{kind}: {text}{where}。请附上调用栈反馈该问题{advice}。",
     "fault_where": "（{file} 第 {line} 行）",
     "fault_advice": "；设置环境变量 {variable}=0 可显示调用栈",
-    "no_tables": "未写出表格：{error} 结论直接打印如下。",
+    "no_tables": "未写出表格：{error}结论直接打印如下。",
     "empty_path_of_a_run": "采集结果的路径为空；应为某次采集的 dump_path",
     "empty_path": "采集结果的路径为空；应为某次采集的 dump_path",
     "two_runs": _two_runs,

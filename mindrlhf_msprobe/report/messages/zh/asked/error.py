@@ -165,7 +165,7 @@ TEXTS = {
     "no_step_at_all": "没有 step",
     "no_keys_at_all": "无",
     "some": "{names}{more}",
-    "more": "，… 另有 {count} 个",
+    "more": " 等，另有 {count} 个",
     "steps_form": " step 编号或范围，例如 2-5 或 2,4-6",
     "keys_form": "关键数据名，例如 loss,rewards，或互相比对的两个：values=returns",
     "nearest_names": "最接近的名称：{names}。",
