@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 _FEW = 8
+#: How a parameter is shown in its clause; others as they are.
+Shown = Mapping[str, Callable[[Any], str]]
 
 
 def listed(items: Sequence[object], last: str, between: str) -> str:
@@ -29,3 +32,29 @@ def few(names: Sequence[object], between: str, more: str) -> str:
 def reasons(why: object, between: str) -> str:
     """Return one reason, or several behind each other."""
     return between.join(map(str, why if isinstance(why, (list, tuple)) else [why]))
+
+
+def clauses(
+    whole: str, between: str, parts: Mapping[str, str], shown: Shown | None = None
+) -> Callable[..., str]:
+    """Return a text of one clause for each parameter that is there: neither none, empty nor false.
+
+    Args:
+        whole: the text around them, of `{clauses}`; without any clause nothing is said.
+        parts: parameter → its clause, in the order in which they stand.
+    """
+
+    def text(**params: Any) -> str:
+        said = [
+            clause.format(shown[name](params[name]) if shown and name in shown else params[name])
+            for name, clause in parts.items()
+            if params[name]
+        ]
+        return whole.format(clauses=between.join(said)) if said else ""
+
+    return text
+
+
+def either(patterns: Sequence[str], word: str) -> str:
+    """Return patterns as they were written, in quotes."""
+    return f" {word} ".join(f"'{pattern}'" for pattern in patterns)

@@ -7,13 +7,10 @@ from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.report.messages.en.words import counted, ordinal
+from mindrlhf_msprobe.report.messages.numbers import other_run
 
 _PARAMETER = "Everything before it agrees, but the cell already holds another parameter"
 _TOKENS = "seed, temperature, top-p, top-k, post-processing"
-
-
-def _other_run(run: str) -> str:
-    return "B" if run == "A" else "A"
 
 
 def _earlier_update(
@@ -128,9 +125,9 @@ def _state(step: int | None = None, micro_step: int | None = None, **_: Any) -> 
 def _other(run: str, other: Any, trained: str) -> str:
     """Return what the network has in the other run."""
     if other == "current":
-        return f" In {_other_run(run)} it has {trained}."
+        return f" In {other_run(run)} it has {trained}."
     if other:
-        return f" In {_other_run(run)} it has {_state(**other)}."
+        return f" In {other_run(run)} it has {_state(**other)}."
     return ""
 
 
@@ -166,7 +163,7 @@ def _synchronisation(
 ) -> str:
     whose = ""
     if run is not None:
-        right = _other_run(run)
+        right = other_run(run)
         whose = f" In {right} this network has the weights of {trained}, in {run} not."
     return (
         f"{_PARAMETER}, in {parameters} of {counted(of, 'parameter')}. The weights of {trained} at "
@@ -185,7 +182,7 @@ def _not_moved(
     trained_agrees: bool,
     **_: Any,
 ) -> str:
-    moved = _other_run(run)
+    moved = other_run(run)
     fact = (
         f"{_PARAMETER}. In {run} none of {counted(of, 'parameter')} has changed since step {step}"
         f"{_by(exact)}, in {moved} {parameters} of them"
@@ -210,7 +207,7 @@ def _not_moved(
 def _changed_between(run: str, since: str, parameters: int, of: int, **_: Any) -> str:
     return (
         f"{_PARAMETER}, in {parameters} of {counted(of, 'parameter')}. In {since}, before it in "
-        f"this step, the parameter agrees, and in {_other_run(run)} it is still the same: in {run} "
+        f"this step, the parameter agrees, and in {other_run(run)} it is still the same: in {run} "
         f"it was changed between the two, where nothing is updated (loading, weight "
         f"synchronisation, conversion)."
     )

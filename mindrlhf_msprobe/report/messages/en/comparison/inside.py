@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.report.messages.en.words import counted
-from mindrlhf_msprobe.report.messages.numbers import few_pairs, few_spans, formula
+from mindrlhf_msprobe.report.messages.numbers import (
+    computed,
+    few_spans,
+    is_to_the_end,
+    order,
+    other_run,
+)
 
 #: What axes are called.
 _NOUNS = {
@@ -50,8 +56,7 @@ def _axis(
     count: int,
     **_: Any,
 ) -> str:
-    first, last = spans[0]
-    to_the_end = len(spans) == 1 and first and last == size - 1
+    to_the_end = is_to_the_end(spans, size)
     places = f"{few_spans(spans)} of {size}"
     if name is None:
         return f"{places} along axis {axis}{' (from there on)' if to_the_end else ''}"
@@ -64,40 +69,24 @@ def _along(axis: int, name: str | None) -> str:
     return f"along axis {axis}" + ("" if name is None else f" ({_NOUNS[name]}s)")
 
 
-def _computed(sign: str, said_by: str, key: str) -> Callable[..., str]:
-    """Return the text of a change by one number, which `key` names."""
-
-    def text(basis: str, within: float, every: bool, **known: Any) -> str:
-        exact = f", to {within:.1e}" if within else ", exactly"
-        said = formula(sign, known.pop(key), _DIVISORS, **known)
-        if basis == "statistics":
-            return f"{said_by} {said}{exact}"
-        each = "in every element" if every else "in each element that differs"
-        return f"{said} {each}{exact}"
-
-    return text
-
-
-_DIVISORS = ", as between standard deviations that divide by {n} and by {less} (ddof)"
+_COMPUTED = {
+    "every": "{} in every element",
+    "each": "{} in each element that differs",
+    "within": ", to {:.1e}",
+    "exactly": ", exactly",
+    "divisors": ", as between standard deviations that divide by {n} and by {less} (ddof)",
+}
 
 
 def _rounded(side: str, dtype: str, **_: Any) -> str:
-    return f"{side} is {'A' if side == 'B' else 'B'} rounded to {dtype}, element by element"
+    return f"{side} is {other_run(side)} rounded to {dtype}, element by element"
 
 
-def _order(
-    axis: int,
-    name: str | None,
-    size: int = 0,
-    turned: int | None = None,
-    moved: int = 0,
-    **known: Any,
-) -> str:
-    along = _along(axis, name)
-    if turned is not None:
-        return f"moved, not changed: {along}, B is A turned by {turned} of {size}"
-    pairs = few_pairs(known["from"], moved)
-    return f"moved, not changed: {along}, in another order: {pairs}"
+_order = order(
+    _along,
+    turned="moved, not changed: {along}, B is A turned by {by} of {size}",
+    moved="moved, not changed: {along}, in another order: {pairs}",
+)
 
 
 def _shifted(axis: int, name: str | None, by: int, **_: Any) -> str:
@@ -120,8 +109,8 @@ TEXTS: Mapping[str, Any] = {
     "differs": _differs,
     "element": _element,
     "axis": _axis,
-    "factor": _computed("×", "max, min, mean and norm say", "factor"),
-    "offset": _computed("+", "the statistics say", "offset"),
+    "factor": computed("×", "max, min, mean and norm say", "factor", _COMPUTED),
+    "offset": computed("+", "the statistics say", "offset", _COMPUTED),
     "rounded": _rounded,
     "order": _order,
     "order_inside": _order_inside,

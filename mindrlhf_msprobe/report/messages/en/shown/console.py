@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.report.messages.en.words import counted, few, ordinal, spans
+from mindrlhf_msprobe.report.messages.lists import clauses, either
 
 
 def _scope(steps: int, ranks: int, phases: int) -> str:
@@ -64,12 +66,6 @@ def _look_closer(unless: str, one_run: bool, size: str) -> str:
 
 def _chain(where: str, key: str, chain: str) -> str:
     return f"After it, in {where}{key}: {chain}"
-
-
-def _key(absolute: bool, relative: bool) -> str:
-    parts = ["max abs error"] if absolute else []
-    parts += ["× relative distance, the first divergence being ×1"] if relative else []
-    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _not_compared(records: int, only_in: str, reason: str) -> str:
@@ -177,37 +173,6 @@ def _earlier(
     return f"the earlier comparison {path}: {said[relation]}"
 
 
-def _compared_only(
-    steps: str,
-    keys: Sequence[str],
-    include: Sequence[str],
-    exclude: Sequence[str],
-    common: bool,
-    first_only: bool,
-) -> str:
-    parts = [f"steps {steps}"] if steps else []
-    parts += [f"keys {', '.join(keys)}"] if keys else []
-    parts += [f"records that match {_either(include)}"] if include else []
-    parts += [f"no record that matches {_either(exclude)}"] if exclude else []
-    parts += ["what both runs have (--common)"] if common else []
-    parts += ["up to the first divergence (--first-only)"] if first_only else []
-    return f"compared: {'; '.join(parts)}"
-
-
-def _left_out(
-    steps: Sequence[int], cells: bool, keys: Sequence[str], steps_after: Sequence[int]
-) -> str:
-    parts = [f"steps {spans(steps)}"] if steps else []
-    parts += ["all cells"] if cells else []
-    parts += [f"keys {few(keys)}"] if keys else []
-    parts += [f"steps {spans(steps_after)}, which come after it"] if steps_after else []
-    return f"left out: {'; '.join(parts)}"
-
-
-def _either(patterns: Sequence[str]) -> str:
-    return " or ".join(f"'{pattern}'" for pattern in patterns)
-
-
 def _size_of_next(size: str, one_run: bool, estimated: bool) -> str:
     about = f"about {size}{'' if one_run else ' each'}, of a rank"
     return f" ({about}{', estimated from its cells' * estimated})"
@@ -228,6 +193,40 @@ def _difference(section: str, name: str, a: str, b: str) -> str:
     section = section.replace("_", " ")
     return f"{section}: {name}: {a} in A, {b} in B" if name else f"{section}: {a} in A, {b} in B"
 
+
+_either = partial(either, word="or")
+_KEY = clauses(
+    " ({clauses})",
+    "; ",
+    {
+        "absolute": "max abs error",
+        "relative": "× relative distance, the first divergence being ×1",
+    },
+)
+_COMPARED_ONLY = clauses(
+    "compared: {clauses}",
+    "; ",
+    {
+        "steps": "steps {}",
+        "keys": "keys {}",
+        "include": "records that match {}",
+        "exclude": "no record that matches {}",
+        "common": "what both runs have (--common)",
+        "first_only": "up to the first divergence (--first-only)",
+    },
+    {"keys": ", ".join, "include": _either, "exclude": _either},
+)
+_LEFT_OUT = clauses(
+    "left out: {clauses}",
+    "; ",
+    {
+        "steps": "steps {}",
+        "cells": "all cells",
+        "keys": "keys {}",
+        "steps_after": "steps {}, which come after it",
+    },
+    {"steps": spans, "keys": few, "steps_after": spans},
+)
 
 TEXTS: dict[str, Any] = {
     "scope": _scope,
@@ -259,7 +258,7 @@ TEXTS: dict[str, Any] = {
     "look_closer": _look_closer,
     "compare_after": "and compare them with --after {output}",
     "chain": _chain,
-    "chain_key": _key,
+    "chain_key": _KEY,
     "of_step": "step {step}",
     "spread": "{place}{size} ({different} of {compared} records)",
     "ranks": "Ranks: {line}",
@@ -285,8 +284,8 @@ TEXTS: dict[str, Any] = {
     "more_stops": lambda number: f"… and {counted(number, 'more place')} where ranks stopped",
     "before": _before,
     "earlier": _earlier,
-    "compared_only": _compared_only,
-    "left_out": _left_out,
+    "compared_only": _COMPARED_ONLY,
+    "left_out": _LEFT_OUT,
     "size_of_next": _size_of_next,
     "size_of_next_unknown": (
         " (how much that takes is not known: after one step of it, mindrlhf-msprobe estimate "

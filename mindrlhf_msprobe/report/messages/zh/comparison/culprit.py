@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mindrlhf_msprobe.report.messages.numbers import other_run
 from mindrlhf_msprobe.report.messages.zh.words import listed, side
 
 _PARAMETER = "此前的记录均一致，但该 Cell 的权重已经不同"
 _TOKENS = "随机种子、temperature、top-p、top-k、后处理"
 _LOADING = "权重加载、权重同步、权重转换"
-
-
-def _other_run(run: str) -> str:
-    return "B" if run == "A" else "A"
 
 
 def _earlier_update(
@@ -116,7 +113,7 @@ def _state(step: int | None = None, micro_step: int | None = None, **_: Any) -> 
 
 def _other(run: str, other: Any, trained: str) -> str:
     """Return what the network has in the other run."""
-    whose = side(_other_run(run))
+    whose = side(other_run(run))
     if other == "current":
         return f"{whose}中为{trained}。"
     if other:
@@ -156,7 +153,7 @@ def _synchronisation(
 ) -> str:
     whose = ""
     if run is not None:
-        right = side(_other_run(run))
+        right = side(other_run(run))
         whose = f"{right}中该网络的权重与 {trained} 相同，{side(run)}中不同。"
     return (
         f"{_PARAMETER}，涉及 {of} 个权重中的 {parameters} 个。此时 {trained} 的权重一致：问题出在把"
@@ -174,7 +171,7 @@ def _not_moved(
     trained_agrees: bool,
     **_: Any,
 ) -> str:
-    still, moved = side(run), side(_other_run(run))
+    still, moved = side(run), side(other_run(run))
     fact = (
         f"{_PARAMETER}。在 {still}中，{of} 个权重自 step {step} 起均未变化{_by(exact)}，"
         f"而在 {moved}中有 {parameters} 个发生了变化"
@@ -192,7 +189,7 @@ def _not_moved(
 def _changed_between(run: str, since: str, parameters: int, of: int, **_: Any) -> str:
     return (
         f"{_PARAMETER}，涉及 {of} 个权重中的 {parameters} 个。在本 step 更早的 {since} 中该权重"
-        f"一致，且在 {side(_other_run(run))}中至今未变：在 {side(run)}中，它在两个阶段之间被改变，"
+        f"一致，且在 {side(other_run(run))}中至今未变：在 {side(run)}中，它在两个阶段之间被改变，"
         f"而其间没有权重更新（{_LOADING}）。"
     )
 

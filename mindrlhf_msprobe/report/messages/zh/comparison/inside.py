@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindrlhf_msprobe.report.messages.numbers import few_pairs, few_spans, formula
+from mindrlhf_msprobe.report.messages.numbers import (
+    computed,
+    few_spans,
+    is_to_the_end,
+    order,
+    other_run,
+)
 
 #: 各轴的含义。
 _NOUNS = {
@@ -41,8 +47,7 @@ def _element(spans: Sequence[Sequence[int]], size: int, **_: Any) -> str:
 
 
 def _axis(axis: int, name: str | None, size: int, spans: Sequence[Sequence[int]], **_: Any) -> str:
-    first, last = spans[0]
-    to_the_end = "，从该处起直到末尾" if len(spans) == 1 and first and last == size - 1 else ""
+    to_the_end = "，从该处起直到末尾" if is_to_the_end(spans, size) else ""
     noun = "" if name is None else f"（{_NOUNS[name]}）"
     return f"第 {axis} 维{noun}第 {few_spans(spans)} 个（共 {size} 个，从 0 计{to_the_end}）"
 
@@ -51,38 +56,24 @@ def _along(axis: int, name: str | None) -> str:
     return f"沿第 {axis} 维" + ("" if name is None else f"（{_NOUNS[name]}）")
 
 
-def _computed(sign: str, said_by: str, key: str) -> Callable[..., str]:
-    """Return the text of a change by one number, which `key` names."""
-
-    def text(basis: str, within: float, every: bool, **known: Any) -> str:
-        exact = f"，误差不超过 {within:.1e}" if within else "，精确成立"
-        said = formula(sign, known.pop(key), _DIVISORS, **known)
-        if basis == "statistics":
-            return f"{said_by} {said}{exact}"
-        return f"{'所有元素' if every else '每个不同的元素'}均满足 {said}{exact}"
-
-    return text
-
-
-_DIVISORS = "，如同标准差分别除以 {n} 和 {less}（ddof）"
+_COMPUTED = {
+    "every": "所有元素均满足 {}",
+    "each": "每个不同的元素均满足 {}",
+    "within": "，误差不超过 {:.1e}",
+    "exactly": "，精确成立",
+    "divisors": "，如同标准差分别除以 {n} 和 {less}（ddof）",
+}
 
 
 def _rounded(side: str, dtype: str, **_: Any) -> str:
-    return f"{side} 等于 {'A' if side == 'B' else 'B'} 逐元素舍入到 {dtype}"
+    return f"{side} 等于 {other_run(side)} 逐元素舍入到 {dtype}"
 
 
-def _order(
-    axis: int,
-    name: str | None,
-    size: int = 0,
-    turned: int | None = None,
-    moved: int = 0,
-    **known: Any,
-) -> str:
-    along = _along(axis, name)
-    if turned is not None:
-        return f"仅位置移动，数值未变：{along}，B 是 A 循环移动 {turned} 位的结果（共 {size}）"
-    return f"仅位置移动，数值未变：{along}顺序不同：{few_pairs(known['from'], moved)}"
+_order = order(
+    _along,
+    turned="仅位置移动，数值未变：{along}，B 是 A 循环移动 {by} 位的结果（共 {size}）",
+    moved="仅位置移动，数值未变：{along}顺序不同：{pairs}",
+)
 
 
 def _shifted(axis: int, name: str | None, by: int, **_: Any) -> str:
@@ -97,8 +88,8 @@ TEXTS: Mapping[str, Any] = {
     "differs": _differs,
     "element": _element,
     "axis": _axis,
-    "factor": _computed("×", "max、min、mean 和 norm 表明", "factor"),
-    "offset": _computed("+", "统计量表明", "offset"),
+    "factor": computed("×", "max、min、mean 和 norm 表明", "factor", _COMPUTED),
+    "offset": computed("+", "统计量表明", "offset", _COMPUTED),
     "rounded": _rounded,
     "order": _order,
     "order_inside": _order_inside,

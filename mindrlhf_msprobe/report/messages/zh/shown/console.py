@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from mindrlhf_msprobe.report.messages.lists import clauses, either
 from mindrlhf_msprobe.report.messages.zh.words import few, section_words, side, spans
 
 
@@ -62,12 +64,6 @@ def _look_closer(unless: str, one_run: bool, size: str) -> str:
         "再采集一次，换一个 dump_path" if one_run else "两侧各重新采集一次，使用各自的 dump_path"
     )
     return f"{begin}：{again}{size}，配置为"
-
-
-def _key(absolute: bool, relative: bool) -> str:
-    parts = ["最大绝对误差"] if absolute else []
-    parts += ["× 为相对距离的倍数，首个差异点为 ×1"] if relative else []
-    return f"（{'；'.join(parts)}）" if parts else ""
 
 
 def _not_compared(records: int, only_in: str, reason: str) -> str:
@@ -161,37 +157,6 @@ def _earlier(
     return f"此前的比对 {path}：{said[relation]}"
 
 
-def _compared_only(
-    steps: str,
-    keys: Sequence[str],
-    include: Sequence[str],
-    exclude: Sequence[str],
-    common: bool,
-    first_only: bool,
-) -> str:
-    parts = [f"step {steps}"] if steps else []
-    parts += [f"关键数据 {'、'.join(keys)}"] if keys else []
-    parts += [f"匹配 {_either(include)} 的记录"] if include else []
-    parts += [f"不含匹配 {_either(exclude)} 的记录"] if exclude else []
-    parts += ["仅两侧都有的内容（--common）"] if common else []
-    parts += ["到首个差异点为止（--first-only）"] if first_only else []
-    return f"比对范围：{'；'.join(parts)}"
-
-
-def _left_out(
-    steps: Sequence[int], cells: bool, keys: Sequence[str], steps_after: Sequence[int]
-) -> str:
-    parts = [f"step {spans(steps)}"] if steps else []
-    parts += ["全部 Cell"] if cells else []
-    parts += [f"关键数据 {few(keys)}"] if keys else []
-    parts += [f"首个差异点之后的 step {spans(steps_after)}"] if steps_after else []
-    return f"未纳入比对：{'；'.join(parts)}"
-
-
-def _either(patterns: Sequence[str]) -> str:
-    return " 或 ".join(f"'{pattern}'" for pattern in patterns)
-
-
 def _size_of_next(size: str, one_run: bool, estimated: bool) -> str:
     each = "" if one_run else "每侧"
     behind = "，按其 Cell 估算" if estimated else ""
@@ -215,6 +180,37 @@ def _difference(section: str, name: str, a: str, b: str) -> str:
     named = f"{section}：{name}" if name else section
     return f"{named}：A（标杆）为 {a}，B（待比对）为 {b}"
 
+
+_either = partial(either, word="或")
+_KEY = clauses(
+    "（{clauses}）",
+    "；",
+    {"absolute": "最大绝对误差", "relative": "× 为相对距离的倍数，首个差异点为 ×1"},
+)
+_COMPARED_ONLY = clauses(
+    "比对范围：{clauses}",
+    "；",
+    {
+        "steps": "step {}",
+        "keys": "关键数据 {}",
+        "include": "匹配 {} 的记录",
+        "exclude": "不含匹配 {} 的记录",
+        "common": "仅两侧都有的内容（--common）",
+        "first_only": "到首个差异点为止（--first-only）",
+    },
+    {"keys": "、".join, "include": _either, "exclude": _either},
+)
+_LEFT_OUT = clauses(
+    "未纳入比对：{clauses}",
+    "；",
+    {
+        "steps": "step {}",
+        "cells": "全部 Cell",
+        "keys": "关键数据 {}",
+        "steps_after": "首个差异点之后的 step {}",
+    },
+    {"steps": spans, "keys": few, "steps_after": spans},
+)
 
 TEXTS: dict[str, Any] = {
     "scope": _scope,
@@ -247,7 +243,7 @@ TEXTS: dict[str, Any] = {
     "look_closer": _look_closer,
     "compare_after": "采集后比对时加上 --after {output}",
     "chain": "差异传播（{where}）{key}：{chain}",
-    "chain_key": _key,
+    "chain_key": _KEY,
     "of_step": "step {step}",
     "spread": "{place}{size}（{compared} 条记录中 {different} 条不一致）",
     "ranks": "各 rank：{line}",
@@ -271,8 +267,8 @@ TEXTS: dict[str, Any] = {
     "more_stops": "… 另有 {number} 处 rank 中断",
     "before": _before,
     "earlier": _earlier,
-    "compared_only": _compared_only,
-    "left_out": _left_out,
+    "compared_only": _COMPARED_ONLY,
+    "left_out": _LEFT_OUT,
     "size_of_next": _size_of_next,
     "size_of_next_unknown": (
         "（所需空间未知：先采集一个 step，再用 mindrlhf-msprobe estimate 估算）"
