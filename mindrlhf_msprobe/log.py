@@ -21,8 +21,8 @@ _LEVELS = {
 logger = logging.getLogger("mindrlhf_msprobe")
 
 
-class _Rank(logging.Filter):
-    """Puts the rank before every message, whoever shows it."""
+class _Shown(logging.Filter):
+    """Puts the rank before every message, and lets nothing in it steer a terminal."""
 
     rank: int | None = None
 
@@ -30,13 +30,6 @@ class _Rank(logging.Filter):
         if self.rank is not None and not hasattr(record, "msprobe_rank"):
             record.msprobe_rank = self.rank
             record.msg = f"[rank {self.rank}] {record.msg}"
-        return True
-
-
-class _Door(logging.Filter):
-    """Lets nothing out of a file steer the terminal on which a message is shown."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
         if not text.isprintable():
             record.msg, record.args = printable_lines(text), ()
@@ -60,7 +53,7 @@ class _Fallback(logging.StreamHandler[TextIO]):
             super().emit(record)
 
 
-_rank = _Rank()
+_shown = _Shown()
 _refused: set[str] = set()
 
 
@@ -74,7 +67,7 @@ def configure(rank: int | None = None) -> None:
         rank: stands before every message from now on.
     """
     if rank is not None:
-        _rank.rank = rank
+        _shown.rank = rank
     value = os.environ.get(VARIABLE, "").strip()
     if value in _LEVELS:
         logger.setLevel(_LEVELS[value])
@@ -91,7 +84,6 @@ def configure(rank: int | None = None) -> None:
 
 
 if not logger.handlers:
-    logger.addFilter(_rank)
-    logger.addFilter(_Door())
+    logger.addFilter(_shown)
     logger.addHandler(_Fallback())
     configure()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,6 @@ def library_beside(module_file: str, name: str) -> Any:
     for suffix in EXTENSION_SUFFIXES:
         file = Path(module_file).with_name(f"{name}{suffix}")
         if file.is_file():
-            try:
+            with suppress(OSError):  # of another system
                 return ctypes.CDLL(str(file))
-            except OSError:  # of another system
-                continue
     return None

@@ -63,7 +63,7 @@ class Current:
         """Let a probe be the newest.
 
         Args:
-            fault: told of what goes wrong while it records; raises it in strict mode.
+            fault: called with what goes wrong while it records; raises it in strict mode.
         """
         self._probes.append((probe, fault))
         self._missed = False

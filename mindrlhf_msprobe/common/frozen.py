@@ -37,8 +37,11 @@ else:
         return _made(cls, frozen)
 
 
-#: How the standard decorator marks fields and what is an argument of `__init__` alone.
-_FIELD, _INIT_ONLY = (getattr(dataclasses, name) for name in ("_FIELD", "_FIELD_INITVAR"))
+#: How the standard decorator marks fields, what is an argument of `__init__` alone, and in a
+#: signature a default that each instance has of its own.
+_FIELD, _INIT_ONLY, _MADE_ANEW = (
+    getattr(dataclasses, name) for name in ("_FIELD", "_FIELD_INITVAR", "_HAS_DEFAULT_FACTORY")
+)
 
 
 def _made(cls: Any, frozen: bool) -> Any:
@@ -108,16 +111,6 @@ def _init(cls: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Callable[...,
     init.__module__ = cls.__module__
     init.__annotations__ = {field.name: field.type for field in fields} | {"return": None}
     return init
-
-
-class _MadeAnew:
-    """Stands in a signature for a default that each instance has of its own."""
-
-    def __repr__(self) -> str:
-        return "<factory>"
-
-
-_MADE_ANEW = _MadeAnew()
 
 
 def _values(fields: list[dataclasses.Field[Any]]) -> Callable[[Any], tuple[Any, ...]]:

@@ -35,10 +35,7 @@ def language(environment: Mapping[str, str] | None = None) -> str:
 @contextmanager
 def speaking(lang: str | None) -> Iterator[None]:
     """Give answers in a language for as long as the block runs; None leaves it as it is."""
-    if lang is None:
-        yield
-        return
-    before = _CHOSEN.set(lang)
+    before = _CHOSEN.set(_CHOSEN.get() if lang is None else lang)
     try:
         yield
     finally:

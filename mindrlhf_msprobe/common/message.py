@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.language import language
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: The code of a text that is known as a text alone: a run of an older version holds such ones.
 TEXT = "text"
@@ -83,6 +86,11 @@ class SpokenError(Exception):
         super().__init__(said)
         self.said = as_message(said)
         self._lang = language()
+
+    @classmethod
+    def saying(cls, code: str, /, **params: Any) -> Self:
+        """Return the error that says the message of a code."""
+        return cls(message(code, **params))
 
     def __str__(self) -> str:
         return in_words(self.said, self._lang)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_FEW = 8
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -12,9 +13,9 @@ def size(count: int) -> str:
     value = float(min(count, 1 << 200))  # what a shape claims may be beyond every float
     for unit in _UNITS:
         if value < 1024 or unit == _UNITS[-1]:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+            break
         value /= 1024
-    raise AssertionError("unreachable")
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def spans(numbers: Sequence[int]) -> str:
@@ -28,7 +29,7 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def few_numbers(numbers: Sequence[int], most: int = 8) -> str:
+def few_numbers(numbers: Sequence[int]) -> str:
     """Return the first of several numbers, with how many more there are: 0, 2, … (+5)."""
-    shown = ", ".join(map(str, numbers[:most]))
-    return shown + (f", … (+{len(numbers) - most})" if len(numbers) > most else "")
+    shown = ", ".join(map(str, numbers[:_FEW]))
+    return shown + (f", … (+{len(numbers) - _FEW})" if len(numbers) > _FEW else "")

@@ -14,7 +14,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from mindrlhf_msprobe.common.message import SpokenError, message
+from mindrlhf_msprobe.common.message import SpokenError
 
 _DEEPEST = 100  # groups in each other
 _LONGEST = 4096  # characters of a pattern
@@ -86,7 +86,7 @@ class Renaming:
         self._regexp: Any = _compiled(source, whole=True)
         names = {number: name for name, number in _parsed(source).state.groupdict.items()}
         if "inside" in names.values():
-            raise PatternError(message("pattern.name_taken"))
+            raise PatternError.saying("pattern.name_taken")
         self._inside = self._regexp.groups  # the last group: what lies inside the cell
         self._parts = _template(target, [names.get(n + 1) for n in range(self._inside - 1)])
 
@@ -134,37 +134,37 @@ def _compiled(text: str, *, whole: bool = False) -> Any:
     options.log_errors = False
     options.max_mem = _MEMORY
     options.never_capture = not whole
-    written = _written(text, whole)
+    try:
+        written = _Writer(whole).top(_parsed(text))
+    except RecursionError:
+        raise PatternError.saying("pattern.nested") from None
     try:
         return re2.compile(written, options)
     except re2.error as error:
         said = error.args[0] if error.args else error
         why = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        raise PatternError(message("pattern.too_large", why=why[:200])) from None
-
-
-def _written(text: str, whole: bool) -> str:
-    try:
-        return _Writer(whole).top(_parsed(text))
-    except RecursionError:
-        raise PatternError(message("pattern.nested")) from None
+        raise PatternError.saying("pattern.too_large", why=why[:200]) from None
 
 
 def _parsed(text: str) -> Any:
     """Return a pattern as Python's own parser reads it."""
     if len(text) > _LONGEST:
-        raise PatternError(message("pattern.too_long", length=len(text), most=_LONGEST))
+        raise PatternError.saying("pattern.too_long", length=len(text), most=_LONGEST)
     if _depth(text) > _DEEPEST:
-        raise PatternError(message("pattern.too_deep", most=_DEEPEST))
+        raise PatternError.saying("pattern.too_deep", most=_DEEPEST)
+    try:
+        from re import _parser as parser  # type: ignore[attr-defined]
+    except ImportError:  # Python 3.10
+        import sre_parse as parser
     try:
         text.encode()
-        return _parser().parse(text)
+        return parser.parse(text)
     except UnicodeEncodeError:
-        raise PatternError(message("pattern.no_unicode")) from None
+        raise PatternError.saying("pattern.no_unicode") from None
     except re.error as error:
-        raise PatternError(message("pattern.no_expression", error=str(error))) from None
+        raise PatternError.saying("pattern.no_expression", error=str(error)) from None
     except (RecursionError, OverflowError, MemoryError):
-        raise PatternError(message("pattern.too_deep_or_large")) from None
+        raise PatternError.saying("pattern.too_deep_or_large") from None
 
 
 def _depth(text: str) -> int:
@@ -177,14 +177,6 @@ def _depth(text: str) -> int:
         level += (char == "(") - (char == ")")
         deepest = max(deepest, level)
     return deepest
-
-
-def _parser() -> Any:
-    try:
-        from re import _parser  # type: ignore[attr-defined]
-    except ImportError:  # Python 3.10
-        import sre_parse as _parser
-    return _parser
 
 
 class _Writer:
@@ -205,7 +197,7 @@ class _Writer:
 
     def _one(self, op: str, argument: Any, flags: int) -> str:
         if op in _REFUSED:
-            raise PatternError(message(f"pattern.{op.lower()}"))
+            raise PatternError.saying(f"pattern.{op.lower()}")
         if op == "LITERAL":
             return _char(argument)
         if op == "NOT_LITERAL":
@@ -224,7 +216,7 @@ class _Writer:
             return self._place(str(argument), flags)
         if op == "FAILURE":
             return r"[^\x{0}-\x{10ffff}]"
-        raise PatternError(message("pattern.unknown_part", name=op.lower()))
+        raise PatternError.saying("pattern.unknown_part", name=op.lower())
 
     def _group(self, argument: Any, flags: int) -> str:
         number, added, removed, items = argument
@@ -265,20 +257,18 @@ class _Writer:
             elif str(op) == "RANGE":
                 parts.append(f"{_char(value[0])}-{_char(value[1])}")
             else:
-                parts.append(_category(str(value).removeprefix("CATEGORY_"), flags))
+                name = str(value).removeprefix("CATEGORY_")
+                if flags & re.ASCII:
+                    parts.append(_ASCII[name])
+                else:
+                    parts.append(_not_word() if name == "NOT_WORD" else _UNICODE[name])
         return f"[{negated}{''.join(parts)}]"
 
 
 def _char(code: int) -> str:
     if 0xD800 <= code <= 0xDFFF:
-        raise PatternError(message("pattern.surrogate"))
+        raise PatternError.saying("pattern.surrogate")
     return chr(code) if chr(code).isalnum() and code < 128 else f"\\x{{{code:x}}}"
-
-
-def _category(name: str, flags: int) -> str:
-    if flags & re.ASCII:
-        return _ASCII[name]
-    return _not_word() if name == "NOT_WORD" else _UNICODE[name]
 
 
 @lru_cache(maxsize=1)
@@ -309,8 +299,8 @@ def _template(target: str, groups: list[str | None]) -> list[str | int]:
     except (re.error, IndexError) as error:
         missing = [n for n in re.findall(r"\\([0-9]+)", target) if int(n) > len(groups)]
         if missing:
-            raise PatternError(message("pattern.no_group", group=missing[0])) from None
-        raise PatternError(message("pattern.wrong_target", why=str(error))) from None
+            raise PatternError.saying("pattern.no_group", group=missing[0]) from None
+        raise PatternError.saying("pattern.wrong_target", why=str(error)) from None
     parts: list[str | int] = [""]
     for char in expanded:
         if char in markers:

@@ -88,8 +88,7 @@ def _snake(key: str) -> str:
 def could_be_secret(value: str) -> bool:
     """Tell whether a text looks like a credential: a URL with a password, a token, a PEM block.
 
-    A token is told from a name by what names are made of, words: rather too much is suspected than
-    too little.
+    Names are made of words, and tokens are not: rather too much is suspected than too little.
     """
     if _SECRET_VALUE.search(value):
         return True

@@ -52,12 +52,12 @@ def read_yaml(
             raw = opened.read(_LONGEST + 1)
         text = raw.decode("utf-8")
     except FileNotFoundError:
-        raise ConfigError(message("error.no_such_file", path=path, file=file)) from None
+        raise ConfigError.saying("error.no_such_file", path=path, file=file) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL in it
-        raise ConfigError(message("error.no_utf8", path=path, error=error)) from None
+        raise ConfigError.saying("error.no_utf8", path=path, error=error) from None
     if len(raw) > _LONGEST:
-        raise ConfigError(
-            message("error.too_large_yaml", path=path, value=_LONGEST >> 20, of=of, file=file)
+        raise ConfigError.saying(
+            "error.too_large_yaml", path=path, value=_LONGEST >> 20, of=of, file=file
         )
     try:
         loader = yaml.SafeLoader(text)
@@ -67,21 +67,21 @@ def read_yaml(
             _check_size(top)
         content = None if top is None else loader.construct_document(top)
     except _TooLarge as error:
-        raise ConfigError(message("error.of_file", path=path, error=error)) from None
+        raise ConfigError.saying("error.of_file", path=path, error=error) from None
     except RecursionError:
-        raise ConfigError(message("error.nested_yaml", path=path)) from None
+        raise ConfigError.saying("error.nested_yaml", path=path) from None
     except Exception as error:  # ValueError: 2024-13-45, KeyError: !!bool maybe, …
         known = isinstance(error, (yaml.YAMLError, ValueError))
         tag = message("error.no_tag", kind=type(error).__name__)
         why = str(error) if known else tag
-        raise ConfigError(message("error.no_yaml", path=path, why=why)) from None
+        raise ConfigError.saying("error.no_yaml", path=path, why=why) from None
     if items and isinstance(content, list):
         return content
     if not isinstance(content, Mapping):
         of_kind = message("error.kind_a", kind=type(content).__name__)
         kind = message("error.kind_empty") if content is None else of_kind
         either = message("error.or_items", items=items) if items else ""
-        raise ConfigError(message("error.no_mapping", path=path, of=of, either=either, kind=kind))
+        raise ConfigError.saying("error.no_mapping", path=path, of=of, either=either, kind=kind)
     _refuse_repeated(path, top, unique)
     return content
 
@@ -187,14 +187,8 @@ def _refuse_twice(path: Path, keys: Sequence[Any]) -> None:
     for key in keys:
         line = key.start_mark.line + 1
         if key.value in lines and key.value != "<<":
-            raise ConfigError(
-                message(
-                    "error.repeated_key",
-                    path=path,
-                    line=line,
-                    value=key.value,
-                    value2=lines[key.value],
-                )
+            raise ConfigError.saying(
+                "error.repeated_key", path=path, line=line, value=key.value, value2=lines[key.value]
             )
         lines[str(key.value)] = line
 
@@ -212,5 +206,5 @@ def read_rules(path: str | Path, kind: Message, example: str) -> Mapping[Any, An
     file, of = message("error.rules_file", kind=kind), message("error.rules", kind=kind)
     rules = read_yaml(Path(path), file, of)
     if not rules:
-        raise ConfigError(message("error.no_rules", path=path, kind=kind, example=example))
+        raise ConfigError.saying("error.no_rules", path=path, kind=kind, example=example)
     return rules

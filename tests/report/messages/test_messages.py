@@ -97,16 +97,21 @@ def test_every_culprit_and_every_status_that_differs_has_words():
             assert text_of(Message("explanation.happened", params), "zh").startswith("r ")
 
 
+#: What is called with a code.
+SAYING = ("message", "say", "saying", "note")
+
+
 def calls():
     """Yield each code that is written out in the package, with what it is given."""
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        if not any(f"{name}(" in source for name in ("message", "say", "note")):
+        if not any(f"{name}(" in source for name in SAYING):
             continue
         for node in ast.walk(ast.parse(source)):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            if not isinstance(node, ast.Call):
                 continue
-            if node.func.id not in ("message", "say", "note") or not node.args:
+            name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+            if name not in SAYING or not node.args:
                 continue
             code = node.args[0]
             if isinstance(code, ast.Constant) and isinstance(code.value, str):
