@@ -41,6 +41,7 @@ PHASES: tuple[Phase, ...] = (
     Phase("critic_update", "critic", "critic_train_dump"),
 )
 
+_PHASE_ORDER = {phase.name: position for position, phase in enumerate(PHASES)}
 UPDATE_PHASES = ("actor_update", "critic_update")
 ROLES = tuple(dict.fromkeys(phase.role for phase in PHASES))
 
@@ -58,10 +59,7 @@ UNNAMED_PHASE = "dump"
 
 def phase_order(name: str) -> int:
     """Return a phase's usual position in a step; phases that are not standard come last."""
-    for position, phase in enumerate(PHASES):
-        if phase.name == name:
-            return position
-    return len(PHASES)
+    return _PHASE_ORDER.get(name, len(PHASES))
 
 
 @dataclass(frozen=True)
@@ -69,69 +67,53 @@ class KeyDataHome:
     """Where a key's data stand in a step: before or after a phase, or before the first update.
 
     Attributes:
-        before_phase: they are what the phase is given, so they stand before it.
+        phase: after which they stand; None for before the first update.
         after_updates: they may come from any update, so they stand after all that ran before they
             were saved.
+        before_phase: they are what the phase is given, so they stand before it.
     """
 
     phase: str | None
-    before_update: bool = False
     after_updates: bool = False
     before_phase: bool = False
+
+    @property
+    def before_update(self) -> bool:
+        """Whether they are of no phase, and stand before the first update."""
+        return self.phase is None
 
 
 #: The key of what the loss of an update is given.
 LOSS_INPUTS = "loss_inputs"
 
-_BESIDE = {
-    "prompts": "actor_generate_sequences",
-    "prompt": "actor_generate_sequences",
-    "responses": "actor_generate_sequences",
-    "response": "actor_generate_sequences",
-    "rollout_log_prob": "actor_generate_sequences",
-    "old_log_prob": "actor_compute_log_prob",
-    "ref_log_prob": "reference_compute_log_prob",
-    "values": "critic_compute_values",
-    "rewards.": None,  # what each reward function gave
-    "rewards": None,
-    "reward": None,
-    "advantages": None,
-    "returns": None,
-    LOSS_INPUTS: None,
-    "log_prob": "actor_update",
-    "ratio": "actor_update",
-    "kl": "actor_update",
-    "kl_loss": "actor_update",
-    "actor_loss": "actor_update",
-    "loss": "actor_update",
-    "overflow": "actor_update",
-    "loss_scale": "actor_update",
-    "lr": "actor_update",
-    "grad_norm": "actor_update",
-    "value_loss": "critic_update",
-    "critic_loss": "critic_update",
-}
-_OF_ANY_UPDATE = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
-_KEY_ORDER = {key: position for position, key in enumerate(_BESIDE)}
-
 #: What a step begins with: nothing of it has run before them.
 PROMPTS = ("prompts", "prompt")
+_HOMES = {
+    **dict.fromkeys(PROMPTS, KeyDataHome(GENERATE, before_phase=True)),
+    **dict.fromkeys(("responses", "response", "rollout_log_prob"), KeyDataHome(GENERATE)),
+    "old_log_prob": KeyDataHome("actor_compute_log_prob"),
+    "ref_log_prob": KeyDataHome("reference_compute_log_prob"),
+    "values": KeyDataHome("critic_compute_values"),
+    "rewards.": KeyDataHome(None),  # what each reward function gave
+    **dict.fromkeys(("rewards", "reward", "advantages", "returns", LOSS_INPUTS), KeyDataHome(None)),
+    **dict.fromkeys(
+        ("log_prob", "ratio", "kl", "kl_loss", "actor_loss"), KeyDataHome("actor_update")
+    ),
+    **dict.fromkeys(
+        ("loss", "overflow", "loss_scale", "lr", "grad_norm"),
+        KeyDataHome("actor_update", after_updates=True),
+    ),
+    **dict.fromkeys(("value_loss", "critic_loss"), KeyDataHome("critic_update")),
+}
+_KEY_ORDER = {key: position for position, key in enumerate(_HOMES)}
+
 #: Keys that enter the step from outside its computation.
 INPUT_KEYS = frozenset({"prompts", "prompt", "responses", "response"})
 
 
 def key_data_home(key: str) -> KeyDataHome | None:
     """Return where data saved under `key` belong in a step, or None for an unknown key."""
-    key = _kind_of(key)
-    if key not in _BESIDE:
-        return None
-    phase = _BESIDE[key]
-    return KeyDataHome(
-        phase,
-        before_update=phase is None,
-        after_updates=key in _OF_ANY_UPDATE,
-        before_phase=key in PROMPTS,
-    )
+    return _HOMES.get(_kind_of(key))
 
 
 def usual_place(key: str) -> float:
@@ -152,4 +134,4 @@ def key_order(key: str) -> int:
 def _kind_of(key: str) -> str:
     """Return what stands for a key in the tables: of one by a name of its own, its beginning."""
     beginning = key[: key.find(".") + 1]
-    return beginning if beginning in _BESIDE else key
+    return beginning if beginning in _HOMES else key

@@ -100,7 +100,7 @@ def made_before_updates(*runs: Sequence[KeyDatum]) -> frozenset[str]:
 
 
 def _home(key: str, earlier: frozenset[str]) -> KeyDataHome | None:
-    return KeyDataHome(None, before_update=True) if key in earlier else key_data_home(key)
+    return KeyDataHome(None) if key in earlier else key_data_home(key)
 
 
 def _place_key_data(
