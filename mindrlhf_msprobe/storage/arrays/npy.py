@@ -76,6 +76,19 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return stream.getvalue()
 
 
+def npy_size(dtype: str, shape: tuple[int, ...]) -> int:
+    """Return the size in bytes of the .npy file of a tensor, as it is written here.
+
+    Args:
+        dtype: by numpy's name or MindSpore's.
+
+    Raises:
+        TypeError: numpy does not know the dtype.
+    """
+    known = np.dtype(dtype.lower())
+    return len(npy_header(known, shape)) + known.itemsize * math.prod(shape)
+
+
 def open_npy(path: str | Path) -> np.ndarray:
     """Map a .npy file into memory, read-only; a small one is read at once.
 
@@ -87,7 +100,7 @@ def open_npy(path: str | Path) -> np.ndarray:
         # Without O_NONBLOCK, opening a pipe would wait for ever.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise ArrayFileError(message("unread.file_missing")) from None
+        raise ArrayFileError.saying("unread.file_missing") from None
     except (OSError, ValueError) as error:  # or a name that no file can have
         raise _failed(error) from None
     try:
@@ -100,13 +113,13 @@ def open_npy(path: str | Path) -> np.ndarray:
 
 def _failed(error: Exception) -> ArrayFileError:
     why = getattr(error, "strerror", None) or str(error)
-    return ArrayFileError(message("unread.failed", why=why))
+    return ArrayFileError.saying("unread.failed", why=why)
 
 
 def _open_array(file: int) -> np.ndarray:
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode):
-        raise ArrayFileError(message("unread.no_file"))
+        raise ArrayFileError.saying("unread.no_file")
     head = os.read(file, _HEAD)
     offset = _header_end(head)
     if offset > len(head):  # a long header, or the claim of one
@@ -117,9 +130,9 @@ def _open_array(file: int) -> np.ndarray:
     expected, present = count * dtype.itemsize, status.st_size - offset
     if expected > bounds.TENSOR:
         most = bounds.in_bytes(bounds.TENSOR)
-        raise ArrayFileError(message("unread.too_much_data", size=expected, most=most))
+        raise ArrayFileError.saying("unread.too_much_data", size=expected, most=most)
     if present < expected:
-        raise ArrayFileError(message("unread.cut_short", size=expected, present=present))
+        raise ArrayFileError.saying("unread.cut_short", size=expected, present=present)
     try:
         if expected == 0:
             return np.empty(shape, dtype)
@@ -168,14 +181,14 @@ _DONTNEED = getattr(mmap, "MADV_DONTNEED", None) if hasattr(mmap.mmap, "madvise"
 def _header_end(head: bytes) -> int:
     """Return how long the header says it is, its magic included."""
     if head[:6] != _MAGIC:
-        raise ArrayFileError(message("unread.no_npy"))
+        raise ArrayFileError.saying("unread.no_npy")
     version = tuple(head[6:8])
     if version not in _LENGTHS:
-        raise ArrayFileError(message("unread.npy_version", version=".".join(map(str, version))))
+        raise ArrayFileError.saying("unread.npy_version", version=".".join(map(str, version)))
     length = _LENGTHS[version]
     end = 8 + length.size
     if len(head) < end:
-        raise ArrayFileError(message("unread.npy_cut_short"))
+        raise ArrayFileError.saying("unread.npy_cut_short")
     return end + int(length.unpack(head[8:end])[0])
 
 
@@ -195,16 +208,16 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         else:
             header = npy.read_array_header_2_0(stream)
     except Exception as error:  # numpy parses the header as Python, which fails in many ways
-        raise ArrayFileError(message("unread.npy_header", why=shortened(error))) from None
+        raise ArrayFileError.saying("unread.npy_header", why=shortened(error)) from None
     shape, fortran, dtype = header
     if not (
         isinstance(shape, tuple)
         and len(shape) <= bounds.DIMENSIONS
         and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
     ):
-        raise ArrayFileError(message("unread.claimed_shape", shape=shortened(shape)))
+        raise ArrayFileError.saying("unread.claimed_shape", shape=shortened(shape))
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
         if dtype.hasobject:
-            raise ArrayFileError(message("unread.pickled"))
-        raise ArrayFileError(message("unread.held_dtype", dtype=shortened(dtype)))
+            raise ArrayFileError.saying("unread.pickled")
+        raise ArrayFileError.saying("unread.held_dtype", dtype=shortened(dtype))
     return shape, bool(fortran), dtype

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, as_messages, message
@@ -17,7 +14,7 @@ from mindrlhf_msprobe.config import NO_END, ProbeConfig, Selection
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, npy_header
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, npy_size
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest import coverage as kinds
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -116,11 +113,9 @@ def estimate(
     Raises:
         RunError: the run holds nothing of `phases`, or no cell that is wanted.
     """
-    block = os.statvfs(run.path).f_frsize or 4096
+    recording = _Recording(run, wanted)
     largest: dict[tuple[str, int], PhaseEstimate] = {}
-    doubts: set[Message] = set()
-    places = _estimates(run, wanted, block, doubts)
-    for place in sorted(places, key=lambda e: (e.size, e.distinct), reverse=True):
+    for place in sorted(recording.places(), key=lambda e: (e.size, e.distinct), reverse=True):
         if phases is None or place.phase in phases:
             largest.setdefault((place.phase, place.rank), place)
     _refuse_no_cell(run, wanted, phases)
@@ -128,7 +123,7 @@ def estimate(
         what = message("error.no_data")
         if phases is not None:
             what = message("error.none_of", names=", ".join(phases))
-        raise RunError(message("error.estimate_nothing", path=run.path, what=what))
+        raise RunError.saying("error.estimate_nothing", path=run.path, what=what)
     order = [*run.phases, KEY_DATA]
     found = sorted(largest.values(), key=lambda e: (e.rank, order.index(e.phase)))
     missing = set(phases or ()) - {place.phase for place in found}
@@ -138,10 +133,7 @@ def estimate(
         steps,
         ranks or len({place.rank for place in found}),
         free_bytes(run.path),
-        (
-            *_remarks(run, wanted, sorted(missing, key=phase_order), doubts),
-            *_about_further_steps(found if phases is not None else ()),
-        ),
+        tuple(_remarks(run, wanted, missing, recording.doubts, found if phases else [])),
     )
 
 
@@ -155,16 +147,14 @@ def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | Non
     asked = [phase for phase in run.phases if phases is None or phase in phases]
     cells = {entry.cell for phase in asked for entry in run.entries(phase)} if given else set()
     if cells and not any(map(wanted.records_cell, cells)):
-        raise RunError(
-            message(
-                "error.estimate_no_cell",
-                path=run.path,
-                join=" and ".join(given),
-                value="s" * (len(given) == 1),
-                len=len(cells),
-                min=min(cells, key=len),
-                value2=asked[0],
-            )
+        raise RunError.saying(
+            "error.estimate_no_cell",
+            path=run.path,
+            join=" and ".join(given),
+            value="s" * (len(given) == 1),
+            len=len(cells),
+            min=min(cells, key=len),
+            value2=asked[0],
         )
 
 
@@ -176,19 +166,11 @@ def size_at(
     Only that place is read. None where the run recorded nothing of one of `phases` there, or holds
     no value of a kind whose size is known.
     """
-    block = os.statvfs(run.path).f_frsize or 4096
-    doubts: set[Message] = set()
-    total, found = 0, False
-    for phase in phases:
-        entries = run.entries(phase, step, rank)
-        chosen = [entry for entry in _chosen(entries, wanted) if entry.records]
-        if chosen:
-            whole = sum(len(entry.records) for entry in entries)
-            kept = sum(len(entry.records) for entry in chosen) / max(1, whole)
-            tensors = wanted.task == "tensor"
-            total += _phase_estimate(run, chosen, kept, tensors, block, doubts).size
-            found = True
-    return total if found and all(d.code != _UNKNOWN_DTYPE for d in doubts) else None
+    recording = _Recording(run, wanted)
+    found = [recording.phase(phase, step, rank, some_record=True) for phase in phases]
+    sizes = [place.size for place in found if place is not None]
+    sized = all(doubt.code != _UNKNOWN_DTYPE for doubt in recording.doubts)
+    return sum(sizes) if sizes and sized else None
 
 
 def free_bytes(path: Path) -> int:
@@ -197,25 +179,89 @@ def free_bytes(path: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _estimates(
-    run: Run, wanted: ProbeConfig, block: int, doubts: set[Message]
-) -> Iterator[PhaseEstimate]:
-    for step, rank in sorted(run.places):
-        for phase in run.phases:
-            entries = run.entries(phase, step, rank)
-            chosen = list(_chosen(entries, wanted))
-            if chosen:
-                whole = sum(len(entry.records) for entry in entries)
-                kept = sum(len(entry.records) for entry in chosen) / max(1, whole)
-                yield _phase_estimate(run, chosen, kept, wanted.task == "tensor", block, doubts)
-        data = run.key_data(step=step, rank=rank)
-        if data:
-            files = {r.file for datum in data for r in datum.records if r.file is not None}
-            folders = {file.parent for file in files}
-            size = sum(_on_disk(file, block) for folder in folders for file in folder.iterdir())
-            ranks = {folder.parent for folder in folders}
-            size += _directories(*folders, *ranks, *(folder.parent for folder in ranks))
-            yield PhaseEstimate(KEY_DATA, rank, step, len(files), len(files), size)
+class _Recording:
+    """What a recording as `wanted` of the training that a run recorded would take.
+
+    Attributes:
+        doubts: what makes the sizes uncertain.
+    """
+
+    def __init__(self, run: Run, wanted: ProbeConfig) -> None:
+        self._run, self._wanted = run, wanted
+        self._block = os.statvfs(run.path).f_frsize or 4096
+        self.doubts: set[Message] = set()
+
+    def places(self) -> Iterator[PhaseEstimate]:
+        """Yield the estimate of each phase and of key data, in each step and rank."""
+        for step, rank in sorted(self._run.places):
+            of_phases = (self.phase(phase, step, rank) for phase in self._run.phases)
+            yield from (place for place in of_phases if place is not None)
+            data = self._run.key_data(step=step, rank=rank)
+            if data:
+                files = {r.file for datum in data for r in datum.records if r.file is not None}
+                folders = {file.parent for file in files}
+                ranks = {folder.parent for folder in folders}
+                size = _directories(*folders, *ranks, *(folder.parent for folder in ranks))
+                for folder in folders:
+                    size += sum(self._blocks(f.lstat().st_size) for f in folder.iterdir())
+                yield PhaseEstimate(KEY_DATA, rank, step, len(files), len(files), size)
+
+    def phase(
+        self, phase: str, step: int, rank: int, *, some_record: bool = False
+    ) -> PhaseEstimate | None:
+        """Return what one phase would take; None without an entry, or `some_record` of one."""
+        entries = self._run.entries(phase, step, rank)
+        chosen = [*_chosen(entries, self._wanted)]
+        taken = [record for entry in chosen for record in entry.records]
+        if not (taken if some_record else chosen):
+            return None
+        kept = len(taken) / max(1, sum(len(entry.records) for entry in entries))
+        tensors = self._wanted.task == "tensor"
+        records = [record for record in taken if record.leaf.is_tensor]
+        (directory,) = self._run.directories(step, rank, phase=phase)
+        # Those that gain the name of a file, or lose it.
+        moved = [record for record in records if tensors == (record.leaf.data_name is None)]
+        names = _NAMED * len(moved) + _file_names(moved)
+        size = _directories(directory, directory.parent)
+        size += self._listing_files(directory, kept, names if tensors else -names)
+        distinct = [*_distinct([record.leaf for record in records])]
+        if tensors and distinct:
+            if folder := _directories(directory):
+                listed = _LISTED * len(records) + _file_names(records)
+                size += max(folder, self._blocks(listed))
+            size += sum(map(self._blocks, self._stored_sizes(distinct)))
+        return PhaseEstimate(phase, rank, step, len(records), len(distinct), size)
+
+    def _listing_files(self, directory: Path, kept: float, names: int) -> int:
+        """Return what the journal and the files beside it take.
+
+        Args:
+            kept: the share of them that is chosen.
+            names: the bytes of the files' names that they gain, below 0 if they lose them.
+        """
+        dump, stack, construct = (
+            path.stat().st_size if (path := directory / name).is_file() else 0
+            for name in (layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE)
+        )
+        journal = directory / layout.JOURNAL_FILE
+        # Another tool's dump has no journal: ours would hold what these two do.
+        lines = journal.stat().st_size if journal.is_file() else dump + stack
+        sizes = (kept * lines + names, kept * dump + names, kept * stack, kept * construct)
+        return sum(map(self._blocks, sizes))
+
+    def _stored_sizes(self, leaves: Iterable[Leaf]) -> Iterator[int]:
+        """Yield the size in bytes of the file of each leaf's elements; bfloat16 fills float32."""
+        for leaf in leaves:
+            if leaf.fingerprint is None:
+                self.doubts.add(message("estimate.no_fingerprints"))
+            name = "float32" if leaf.dtype == BFLOAT16 else str(leaf.dtype)
+            try:
+                yield npy_size(name, leaf.shape or ())
+            except TypeError:
+                self.doubts.add(message(_UNKNOWN_DTYPE, dtype=str(leaf.dtype)))
+
+    def _blocks(self, size: float) -> int:
+        return -(-int(size) // self._block) * self._block
 
 
 def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
@@ -245,7 +291,7 @@ def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
 def _is_chosen(entry: Entry, wanted: ProbeConfig) -> bool:
     return (
         wanted.records_cell(entry.cell)
-        and _direction(entry) in wanted.directions
+        and ("forward" if entry.direction == "forward" else "backward") in wanted.directions
         and (entry.token is None or wanted.records_token(entry.token))
     )
 
@@ -266,49 +312,8 @@ def _takes(record: Record, wanted: ProbeConfig, selection: Selection) -> bool:
     return selection.takes_part(record.io)
 
 
-def _phase_estimate(
-    run: Run, entries: list[Entry], kept: float, tensors: bool, block: int, doubts: set[Message]
-) -> PhaseEstimate:
-    """Return what the chosen entries of a phase take.
-
-    Args:
-        kept: the share of the phase's records that they hold.
-    """
-    first = entries[0]
-    phase, step, rank = first.phase, first.step, first.rank
-    records = [record for entry in entries for record in entry.records if record.leaf.is_tensor]
-    (directory,) = run.directories(step, rank, phase=phase)
-    # Those that gain the name of a file, or lose it.
-    moved = [record.name for record in records if tensors == (record.leaf.data_name is None)]
-    names = sum(_NAMED + len(layout.record_file_name(name)) for name in moved)
-    names = names if tensors else -names
-    size = _directories(directory, directory.parent)
-    size += _listing_files(directory, kept, names, block)
-    distinct = list(_distinct([record.leaf for record in records]))
-    if tensors and distinct and (folder := _directories(directory)):
-        listed = sum(_LISTED + len(layout.record_file_name(record.name)) for record in records)
-        size += max(folder, _blocks(listed, block))
-    if tensors:
-        size += sum(_blocks(n, block) for n in _stored_sizes(distinct, doubts))
-    return PhaseEstimate(phase, rank, step, len(records), len(distinct), size)
-
-
-def _listing_files(directory: Path, kept: float, names: int, block: int) -> int:
-    """Return what the journal and the files beside it take.
-
-    Args:
-        kept: the share of them that is chosen.
-        names: the bytes of the files' names that they gain, below 0 if they lose them.
-    """
-    dump, stack, construct = (
-        path.stat().st_size if (path := directory / name).is_file() else 0
-        for name in (layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE)
-    )
-    journal = directory / layout.JOURNAL_FILE
-    # Another tool's dump has no journal: ours would hold what these two do.
-    lines = journal.stat().st_size if journal.is_file() else dump + stack
-    sizes = (kept * lines + names, kept * dump + names, kept * stack, kept * construct)
-    return sum(_blocks(size, block) for size in sizes)
+def _file_names(records: Iterable[Record]) -> int:
+    return sum(len(layout.record_file_name(record.name)) for record in records)
 
 
 def _distinct(leaves: Iterable[Leaf]) -> Iterator[Leaf]:
@@ -320,52 +325,9 @@ def _distinct(leaves: Iterable[Leaf]) -> Iterator[Leaf]:
             seen.add(leaf.fingerprint or "")
 
 
-def _stored_sizes(leaves: Iterable[Leaf], doubts: set[Message]) -> Iterator[int]:
-    """Yield the size in bytes of the file of each leaf's elements."""
-    for leaf in leaves:
-        if leaf.fingerprint is None:
-            doubts.add(message("estimate.no_fingerprints"))
-        try:
-            yield _npy_size(leaf)
-        except TypeError:
-            doubts.add(message(_UNKNOWN_DTYPE, dtype=str(leaf.dtype)))
-
-
-def _npy_size(leaf: Leaf) -> int:
-    """Return the size of the .npy file of a leaf's elements, which bfloat16 fills as float32.
-
-    Raises:
-        TypeError: numpy does not know the dtype.
-    """
-    assert leaf.dtype is not None or leaf.shape is not None
-    name = "float32" if leaf.dtype == BFLOAT16 else str(leaf.dtype).lower()
-    dtype = np.dtype(name)
-    shape = leaf.shape or ()
-    return len(npy_header(dtype, shape)) + dtype.itemsize * math.prod(shape)
-
-
-def _direction(entry: Entry) -> str:
-    return "forward" if entry.direction == "forward" else "backward"
-
-
-def _blocks(size: float, block: int) -> int:
-    return -(-int(size) // block) * block
-
-
 def _directories(*paths: Path) -> int:
     """Return the bytes that directories themselves take; some file systems need none."""
     return sum(path.stat().st_blocks * 512 for path in paths)
-
-
-def _on_disk(file: Path, block: int) -> int:
-    return _blocks(file.lstat().st_size, block)
-
-
-def _about_further_steps(places: Iterable[PhaseEstimate]) -> Iterator[Message]:
-    """Say what steps outside the window take: key data are recorded in all of them."""
-    sizes = [place.size for place in places if place.phase == KEY_DATA]
-    if sizes:
-        yield message("estimate.key_data_in_every_step", bytes=max(sizes))
 
 
 def _left_out(coverage: Mapping[str, Any]) -> Iterator[Message]:
@@ -403,9 +365,19 @@ def _on_narrower(config: ProbeConfig, wanted: ProbeConfig) -> Iterator[Message]:
 
 
 def _remarks(
-    run: Run, wanted: ProbeConfig, missing: Iterable[str], doubts: set[Message]
+    run: Run,
+    wanted: ProbeConfig,
+    missing: Iterable[str],
+    doubts: Iterable[Message],
+    in_a_window: Iterable[PhaseEstimate],
 ) -> Iterator[Message]:
-    for phase in missing:
+    """Say what makes the figures uncertain.
+
+    Args:
+        in_a_window: the estimates, where some phases alone are recorded in some steps; key data
+            are recorded in all of them.
+    """
+    for phase in sorted(missing, key=phase_order):
         yield message("estimate.not_recorded", what=[phase])
     config = run.config()
     if config is not None:
@@ -414,3 +386,6 @@ def _remarks(
     yield from sorted(doubts, key=lambda doubt: (doubt.code, doubt.params.get("dtype", "")))
     for problem in run.problems:
         yield from as_messages(str(problem))
+    sizes = [place.size for place in in_a_window if place.phase == KEY_DATA]
+    if sizes:
+        yield message("estimate.key_data_in_every_step", bytes=max(sizes))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_size
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -109,9 +107,11 @@ def inventory(run: Run, step: int | None = None, rank: int | None = None) -> lis
 def _holding(
     kind: str, name: str, held: Sequence[Entry] | Sequence[KeyDatum], directories: Sequence[Path]
 ) -> Holding:
-    files = _Files()
-    for directory in directories:
-        files.add(directory)
+    sizes, total = _file_sizes(directories)
+    unreadable = _unreadable((record for item in held for record in item.records), sizes)
+    named = [*itertools.islice(unreadable, _MOST_NAMED)]
+    if more := sum(1 for _ in unreadable):
+        named.append(str(message("unread.more_records", count=more)))
     return Holding(
         kind,
         name,
@@ -119,15 +119,9 @@ def _holding(
         ranks=tuple(sorted({item.rank for item in held})),
         count=len(held),
         records=sum(len(item.records) for item in held),
-        size=files.size,
-        unreadable=tuple(_shortened(files.unreadable(r for item in held for r in item.records))),
+        size=total,
+        unreadable=tuple(named),
     )
-
-
-def _shortened(found: Iterator[str]) -> Iterator[str]:
-    yield from itertools.islice(found, _MOST_NAMED)
-    if more := sum(1 for _ in found):
-        yield str(message("unread.more_records", count=more))
 
 
 def find_records(
@@ -143,13 +137,11 @@ def find_records(
     """
     found = []
     names: dict[str, None] = {}
-    for at_step, at_rank, phase, micro_step, owner, record in _all_records(run, step, rank):
+    for place, owner, record in _all_records(run, step, rank):
         if len(names) < _MOST_NEAR:
             names[record.name] = names[owner] = None
         if name in (record.name, owner):
-            values, unreadable = _first_values(record)
-            place = at_step, at_rank, phase, micro_step
-            found.append(FoundRecord(*place, record, values, unreadable))
+            found.append(FoundRecord(*place, record, *_first_values(record)))
     if not found:
         import difflib  # slow to import, and only a mistake needs it
 
@@ -160,19 +152,19 @@ def find_records(
         where = message(
             "error.together", of=[message(code, number=n) for code, n in places if n is not None]
         )
-        raise RunError(message("error.no_record", path=run.path, name=name, where=where, hint=hint))
+        raise RunError.saying("error.no_record", path=run.path, name=name, where=where, hint=hint)
     return found
 
 
 def _all_records(
     run: Run, step: int | None, rank: int | None
-) -> Iterator[tuple[int, int, str | None, int | None, str, Record]]:
+) -> Iterator[tuple[tuple[int, int, str | None, int | None], str, Record]]:
     for entry in run.entries(step=step, rank=rank):
         for record in entry.records:
-            yield entry.step, entry.rank, entry.phase, None, entry.name, record
+            yield (entry.step, entry.rank, entry.phase, None), entry.name, record
     for datum in run.key_data(step=step, rank=rank):
         for record in datum.records:
-            yield datum.step, datum.rank, None, datum.micro_step, datum.key, record
+            yield (datum.step, datum.rank, None, datum.micro_step), datum.key, record
 
 
 def _first_values(record: Record) -> tuple[list[Any] | None, Message | None]:
@@ -194,51 +186,34 @@ def _plain(value: Any) -> Any:
     return number_to_json(value)
 
 
-class _Files:
-    """The files below some directories.
+def _file_sizes(directories: Iterable[Path]) -> tuple[dict[str, int], int]:
+    """Return path → bytes of the files below directories, and the bytes of all.
 
-    Attributes:
-        size: their bytes; a file that is linked under several names counts once.
+    A file that is linked under several names counts once in the sum.
     """
-
-    def __init__(self) -> None:
-        self._sizes: dict[str, int] = {}
-        self._seen: set[tuple[int, int]] = set()
-        self.size = 0
-
-    def add(self, directory: Path) -> None:
-        """Look at what lies below a directory."""
+    found: dict[str, int] = {}
+    inodes: dict[tuple[int, int], int] = {}
+    for directory in directories:
         for folder, _, files in os.walk(directory):
             for file in files:
                 path = os.path.join(folder, file)
                 status = os.lstat(path)
-                self._sizes[path] = status.st_size
-                if (status.st_dev, status.st_ino) not in self._seen:
-                    self._seen.add((status.st_dev, status.st_ino))
-                    self.size += status.st_size
-
-    def unreadable(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield which records cannot be read, by their files' sizes; only odd ones are opened."""
-        usual: dict[tuple[str | None, tuple[int, ...] | None], int | None] = {}
-        for record in records:
-            leaf, why = record.leaf, record.leaf.why
-            if why is None and record.location is not None:
-                kind = leaf.dtype, leaf.shape
-                if kind not in usual:
-                    usual[kind] = _file_size(leaf)
-                if self._sizes.get(record.location, -1) != usual[kind]:
-                    why = _first_values(record)[1]
-            if why is not None:
-                yield str(message("unread.of_file_colon", file=record.name, why=why))
+                found[path] = inodes[status.st_dev, status.st_ino] = status.st_size
+    return found, sum(inodes.values())
 
 
-def _file_size(leaf: Leaf) -> int | None:
-    """Return how large the file of a tensor is as we write it; None if that is not known."""
-    try:
-        dtype = np.dtype((leaf.dtype or "").lower())
-    except TypeError:  # stored as another one
-        return None
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
-    written = io.BytesIO()
-    np.lib.format.write_array_header_1_0(written, {**header, "shape": leaf.shape or ()})
-    return len(written.getvalue()) + math.prod(leaf.shape or ()) * dtype.itemsize
+def _unreadable(records: Iterable[Record], sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yield which records cannot be read, by their files' sizes; only odd ones are opened."""
+    usual: dict[tuple[str | None, tuple[int, ...] | None], int | None] = {}
+    for record in records:
+        leaf, why = record.leaf, record.leaf.why
+        if why is None and record.location is not None:
+            kind = leaf.dtype, leaf.shape
+            if kind not in usual:
+                usual[kind] = None
+                with suppress(TypeError):  # stored as another dtype
+                    usual[kind] = npy_size(leaf.dtype or "", leaf.shape or ())
+            if sizes.get(record.location, -1) != usual[kind]:
+                why = _first_values(record)[1]
+        if why is not None:
+            yield str(message("unread.of_file_colon", file=record.name, why=why))
