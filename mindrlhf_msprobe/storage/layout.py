@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mindrlhf_msprobe.common.message import Message, SpokenError, as_message, message
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 from mindrlhf_msprobe.storage.arrays import bounds
 
@@ -41,10 +41,7 @@ MAX_NAME_BYTES = 255
 _MAX_KEY_BYTES = 180
 _TEMPORARY_BYTES = 24  # what a temporary name adds to the final one
 
-_STEP = re.compile(r"step([0-9]{1,18})")
-_RANK = re.compile(r"rank([0-9]{1,18})")
-_PROCESS = re.compile(r"proc([0-9]{1,18})")
-_MICRO_STEP = re.compile(r"micro_step([0-9]{1,18})")
+_NUMBERED = re.compile(r"(step|rank|proc|micro_step)([0-9]{1,18})")
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _NOT_FOR_MSPROBE = re.compile(r"[^a-zA-Z0-9_.:-]")
 
@@ -98,27 +95,27 @@ def key_data_dir(root: Path, key: str, step: int, rank: int, micro_step: int | N
 
 def step_number(name: str) -> int | None:
     """Return S of a directory name `stepS`, else None."""
-    return _number(_STEP, name)
+    return _number("step", name)
 
 
 def step_of_directory(path: Path) -> int | None:
     """Return the step whose directory, or one rank's directory in it, `path` is, else None."""
     own = step_number(path.name)
-    is_rank = rank_number(path.name) is not None or _number(_PROCESS, path.name) is not None
+    is_rank = rank_number(path.name) is not None or _number("proc", path.name) is not None
     return step_number(path.absolute().parent.name) if own is None and is_rank else own
 
 
 def rank_number(name: str) -> int | None:
     """Return R of a directory name `rankR`, 0 of `rank`, else None."""
-    return 0 if name == "rank" else _number(_RANK, name)
+    return 0 if name == "rank" else _number("rank", name)
 
 
 def micro_step_number(name: str) -> int | None:
     """Return M of a directory name `micro_stepM`, else None."""
-    return _number(_MICRO_STEP, name)
+    return _number("micro_step", name)
 
 
-#: Told which directory could not be listed, and why.
+#: Called with a directory that could not be listed, and why.
 OnUnlisted = Callable[[Path, OSError], None]
 
 
@@ -133,24 +130,19 @@ def rank_directories(
 
     Args:
         links: whether symbolic links to directories are listed, which may leave the run.
-        unlisted: told of a directory that cannot be listed; without it, that raises OSError.
+        unlisted: called with a directory that cannot be listed; without it, that raises OSError.
     """
     ranks: dict[int, Path] = {}
     others: list[tuple[int, Path]] = []
-    padded: list[tuple[int, Path]] = []
-    for path in subdirectories(step_dir, links=links, unlisted=unlisted):
-        rank = rank_number(path.name)
-        if rank is not None and path.name == f"rank{rank}":
+    found = [
+        (rank_number(p.name), p) for p in subdirectories(step_dir, links=links, unlisted=unlisted)
+    ]
+    for rank, path in sorted(found, key=lambda at: at[1].name != f"rank{at[0]}"):
+        process = _number("proc", path.name) if rank is None else -1
+        if rank is not None and rank not in ranks:
             ranks[rank] = path
-        elif rank is not None:
-            padded.append((rank, path))
-        elif (pid := _number(_PROCESS, path.name)) is not None:
-            others.append((pid, path))
-    for rank, path in padded:
-        if rank in ranks:
-            others.append((-1, path))
-        else:
-            ranks[rank] = path
+        elif process is not None:
+            others.append((process, path))
     free = 0
     for _, path in sorted(others):
         while free in ranks:
@@ -159,9 +151,9 @@ def rank_directories(
     return dict(sorted(ranks.items()))
 
 
-def _number(pattern: re.Pattern[str], name: str) -> int | None:
-    match = pattern.fullmatch(name)
-    return int(match.group(1)) if match else None
+def _number(kind: str, name: str) -> int | None:
+    match = _NUMBERED.fullmatch(name)
+    return int(match[2]) if match and match[1] == kind else None
 
 
 def check_key(key: object) -> str:
@@ -171,18 +163,16 @@ def check_key(key: object) -> str:
         UsageError: it is not a text, is empty, too long, or would leave the directory.
     """
     if not isinstance(key, str):
-        raise UsageError(message("error.key_no_text", key=key, name=type(key).__name__))
-    if key.strip() in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", key):
-        raise UsageError(message("error.key_no_directory", key=key, key_data_dir=KEY_DATA_DIR))
+        raise UsageError.saying("error.key_no_text", key=key, name=type(key).__name__)
+    if key.strip() in ("", ".", "..") or _UNSAFE.search(key):
+        raise UsageError.saying("error.key_no_directory", key=key, key_data_dir=KEY_DATA_DIR)
     try:
         length = len(key.encode("utf-8"))
     except UnicodeEncodeError:
-        raise UsageError(message("error.key_no_unicode", key=key)) from None
+        raise UsageError.saying("error.key_no_unicode", key=key) from None
     if length > _MAX_KEY_BYTES:
-        raise UsageError(
-            message(
-                "error.key_too_long", value=key[:40], length=length, max_key_bytes=_MAX_KEY_BYTES
-            )
+        raise UsageError.saying(
+            "error.key_too_long", value=key[:40], length=length, max_key_bytes=_MAX_KEY_BYTES
         )
     return key
 
@@ -223,13 +213,6 @@ def inside(root: Path, path: Path) -> bool:
     except (OSError, ValueError):  # links in a circle, a name that is none
         return False
     return real == top or real.startswith(top.rstrip(os.sep) + os.sep)
-
-
-def link_on_the_way(root: Path, path: Path) -> Path | None:
-    """Return the first symbolic link between `root` and `path`, which lies below it, or None."""
-    parts = path.relative_to(root).parts
-    ways = (root.joinpath(*parts[: n + 1]) for n in range(len(parts)))
-    return next((way for way in ways if way.is_symlink()), None)
 
 
 def _is_linkless(root: Path, path: Path) -> bool:
@@ -278,13 +261,13 @@ def open_inside(root: Path, path: Path, most: int) -> BinaryIO:
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         if not inside(root, path):
-            raise UnreadError(message("unread.link_leaves"))
+            raise UnreadError.saying("unread.link_leaves")
         status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise UnreadError(message("unread.no_file"))
+        raise UnreadError.saying("unread.no_file")
     if status.st_size > most:
         most_bytes = bounds.in_bytes(most)
-        raise UnreadError(message("unread.too_large", size=status.st_size, most=most_bytes))
+        raise UnreadError.saying("unread.too_large", size=status.st_size, most=most_bytes)
     return open(path, "rb")
 
 
@@ -302,7 +285,7 @@ def read_json(root: Path, path: Path, most: int = bounds.METADATA) -> Any:
     try:
         return json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UnreadError(message("unread.no_json", why=str(error))) from None
+        raise UnreadError.saying("unread.no_json", why=str(error)) from None
 
 
 class UnreadError(SpokenError, ValueError):
@@ -353,6 +336,17 @@ def is_step(path: Path) -> bool:
 def has_dumps(root: Path) -> bool:
     """Tell whether `root` holds layer data or key data, whoever wrote them."""
     return any(rank_directories(step_dir) for step_dir in step_directories(root))
+
+
+def check_directory(path: Path) -> None:
+    """Refuse a path at which there is no directory.
+
+    Raises:
+        RunError: there is none.
+    """
+    if not path.is_dir():
+        what = message("error.no_directory") if path.exists() else message("error.no_path")
+        raise RunError.saying("error.no_run_there", root=path, what=what)
 
 
 def subdirectories(

@@ -23,7 +23,6 @@ from mindrlhf_msprobe.common.message import (
     Message,
     as_json_or_text,
     as_message,
-    message,
     read_message,
 )
 from mindrlhf_msprobe.common.printable import shortened
@@ -227,7 +226,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         and len(shape) <= bounds.DIMENSIONS
         and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
     ):
-        raise UnreadError(message("unread.shape", shown=_shown(shape)))
+        raise UnreadError.saying("unread.shape", shown=_shown(shape))
     fingerprint, md5 = _text(content.get("fingerprint")), _text(content.get("md5") or None)
     if fingerprint is None and md5 is not None:
         fingerprint = f"crc32:{md5}"
@@ -293,7 +292,7 @@ def _statistic(value: Any) -> Any:
         return str(value)
     if value is None or isinstance(value, (int, float, str)):
         return value
-    raise UnreadError(message("unread.statistic", shown=_shown(value)))
+    raise UnreadError.saying("unread.statistic", shown=_shown(value))
 
 
 def _value(value: Any, depth: int = 0) -> Any:
@@ -301,7 +300,7 @@ def _value(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list) and depth < _MOST_NESTED and len(value) <= bounds.VALUES:
         return [_value(item, depth + 1) for item in value]
     if isinstance(value, (list, dict)):
-        raise UnreadError(message("unread.value", shown=_shown(value)))
+        raise UnreadError.saying("unread.value", shown=_shown(value))
     if isinstance(value, int) and abs(value) >= bounds.NUMBER:
         return str(value)
     return number_from_json(value)
@@ -335,7 +334,7 @@ def _dtype(content: Any) -> str | None:
         return name
     own = name.removeprefix("torch.")
     upper = 2 if own.startswith(("bfloat", "uint")) else 1  # BFloat16, UInt8; Float32, Int8
-    return own[:upper].upper() + own[upper:].replace("float", "Float" if upper == 2 else "float")
+    return own[:upper].upper() + own[upper:]
 
 
 def _text(value: Any) -> str | None:
@@ -359,7 +358,7 @@ def leaves(
         ValueError: something in it is neither a structure nor a leaf, or it is nested too deeply.
     """
     if depth > bounds.DEPTH:
-        raise UnreadError(message("unread.deep_values", most=bounds.DEPTH))
+        raise UnreadError.saying("unread.deep_values", most=bounds.DEPTH)
     if content is None:  # msprobe writes null for None and for what it does not know
         yield path, Leaf("NoneType")
     elif is_leaf(content):
@@ -378,7 +377,7 @@ def leaves(
             else:
                 yield from leaves(item, at, depth + 1, empty=empty, together=together)
     else:
-        raise UnreadError(message("unread.description", shown=_shown(content)))
+        raise UnreadError.saying("unread.description", shown=_shown(content))
 
 
 def _with_nulls_together(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

@@ -99,14 +99,14 @@ class Record:
         if self.leaf.why is not None:
             raise ArrayFileError(self.leaf.why)
         if self.location is None:
-            raise ArrayFileError(message("unread.statistics_alone"))
+            raise ArrayFileError.saying("unread.statistics_alone")
         array = open_npy(self.location)
         if self.leaf.shape is not None and array.shape != self.leaf.shape:
             shapes = {"held": str(list(array.shape)), "recorded": str(list(self.leaf.shape))}
-            raise ArrayFileError(message("unread.other_shape", **shapes))
+            raise ArrayFileError.saying("unread.other_shape", **shapes)
         if self.leaf.dtype in _EXACT_DTYPES and dtype_name(array.dtype) != self.leaf.dtype:
             dtypes = {"held": str(array.dtype), "recorded": self.leaf.dtype}
-            raise ArrayFileError(message("unread.other_dtype", **dtypes))
+            raise ArrayFileError.saying("unread.other_dtype", **dtypes)
         return array
 
 
@@ -214,8 +214,8 @@ def bounded(found: Iterable[_Found], most: int) -> Iterator[_Found]:
     """
     for number, item in enumerate(found):
         if number >= most:
-            raise layout.UnreadError(message("unread.too_many_values", most=most))
+            raise layout.UnreadError.saying("unread.too_many_values", most=most)
         if len(item[0]) > _LONGEST:
             length = len(item[0])
-            raise layout.UnreadError(message("unread.long_name_of_value", length=length))
+            raise layout.UnreadError.saying("unread.long_name_of_value", length=length)
         yield item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
     except FileNotFoundError:
         raise _of_file(layout.DUMP_FILE, message("unread.missing")) from None
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
-        raise layout.UnreadError(message("unread.no_entries", file=layout.DUMP_FILE))
+        raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
     construct, stacks, unreadable = _beside(root, directory)
     parents = {
         name: parent if isinstance(parent, str) and parent in data else None
@@ -139,7 +140,7 @@ def _read_object(root: Path, path: Path) -> dict[str, Any]:
 
 
 def _of_file(file: str, why: Message) -> layout.UnreadError:
-    return layout.UnreadError(message("unread.of_file", file=file, why=why))
+    return layout.UnreadError.saying("unread.of_file", file=file, why=why)
 
 
 def _beside(
@@ -149,21 +150,19 @@ def _beside(
 
     msprobe does not write them for every dump.
     """
-    construct: dict[str, Any] = {}
-    stacks: dict[str, list[str]] = {}
+    found: list[dict[str, Any]] = []
     unreadable: list[tuple[Path, Message]] = []
-    for name in (layout.CONSTRUCT_FILE, layout.STACK_FILE):
+    for name, read in ((layout.CONSTRUCT_FILE, dict), (layout.STACK_FILE, _stacks)):
+        content: dict[str, Any] = {}
         try:
-            content = _read_object(root, directory / name)
-            if name == layout.STACK_FILE:
-                stacks = _stacks(content)
-            else:
-                construct = content
+            content = read(_read_object(root, directory / name))
         except FileNotFoundError:
             pass
         except ValueError as error:
             why = layout.why_unread(error)
             unreadable.append((directory / name, why.params.get("why", why)))
+        found.append(content)
+    construct, stacks = found
     return construct, stacks, unreadable
 
 
@@ -207,16 +206,13 @@ def _places(
         children.setdefault(parent, []).append(name)
     events, seen = _walked(children)
     after = {name: place for place, (name, begins) in enumerate(events) if not begins}
-    late: dict[int, list[str]] = {}
-    place = -1
+    place, late = -1, []
     for name in names:
         place = after.get(name, place)
         if name not in seen:
-            late.setdefault(place, []).append(name)
-    ordered = [(name, begins) for name in late.get(-1, []) for begins in (True, False)]
-    for place, event in enumerate(events):
-        ordered.append(event)
-        ordered += [(name, begins) for name in late.get(place, []) for begins in (True, False)]
+            late += [(place, (name, True)), (place, (name, False))]
+    in_time = sorted([*enumerate(events), *late], key=itemgetter(0))
+    ordered = [event for _, event in in_time]
     start = {name: place for place, (name, begins) in enumerate(ordered) if begins}
     end = {name: place for place, (name, begins) in enumerate(ordered) if not begins}
     return start, end

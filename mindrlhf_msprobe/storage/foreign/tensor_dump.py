@@ -36,9 +36,9 @@ def saves_in(directory: Path, key: str | None = None) -> dict[str, list[Save]]:
 
 @lru_cache(maxsize=16)  # each save of a directory is read for itself
 def _saves_in(directory: Path, key: str | None, _changed: int) -> dict[str, list[Save]]:
-    files = [
-        (int(m["order"]), m["stem"], m[0]) for m in map(_FILE.fullmatch, _names(directory)) if m
-    ]
+    with os.scandir(directory) as entries:
+        matches = [_FILE.fullmatch(entry.name) for entry in entries if entry.is_file()]
+    files = [(int(m["order"]), m["stem"], m[0]) for m in matches if m]
     found: dict[str, list[Save]] = {}
     times: Counter[str] = Counter()
     for _, stem, name in sorted(files):
@@ -51,11 +51,6 @@ def _saves_in(directory: Path, key: str | None, _changed: int) -> dict[str, list
         saves[times[stem]][path] = name
         times[stem] += 1
     return found
-
-
-def _names(directory: Path) -> list[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries if entry.is_file()]
 
 
 def _parts(stem: str, key: str | None) -> tuple[str | None, str]:

@@ -236,7 +236,7 @@ class _Probed:
 def _msprobe_signs(file: Path) -> np.ndarray:
     signs = open_npy(file)
     if signs.dtype != np.bool_:
-        raise ArrayFileError(message("unread.no_signs", held=signs.dtype.name))
+        raise ArrayFileError.saying("unread.no_signs", held=signs.dtype.name)
     return signs
 
 
@@ -248,7 +248,7 @@ def _probed_ranks(path: Path) -> dict[int, Path]:
         ranks = layout.rank_directories(path)
     except OSError as error:
         why = error.strerror or str(error)
-        raise RunError(message("error.unread", value=path, value2=why)) from None
+        raise RunError.saying("error.unread", value=path, value2=why) from None
     return {rank: of_rank for rank, of_rank in ranks.items() if _has_summaries(of_rank)}
 
 

@@ -100,6 +100,7 @@ def read_key_datum(
     seq: int | None = None
     phase: str | None = None
     problem: Message | None = None
+    found: dict[str, Leaf] = {}
     described = directory / layout.file_name(key, ".json")
     if not layout.inside(root, directory):
         leaf = Leaf("unreadable", why=message("unread.a_link_leaves"))
@@ -114,12 +115,9 @@ def read_key_datum(
             return None
         if ours:
             problem = _of_file(described, "", message("unread.missing"))
-        found = {}
-    except OSError as error:
-        problem = _of_file(described, "", layout.why_unread(error))
-        structure, found = None, {}
     except Exception as error:  # whatever stands there, it costs nothing else
-        problem = _of_file(described, "_colon", layout.why_unread(error))
+        between = "" if isinstance(error, OSError) else "_colon"
+        problem = _of_file(described, between, layout.why_unread(error))
         structure, found = None, {}
     try:
         files = {} if ours else _array_files(directory, key, micro_step)
@@ -141,7 +139,7 @@ def _description(root: Path, path: Path) -> dict[str, Any]:
     """Read the JSON of a save, which has at least its `data`."""
     content = layout.read_json(root, path, bounds.DATA)
     if not isinstance(content, dict) or "data" not in content:
-        raise layout.UnreadError(message("unread.no_data"))
+        raise layout.UnreadError.saying("unread.no_data")
     return content
 
 

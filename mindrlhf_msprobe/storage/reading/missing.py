@@ -72,17 +72,12 @@ def _manifests(
     if len(there) == 1:  # which stands for every rank, unless it knows of others
         ranks &= expected_ranks(manifests)
     if not there and not ranks:
-        ranks |= _rank_with_key_data(root, keys)
+        asked = itertools.islice(keys.items(), _MOST_ASKED)
+        ours = (rank for (key, _, rank, _), directory in asked if is_ours(root, directory, key))
+        ranks |= {*itertools.islice(ours, 1)}
     for rank in sorted(ranks):
         path = root / layout.manifest_name(rank)
         yield Problem(path, message("unread.manifest_missing"))
-
-
-def _rank_with_key_data(root: Path, keys: _KeyDirs) -> set[int]:
-    for (key, _, rank, _), directory in itertools.islice(keys.items(), _MOST_ASKED):
-        if is_ours(root, directory, key):
-            return {rank}
-    return set()
 
 
 def _listed(

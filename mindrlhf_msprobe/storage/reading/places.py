@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.tensor_dump import Save, saves_in
 
-_Place = TypeVar("_Place")
+_Place = TypeVar("_Place", bound=tuple[Any, ...])
 
 
 def step_and_rank(parts: Sequence[str]) -> tuple[int | None, int | None]:
@@ -21,19 +22,25 @@ def step_and_rank(parts: Sequence[str]) -> tuple[int | None, int | None]:
     return step, layout.rank_number(rest[0]) if rest else None
 
 
-def places_at(
-    index: Mapping[tuple[int, int], Sequence[_Place]], step: int | None, rank: int | None
-) -> list[_Place]:
-    """Return what an index holds of a step and a rank (None: of all)."""
-    if step is not None and rank is not None:
-        return list(index.get((step, rank), ()))
-    wanted = [at for at in index if is_wanted(at[0], step) and is_wanted(at[1], rank)]
-    return [place for at in wanted for place in index[at]]
+class Directories(dict[_Place, Path]):
+    """Place → directory; a place is a name, a step, a rank and what else tells it from others."""
 
+    def at(self, step: int | None, rank: int | None, name: str | None = None) -> list[_Place]:
+        """Return the places of a step, a rank and a name (None: of any)."""
+        if step is None or rank is None:
+            found = [*self]
+        else:
+            found = self.by_step_and_rank.get((step, rank), [])
+        wanted = (name, step, rank)
+        return [at for at in found if all(one in (None, own) for one, own in zip(wanted, at))]
 
-def is_wanted(value: Any, choice: Any) -> bool:
-    """Tell whether a value is the chosen one; None chooses all."""
-    return choice is None or value == choice
+    @cached_property
+    def by_step_and_rank(self) -> dict[tuple[int, int], list[_Place]]:
+        """What lies at each (step, rank): a run of many ranks is read place by place."""
+        found: dict[tuple[int, int], list[_Place]] = {}
+        for place in self:
+            found.setdefault((place[1], place[2]), []).append(place)
+        return found
 
 
 def layer_directories(

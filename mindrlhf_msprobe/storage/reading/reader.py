@@ -8,12 +8,12 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
@@ -35,26 +35,19 @@ from mindrlhf_msprobe.storage.reading.journal import read_journal
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.reading.missing import missing
 from mindrlhf_msprobe.storage.reading.places import (
-    is_wanted,
+    Directories,
     key_data_directories,
     layer_directories,
     phase_name,
-    places_at,
     step_and_rank,
 )
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.reading.series import Series
-from mindrlhf_msprobe.storage.records import (
-    Entry,
-    Locator,
-    Record,
-    bounded,
-)
+from mindrlhf_msprobe.storage.records import Entry, Locator, Record, bounded
 
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
 _MOST_LEVELS = 6  # from a file of a run up to its directory
-_Place = TypeVar("_Place", bound=tuple[Any, ...])
 _LONGEST_STATE = 40  # characters of what a manifest says instead of a state
 
 
@@ -76,16 +69,13 @@ def _is_empty(path: Path) -> bool:
     Raises:
         RunError: there is none, or it cannot be read.
     """
-    if not path.is_dir():
-        what = message("error.no_directory") if path.exists() else message("error.no_path")
-        refused = message("error.no_run_there", root=path, what=what)
-        raise RunError(_of_a_run(path) or refused)
+    if not path.is_dir() and (of_a_run := _of_a_run(path)):
+        raise RunError(of_a_run)
+    layout.check_directory(path)
     try:
         return not any(path.iterdir())
     except OSError as error:
-        raise RunError(
-            message("error.unread", value=path, value2=error.strerror or error)
-        ) from None
+        raise RunError.saying("error.unread", value=path, value2=error.strerror or error) from None
 
 
 def _of_a_run(path: Path) -> Message | None:
@@ -119,7 +109,6 @@ class Run:
         self._known_problems: set[Problem] = set()
         empty = message("error.empty") if _is_empty(path) else ""
         self.manifests = list(self._read_manifests())
-        self._of_rank: dict[int, list[RunFile]] | None = None
         files = self.run_files
         others = Others(path, (name for file in files for name in file.others or ()))
         self._layer_dirs = self._find_layers(others)
@@ -134,8 +123,6 @@ class Run:
             if not any(known.covers(problem) for known in unlisted):
                 self._problem(problem)
         self._lost_times: dict[tuple[int, int], set[str]] = {}
-        # What lies at each (step, rank): a run of many ranks is read place by place.
-        self._layers_at, self._keys_at = _at_places(self._layer_dirs), _at_places(self._key_dirs)
         if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
             refused = message(
                 "error.no_run",
@@ -146,9 +133,9 @@ class Run:
             )
             raise RunError(_of_a_run(path) or refused)
 
-    def _find_layers(self, others: Others) -> dict[tuple[str, int, int], Path]:
+    def _find_layers(self, others: Others) -> Directories[tuple[str, int, int]]:
         """Return the directories of layer data by (phase, step, rank)."""
-        found: dict[tuple[str, int, int], Path] = {}
+        found: Directories[tuple[str, int, int]] = Directories()
         for place, directory in layer_directories(self.path, self._unlisted):
             if directory in others and not (directory / layout.JOURNAL_FILE).exists():
                 self.left_out.append(directory)
@@ -158,9 +145,9 @@ class Run:
             found.setdefault(place, directory)
         return found
 
-    def _find_key_data(self, others: Others) -> dict[tuple[str, int, int, int], Path]:
+    def _find_key_data(self, others: Others) -> Directories[tuple[str, int, int, int]]:
         """Return the directories of key data by (key, step, rank, micro-step)."""
-        found: dict[tuple[str, int, int, int], Path] = {}
+        found: Directories[tuple[str, int, int, int]] = Directories()
         for datum, directory in key_data_directories(self.path, self._unlisted):
             of_others = directory in others or directory.parent in others
             if of_others and not is_ours(self.path, directory, datum[0]):
@@ -233,13 +220,11 @@ class Run:
 
     @cached_property
     def _noted_stops(self) -> list[Stop]:
-        stops = []
-        for file in self.run_files:
-            held = file.rank is not None and RankLock(self.path, file.rank).is_held()
-            stop = stop_of(file, held=held)
-            if stop is not None:
-                stops.append(stop)
-        return sorted(stops, key=lambda stop: stop.rank)
+        found = (
+            stop_of(file, held=file.rank is not None and RankLock(self.path, file.rank).is_held())
+            for file in self.run_files
+        )
+        return sorted((stop for stop in found if stop is not None), key=lambda stop: stop.rank)
 
     def _last_phase(self, step: int, rank: int) -> str | None:
         """Return the phase in which the last entry of a step began."""
@@ -247,10 +232,13 @@ class Run:
         return max(entries, key=lambda entry: entry.seq).phase if entries else None
 
     @property
+    def _recorded_at(self) -> set[tuple[int, int]]:
+        return {*self._layer_dirs.by_step_and_rank, *self._key_dirs.by_step_and_rank}
+
+    @property
     def steps(self) -> list[int]:
         """The steps of which anything was recorded."""
-        steps = {step for _, step, _ in self._layer_dirs}
-        return sorted(steps | {step for _, step, _, _ in self._key_dirs})
+        return sorted({step for step, _ in self._recorded_at})
 
     @property
     def phases(self) -> list[str]:
@@ -261,8 +249,7 @@ class Run:
     @property
     def ranks(self) -> list[int]:
         """The ranks that recorded anything."""
-        ranks = {rank for _, _, rank in self._layer_dirs}
-        return sorted(ranks | {rank for _, _, rank, _ in self._key_dirs})
+        return sorted({rank for _, rank in self._recorded_at})
 
     @property
     def missing_ranks(self) -> list[int]:
@@ -281,8 +268,7 @@ class Run:
     @property
     def places(self) -> set[tuple[int, int]]:
         """Every (step, rank) of which anything was recorded."""
-        found = {(step, rank) for _, step, rank in self._layer_dirs}
-        found |= {(step, rank) for _, step, rank, _ in self._key_dirs}
+        found = self._recorded_at
         ranks = {rank for _, rank in found} or {0}
         for problem in self.problems:
             if problem.partial or (problem.phase is None and not problem.key_data):
@@ -307,12 +293,9 @@ class Run:
         Args:
             step, rank: of this one only; None: of all.
         """
-        places: dict[tuple[Any, ...], Path] = {**(self._layer_dirs if phase else self._key_dirs)}
-        return [
-            path
-            for (name, at_step, at_rank, *_), path in places.items()
-            if name == (phase or key) and is_wanted(at_step, step) and is_wanted(at_rank, rank)
-        ]
+        if phase:
+            return [self._layer_dirs[place] for place in self._layer_dirs.at(step, rank, phase)]
+        return [self._key_dirs[place] for place in self._key_dirs.at(step, rank, key)]
 
     def config(self, rank: int = 0) -> ProbeConfig | None:
         """Return what the run was configured to record, or None where that is not known.
@@ -427,7 +410,7 @@ class Run:
     ) -> list[Entry]:
         """Return the entries of a phase, step and rank (None: of all), as they began in time."""
         found: list[Entry] = []
-        places = [p for p in places_at(self._layers_at, step, rank) if is_wanted(p[0], phase)]
+        places = self._layer_dirs.at(step, rank, phase)
         for place in sorted(places, key=lambda p: (p[1], p[2], phase_order(p[0]), p[0])):
             entries = self._read_entries(*place)
             timeless = self._without_times(*place[1:])
@@ -446,20 +429,17 @@ class Run:
 
     def _without_times(self, step: int, rank: int) -> set[str]:
         """Return the phases of one place that this tool recorded and of which the journal lacks."""
-        known = self._lost_times.get((step, rank))
-        if known is None:
-            known = set()
-            for phase, *_ in self._layers_at.get((step, rank), ()):
-                journal = self._layer_dirs[phase, step, rank] / layout.JOURNAL_FILE
+        if (step, rank) not in self._lost_times:
+            lost = self._lost_times[step, rank] = set()
+            for phase, *_ in self._layer_dirs.at(step, rank):
                 try:
-                    journal.lstat()
+                    (self._layer_dirs[phase, step, rank] / layout.JOURNAL_FILE).lstat()
                 except FileNotFoundError:
                     if not self.foreign and self._is_ours(phase, step, rank):
-                        known.add(phase)
+                        lost.add(phase)
                 except OSError:  # reading it says why
                     pass
-            self._lost_times[step, rank] = known
-        return known
+        return self._lost_times[step, rank]
 
     def _is_ours(self, phase: str, step: int, rank: int) -> bool:
         """Tell whether this tool recorded a phase: others may have added to the run's directory."""
@@ -474,11 +454,11 @@ class Run:
 
     def phases_at(self, step: int, rank: int) -> list[str]:
         """Return the phases of which layer data were recorded in one place."""
-        return sorted(phase for phase, *_ in self._layers_at.get((step, rank), ()))
+        return sorted(phase for phase, *_ in self._layer_dirs.at(step, rank))
 
     def keys_at(self, step: int, rank: int) -> list[str]:
         """Return the names of the key data that were saved in one place."""
-        return sorted({key for key, *_ in self._keys_at.get((step, rank), ())})
+        return sorted({key for key, *_ in self._key_dirs.at(step, rank)})
 
     def journal_lines(self, phase: str, step: int, rank: int) -> list[bytes] | None:
         """Return the lines of one journal as they are on disk.
@@ -530,23 +510,17 @@ class Run:
     ) -> list[KeyDatum]:
         """Return what was saved under `name` (None: all), by step, rank and micro-step."""
         found = []
-        for key, at_step, at_rank, micro_step in sorted(places_at(self._keys_at, step, rank)):
-            if is_wanted(key, name):
-                path = self._key_dirs[key, at_step, at_rank, micro_step]
-                datum = read_key_datum(
-                    self.path,
-                    path,
-                    key,
-                    at_step,
-                    at_rank,
-                    micro_step,
-                    ours=bool(self.manifests),
-                    completed=self.completed(at_step, at_rank),
-                )
-                if datum is not None and self.times_are_lost(at_step, at_rank):
-                    datum = replace(datum, seq=None)
-                if datum is not None:
-                    found.append(datum)
+        for place in sorted(self._key_dirs.at(step, rank, name)):
+            _, *at, _ = place
+            datum = read_key_datum(
+                self.path,
+                self._key_dirs[place],
+                *place,
+                ours=bool(self.manifests),
+                completed=self.completed(*at),
+            )
+            if datum is not None:
+                found.append(replace(datum, seq=None) if self.times_are_lost(*at) else datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
 
     def trend(
@@ -594,12 +568,14 @@ class Run:
         """Return the manifest of a rank; a run with a single one has it for every rank."""
         if len(self.manifests) == 1:
             return self.run_files
-        if self._of_rank is None:
-            self._of_rank = {}
-            for file in self.run_files:
-                if file.rank is not None:
-                    self._of_rank.setdefault(file.rank, []).append(file)
         return self._of_rank.get(rank, [])
+
+    @cached_property
+    def _of_rank(self) -> dict[int | None, list[RunFile]]:
+        found: dict[int | None, list[RunFile]] = {}
+        for file in self.run_files:
+            found.setdefault(file.rank, []).append(file)
+        return found
 
     def _read_manifests(self) -> Iterator[dict[str, Any]]:
         for path in layout.manifests(self.path):
@@ -611,7 +587,7 @@ class Run:
             if unread := file.unread:
                 why = message("unread.not_whole", fields=", ".join(unread))
                 self._problem(Problem(path, why))
-            yield file.to_json()
+            yield file.json
 
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         directory = self._layer_dirs[phase, step, rank]
@@ -620,7 +596,7 @@ class Run:
         try:
             for linked in (directory, directory / layout.TENSOR_DIR):
                 if not layout.inside(self.path, linked):
-                    raise layout.UnreadError(message("unread.a_link_leaves"))
+                    raise layout.UnreadError.saying("unread.a_link_leaves")
             if journal.is_file():
                 at = journal
                 content = read_journal(self.path, journal)
@@ -690,17 +666,9 @@ class Run:
             self.problems.append(problem)
 
 
-def _at_places(found: Iterable[_Place]) -> dict[tuple[int, int], list[_Place]]:
-    """Return (step, rank) → what lies there, each a name, a step, a rank and what else."""
-    at: dict[tuple[int, int], list[_Place]] = {}
-    for place in found:
-        at.setdefault((place[1], place[2]), []).append(place)
-    return at
-
-
 def _entry(line: JournalLine, files: Locator, phase: str, step: int, rank: int) -> Entry:
     if len(line.entry) > bounds.NAME:
-        raise layout.UnreadError(message("unread.long_name", length=len(line.entry)))
+        raise layout.UnreadError.saying("unread.long_name", length=len(line.entry))
     records = tuple(
         Record(record, io, path, *files.locate(leaf, leaf.data_name), line.argument_of(io, path))
         for record, io, path, leaf in bounded(line.records(), bounds.VALUES)
