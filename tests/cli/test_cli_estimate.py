@@ -161,8 +161,8 @@ def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_pa
 
 def test_what_was_left_out_is_said_in_words(tmp_path):
     recording = Recording(tmp_path / "run")
-    recording.writer.note_left_out("key_data", "log_prob", "it never leaves the loss")
-    recording.writer.note_graph_gaps("actor", {"head": "a dynamic shape"})
+    recording.writer.manifest.note_left_out("key_data", "log_prob", "it never leaves the loss")
+    recording.writer.manifest.note_graph_gaps("actor", {"head": "a dynamic shape"})
     recording.data("loss", 1.5)
     recording.end_step()
     recording.close()

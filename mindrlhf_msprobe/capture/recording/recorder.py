@@ -126,7 +126,7 @@ class Recorder:
     def _begin(self, step: int) -> None:
         self._open_step.number = step
         try:
-            self._writer.begin(step)
+            self._writer.manifest.begin(step)
         except OSError as refused:
             path, why = self._config.dump_path, refused.strerror or str(refused)
             raise RunError(message("error.left_of_step", path=path, step=step, why=why)) from None
@@ -158,7 +158,7 @@ class Recorder:
             return
         settings = self._settings_at_first_phase()
         self._roles_entered.add(role)
-        if self._writer.lost is not None:
+        if self._writer.manifest.lost is not None:
             return
         with counted(self.fault, f"the initial weights of {role}"):
             weights = initial_weights(network, self.fault) if self._config.fingerprint else None
@@ -267,8 +267,8 @@ class Recorder:
         first, _ = self._phases_run.get(phase.name, (self.step, self.step))
         self._phases_run[phase.name] = first, self.step
         wanted = self._config.records_step(self.step)
-        if wanted and self._writer.lost is not None:
-            self.fault(f"phase {phase.name}", HoldLostError(self._writer.lost))
+        if wanted and self._writer.manifest.lost is not None:
+            self.fault(f"phase {phase.name}", HoldLostError(self._writer.manifest.lost))
             return False
         return wanted
 
@@ -311,7 +311,7 @@ class Recorder:
 
     def _leave_out(self, kind: str, name: str, why: str | Message, quiet: bool, what: str) -> None:
         with self._lock:
-            news = self._writer.note_left_out(kind, name, why)
+            news = self._writer.manifest.note_left_out(kind, name, why)
         if news and not quiet:
             self._messages.left_out(what, as_messages(why))
 
@@ -400,7 +400,7 @@ class Recorder:
     def _note_graph_gaps(self, role: str, gaps: Mapping[str, Sequence[Message]]) -> None:
         """Write down, and say once, which cells could not be recorded whole, being compiled."""
         with self._lock:
-            new = self._writer.note_graph_gaps(role, gaps)
+            new = self._writer.manifest.note_graph_gaps(role, gaps)
         if new:
             self._messages.gaps(role, new)
 
@@ -422,8 +422,8 @@ class Recorder:
             with counted(self.fault, f"key data {key}"):
                 if isinstance(value, UnknownOutline):  # saved in a graph that cannot hand it over
                     return self.leave_out_data(key, value.reason)
-                if self._writer.lost is not None:
-                    raise HoldLostError(self._writer.lost)
+                if self._writer.manifest.lost is not None:
+                    raise HoldLostError(self._writer.manifest.lost)
                 numbered = self._config.numbered_key_data
                 described = describe_key_data(
                     key, value, fingerprint=self._config.fingerprint, numbered=numbered
@@ -487,7 +487,7 @@ class Recorder:
         """Write down, and say once, which keys are saved by graphs that hand nothing over."""
         missing = sorted(CURRENT.compiled_without - self._keys_saved)
         why = message("coverage.saved_without_probe")
-        news = [key for key in missing if self._writer.note_left_out(KEY_DATA, key, why)]
+        news = [key for key in missing if self._writer.manifest.note_left_out(KEY_DATA, key, why)]
         if news:
             logger.warning("not recorded as key data: %s: %s", ", ".join(news), in_english(why))
 
@@ -506,7 +506,7 @@ class Recorder:
                     self._writer.end_step(step, self._lost)
         finally:
             self._ending = None
-            if self._writer.lost is None:
+            if self._writer.manifest.lost is None:
                 self._tell_once(step)
 
     def _tell_once(self, step: int) -> None:
@@ -612,7 +612,7 @@ class Recorder:
             finally:
                 self._writer.close(stop, self._lost)
         if self._lost:
-            self._messages.lost(self._lost, self._writer.lost is None)
+            self._messages.lost(self._lost, self._writer.manifest.lost is None)
         if stop is None:
             self._tell_forgotten()
         for name, (first, last) in self._phases_run.items():

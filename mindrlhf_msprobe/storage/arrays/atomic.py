@@ -102,11 +102,9 @@ def open_temporary(path: Path) -> tuple[int, Path]:
     """Open a new file under a temporary name of `path`; what has such a name already stays."""
     for number in range(_MOST_NAMES):
         temporary = temporary_of(path, number)
-        try:
+        with suppress(FileExistsError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             return os.open(temporary, flags, 0o666), temporary
-        except FileExistsError:
-            continue
     raise FileExistsError(errno.EEXIST, "all temporary names of it are taken", str(path))
 
 

@@ -46,7 +46,11 @@ class BufferPool:
 
     def size_for(self, array: np.ndarray) -> int:
         """Return the bytes that a copy of `array` will occupy."""
-        return array.nbytes if array.nbytes < _SMALLEST else _rounded(array.nbytes)
+        size = array.nbytes
+        if size < _SMALLEST:
+            return size
+        unit = 1 << (size.bit_length() - 3)  # at most a quarter of a buffer is unused
+        return -(-size // unit) * unit
 
     def copy(self, array: np.ndarray) -> Copy:
         """Return a copy of `array`, to be given back by `release`."""
@@ -90,9 +94,3 @@ class BufferPool:
                     buffers.pop()
                     self._held -= other
         return np.empty(size, np.uint8)
-
-
-def _rounded(size: int) -> int:
-    """Return the smallest buffer size that holds `size` bytes; at most a quarter is unused."""
-    unit = 1 << (size.bit_length() - 3)
-    return -(-size // unit) * unit

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
 
 _BLOCK = 1 << 20  # bytes of packed bits that are compared at a time
@@ -61,7 +60,7 @@ def read_signs(path: str | Path, size: int) -> np.ndarray:
     bits = open_npy(path)
     if bits.dtype != np.uint8 or bits.shape != (math.ceil(size / 8),):
         held = f"{bits.dtype.name} {list(bits.shape)}"
-        raise ArrayFileError(message("unread.other_signs", held=held, size=size))
+        raise ArrayFileError.saying("unread.other_signs", held=held, size=size)
     return bits
 
 

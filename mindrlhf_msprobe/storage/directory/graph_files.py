@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
 
-#: Told by `mindspore.ops.DumpGradient`, between the probe and the dtype: in, out.
+#: `mindspore.ops.DumpGradient` says, between the probe and the dtype: in, out.
 _FILE = re.compile(
     r"(?P<kind>[a-z_]{1,32})\.(?P<probe>[0-9]{1,18})"
     r"(?:_(?:in|out))?_[a-z0-9]{1,16}_(?P<order>[0-9]{1,18})\.npy"
@@ -48,11 +48,10 @@ class GraphFile(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether nothing of it is missing: it has the size its header says."""
-        try:
+        with suppress(ArrayFileError, OSError, ValueError):
             open_npy(self.path)
-        except (ArrayFileError, OSError, ValueError):
-            return False
-        return True
+            return True
+        return False
 
 
 def folder_of(root: Path, rank: int) -> Path:
@@ -115,7 +114,6 @@ def sweep_folders(root: Path, rank: int, world_size: int) -> None:
     with suppress(OSError):
         for path in root.glob(".msprobe_graph.rank*"):
             match = _FOLDER.fullmatch(path.name)
-            if match is not None:
-                of = int(match[1])
-                if of == rank or (rank == 0 and of >= world_size):
-                    remove_folder(path)
+            of = rank if match is None else int(match[1])
+            if match and (of == rank or (rank == 0 and of >= world_size)):
+                remove_folder(path)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from enum import Enum
 from pathlib import Path
-from typing import NoReturn
 
 from mindrlhf_msprobe.storage.directory.job import RankLock
 
@@ -44,13 +43,17 @@ class HoldLostError(Exception):
 
 
 class Hold:
-    """A directory that was claimed, and the lock in it; looked at before anything is written."""
+    """A directory that was claimed, and the lock in it; looked at before anything is written.
+
+    Attributes:
+        lost: how it was lost; who looks after something in it sets that, too.
+    """
 
     def __init__(self, root: Path, lock: RankLock) -> None:
         self._root = root
         self._lock = lock
         self._directory: int | None = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._claimed = _identity(os.fstat(self._directory))
+        self._claimed = os.fstat(self._directory)
         self.lost: Loss | None = None
 
     def check(self) -> None:
@@ -60,18 +63,11 @@ class Hold:
             HoldLostError: it is not, or was not when it was looked at before.
         """
         if self.lost is None and self._directory is not None:
-            self.lost = self._directory_lost(self._directory) or self._lock_lost()
+            self.lost = self._directory_lost(self._directory)
+            if self.lost is None and not self._lock.is_in_place():
+                self.lost = Loss.LOCK_TAKEN if self._lock.exists() else Loss.LOCK_GONE
         if self.lost is not None:
             raise HoldLostError(self.lost)
-
-    def lose(self, loss: Loss) -> NoReturn:
-        """Note that what the holder itself looks after is lost.
-
-        Raises:
-            HoldLostError: always.
-        """
-        self.lost = loss
-        raise HoldLostError(loss)
 
     def retake(self) -> bool:
         """Take a lock whose file was removed once more; False if anything else was lost."""
@@ -91,18 +87,9 @@ class Hold:
 
     def _directory_lost(self, directory: int) -> Loss | None:
         try:
-            there = _identity(os.stat(self._root))
+            there = os.stat(self._root)
         except (FileNotFoundError, NotADirectoryError):
             return Loss.MOVED if os.fstat(directory).st_nlink else Loss.REMOVED
         except OSError:  # that it cannot be asked now says nothing; writing there will
             return None
-        return None if there == self._claimed else Loss.REPLACED
-
-    def _lock_lost(self) -> Loss | None:
-        if self._lock.is_in_place():
-            return None
-        return Loss.LOCK_TAKEN if self._lock.exists() else Loss.LOCK_GONE
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+        return None if os.path.samestat(there, self._claimed) else Loss.REPLACED

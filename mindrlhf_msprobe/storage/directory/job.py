@@ -150,10 +150,9 @@ class RankLock:
         """Return who holds it."""
         said = self.holder()
         pid, host = said.get("pid"), said.get("host")
-        known = isinstance(pid, int) and isinstance(host, str) and host.isprintable()
-        if not known:
-            return message("error.held_by_another")
-        return message("error.held_by", pid=pid, host=host)
+        if isinstance(pid, int) and isinstance(host, str) and host.isprintable():
+            return message("error.held_by", pid=pid, host=host)
+        return message("error.held_by_another")
 
 
 def _says_who_holds_it(file: int) -> bool:
@@ -186,11 +185,9 @@ def _is_locked(file: int) -> bool:
 
 def _is_at(file: int, path: Path) -> bool:
     try:
-        there = os.lstat(path)
+        return os.path.samestat(os.lstat(path), os.fstat(file))
     except OSError:
         return False
-    here = os.fstat(file)
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
 def missing_ranks(root: Path, size: int, ranks: Sequence[int]) -> list[int]:

@@ -14,6 +14,8 @@ from pathlib import Path
 MOST_NAMED = 1000
 
 _NUMBER = "(0|[1-9][0-9]{0,17})"
+#: Of the name of a directory that is of no step.
+_NONE = ("", ""), (0, 0)
 #: The last part that is a step: a key may itself be called step5.
 _STEPS = re.compile(rf"((?:.*/)?step){_NUMBER}(?:-{_NUMBER})?((?:/.*)?)", re.DOTALL)
 
@@ -30,27 +32,25 @@ def listed(names: Iterable[str]) -> list[str]:
     steps: dict[tuple[str, str], list[tuple[int, int]]] = {}
     rest = []
     for name in plain:
-        place = _parsed(name)
-        if place is None:
-            rest.append(name)
+        if place := _parsed(name):
+            around, span = place
+            steps.setdefault(around, []).append(span)
         else:
-            before, first, last, after = place
-            steps.setdefault((before, after), []).append((first, last))
+            rest.append(name)
     for (before, after), spans in steps.items():
         for first, last in _joined(spans):
-            rest.append(
-                f"{before}{first}{after}" if first == last else f"{before}{first}-{last}{after}"
-            )
+            numbers = f"{first}" if first == last else f"{first}-{last}"
+            rest.append(f"{before}{numbers}{after}")
     return rest
 
 
-def _parsed(name: str) -> tuple[str, int, int, str] | None:
-    """Return what stands before the steps, the first and the last of them, and what behind."""
+def _parsed(name: str) -> tuple[tuple[str, str], tuple[int, int]] | None:
+    """Return what stands before and behind the steps, and the first and the last of them."""
     found = _STEPS.fullmatch(name)
     if found is None:
         return None
     before, first, last, after = found.groups()
-    return before, int(first), int(first if last is None else last), after
+    return (before, after), (int(first), int(first if last is None else last))
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -72,21 +72,15 @@ class Others:
         self._steps: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for name in names:
             self._names.add(name)
-            place = _parsed(name)
-            if place is not None and place[1] < place[2]:
-                before, first, last, after = place
-                self._steps.setdefault((before, after), []).append((first, last))
+            around, (first, last) = _parsed(name) or _NONE
+            if first < last:
+                self._steps.setdefault(around, []).append((first, last))
 
     def __contains__(self, directory: Path) -> bool:
         """Tell whether one of them is `directory`, below the run's."""
-        try:
-            name = directory.relative_to(self._root).as_posix()
-        except ValueError:
+        if not directory.is_relative_to(self._root):
             return False
-        if name in self._names:
-            return True
-        place = _parsed(name) if self._steps else None
-        if place is None:
-            return False
-        before, step, _, after = place
-        return any(first <= step <= last for first, last in self._steps.get((before, after), ()))
+        name = directory.relative_to(self._root).as_posix()
+        around, (step, _) = (_parsed(name) if self._steps else None) or _NONE
+        spans = self._steps.get(around, ())
+        return name in self._names or any(first <= step <= last for first, last in spans)

@@ -35,7 +35,7 @@ class PlaceLostError(Exception):
         self.kind = f"the directory {how}"
 
 
-#: Told what was lost, and of which directory.
+#: Called with what was lost, and of which directory.
 OnLost = Callable[[PlaceLostError], None]
 
 
@@ -44,7 +44,7 @@ class OwnPlaces:
 
     Args:
         root: the run's directory.
-        on_lost: told once of each directory that is lost.
+        on_lost: called once for each directory that is lost.
     """
 
     def __init__(self, root: Path, rank: int, on_lost: OnLost) -> None:
@@ -80,7 +80,7 @@ class OwnPlaces:
                 self._known[place] = found
 
     def check(self, step: int) -> None:
-        """Look at all directories that are known, and tell of those that are lost."""
+        """Look at all directories that are known, and report those that are lost."""
         for place in sorted(self._known):
             if place in self._known:  # and not lost with the one around it
                 self._look(place, step)
@@ -88,8 +88,7 @@ class OwnPlaces:
     def lost(self, directory: Path) -> PlaceLostError | None:
         """Return what to say of a directory where something else stands, or around it."""
         taken = (place for place in self._above(directory) if place in self._taken)
-        place = next(taken, None)
-        return None if place is None else PlaceLostError(place, taken=True)
+        return next((PlaceLostError(place, taken=True) for place in taken), None)
 
     def release(self) -> None:
         """Let go of all of them."""
@@ -143,21 +142,17 @@ class OwnPlaces:
         They may be a step behind or ahead.
         """
         path = self._root / place
+        ours = (None, self._rank)
         try:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 return False
-            inner = [path]
-            if place == Path(layout.KEY_DATA_DIR):
-                inner = [*path.iterdir()]
-            return all(
-                self._is_of_others(step_dir, step) for at in inner for step_dir in at.iterdir()
-            )
+            inner = [*path.iterdir()] if place == Path(layout.KEY_DATA_DIR) else [path]
+            for step_dir in (step_dir for at in inner for step_dir in at.iterdir()):
+                number = layout.step_number(step_dir.name)
+                if number is None or number < step - 1:
+                    return False
+                if any(layout.rank_number(rank.name) in ours for rank in step_dir.iterdir()):
+                    return False
         except OSError:
             return False
-
-    def _is_of_others(self, step_dir: Path, step: int) -> bool:
-        number = layout.step_number(step_dir.name)
-        if number is None or number < step - 1:
-            return False
-        ranks = [layout.rank_number(rank.name) for rank in step_dir.iterdir()]
-        return all(rank is not None and rank != self._rank for rank in ranks)
+        return True

@@ -59,26 +59,23 @@ class Removal:
         if is_journal(journal):
             if _is_directory(tensors):
                 listed |= _tensors_in(journal)
-            self._unlink(directory, [*_OF_MSPROBE, layout.JOURNAL_FILE])
+            _unlink(directory, [*_OF_MSPROBE, layout.JOURNAL_FILE])
         if _is_directory(tensors):
-            self._unlink(tensors, listed)
+            _unlink(tensors, listed)
             self._remove_if_empty(tensors)
-        self._unlink(directory, [layout.TENSOR_LIST])
+        _unlink(directory, [layout.TENSOR_LIST])
 
     def _remove_save(self, directory: Path, key: str) -> None:
         if is_temporary_of_ours(directory.name):
-            self._unlink(directory, _names(directory))
+            _unlink(directory, _names(directory))
         elif layout.micro_step_number(directory.name) is not None:
             remove_save(directory, key)
         self._remove_if_empty(directory)
 
-    def _unlink(self, directory: Path, names: Iterable[str]) -> None:
-        _unlink(directory, names)
-
     def _remove_if_empty(self, directory: Path) -> None:
         """Remove a directory with nothing but temporary files of ours in it; else note the rest."""
         names = _names(directory)
-        self._unlink(directory, [name for name in names if is_temporary_of_ours(name)])
+        _unlink(directory, [name for name in names if is_temporary_of_ours(name)])
         rest = _names(directory)
         if not rest:
             with suppress(FileNotFoundError):
@@ -130,8 +127,7 @@ def is_journal(path: Path) -> bool:
         line = file.readline(1 << 20)
     if not line:
         return True
-    found = re.match(rb'\{"entry": "[^"]*", "seq": -?[0-9]+', line)
-    if found is not None:
+    if re.match(rb'\{"entry": "[^"]*", "seq": -?[0-9]+', line):
         return True
     try:
         content = json.loads(line)
@@ -168,9 +164,8 @@ def _files_of(description: Path) -> set[str] | None:
         if not isinstance(content, dict) or "seq" not in content:
             return None
         arrays = {name for name, _ in files_in(content.get("data")) if os.sep not in name}
-        return arrays | (
-            {f"{name[:-4]}.json" for name in arrays} if content.get("numbered") is True else set()
-        )
+        numbered = arrays if content.get("numbered") is True else ()
+        return arrays | {f"{name[:-4]}.json" for name in numbered}
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -195,20 +190,20 @@ def _names(directory: Path) -> list[str]:
 
 
 def _is_file(path: Path) -> bool:
-    return _mode_is(path, stat.S_ISREG)
+    return stat.S_ISREG(_mode(path))
 
 
 def _is_directory(path: Path) -> bool:
-    return _mode_is(path, stat.S_ISDIR)
+    return stat.S_ISDIR(_mode(path))
 
 
-def _mode_is(path: Path, kind: Any) -> bool:
-    """Tell what stands at a path itself: a symbolic link is neither a file nor a directory."""
+def _mode(path: Path) -> int:
+    """Return what stands at a path itself, 0 for nothing: a link is no file and no directory."""
     try:
-        return bool(kind(os.lstat(path).st_mode))
+        return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a null character
-        return False
+        return 0
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # nothing can stand there
-            return False
+            return 0
         raise

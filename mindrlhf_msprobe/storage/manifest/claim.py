@@ -14,14 +14,9 @@ from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import is_temporary_of_ours, reserve_of
+from mindrlhf_msprobe.storage.directory import removal
 from mindrlhf_msprobe.storage.directory.graph_files import sweep_folders
 from mindrlhf_msprobe.storage.directory.job import RankLock, process_started, world_of
-from mindrlhf_msprobe.storage.directory.removal import (
-    Removal,
-    is_journal,
-    is_removable,
-    was_recorded,
-)
 from mindrlhf_msprobe.storage.manifest.ending import RUNNING
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 
@@ -49,25 +44,25 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
     if os.path.lexists(path):
         found = RunFile.read(path)
         if not _is_ours(path):
-            raise RunError(message("error.resume_foreign_manifest", path=path))
+            raise RunError.saying("error.resume_foreign_manifest", path=path)
         return found
     steps: dict[bool, set[int]] = {True: set(), False: set()}  # of this package, or of another tool
     for step_dir in layout.step_directories(root):
         number = layout.step_number(step_dir.name)
         directory = layout.rank_directories(step_dir).get(rank)
-        if number is not None and directory is not None and was_recorded(root, directory):
-            steps[is_removable(root, directory)].add(number)
+        if number is not None and directory is not None and removal.was_recorded(root, directory):
+            steps[removal.is_removable(root, directory)].add(number)
     last = max(steps[True] | steps[False], default=-1)
     if last < first_step:
         return None
     what = message("error.holds_dumps", root=root, rank=rank, last=last)
     if not steps[True]:
-        raise RunError(message("error.resume_foreign", what=what))
+        raise RunError.saying("error.resume_foreign", what=what)
     replaced = message("error.what_was_recorded")
     if steps[False]:
         replaced = message("error.what_a_journal_names", journal=layout.JOURNAL_FILE)
-    raise RunError(
-        message("error.resume_without_manifest", what=what, name=path.name, replaced=replaced)
+    raise RunError.saying(
+        "error.resume_without_manifest", what=what, name=path.name, replaced=replaced
     )
 
 
@@ -89,23 +84,16 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
         with suppress(RunError):
             started = RunFile.read(own).attempt.started
         started = started or message("error.unknown_time")
-        raise RunError(message("error.holds_a_run", root=root, started=started, advice=_ADVICE))
-    if refuse_other_job(root, rank, world, "refuse"):
+        raise RunError.saying("error.holds_a_run", root=root, started=started, advice=_ADVICE)
+    if refuse_other_job(root, rank, world, "refuse") or not layout.has_dumps(root):
         return
-    if not layout.has_dumps(root):
-        return
-    if _has_journal(root):
-        raise RunError(message("error.holds_journals", root=root, run_file=layout.RUN_FILE))
-    raise RunError(message("error.foreign_dumps", root=root, run_file=layout.RUN_FILE))
-
-
-def _has_journal(root: Path) -> bool:
-    """Tell whether any of the dumps in `root` is this package's."""
-    return any(
-        is_journal(path / layout.JOURNAL_FILE)
+    if any(
+        removal.is_journal(path / layout.JOURNAL_FILE)
         for step_dir in layout.step_directories(root)
         for path in layout.rank_directories(step_dir).values()
-    )
+    ):
+        raise RunError.saying("error.holds_journals", root=root, run_file=layout.RUN_FILE)
+    raise RunError.saying("error.foreign_dumps", root=root, run_file=layout.RUN_FILE)
 
 
 def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str) -> bool:
@@ -128,19 +116,17 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
             theirs = _as_it_runs(theirs, lock.holder())
         why = _another_job(theirs, world, running)
         if why and running:
-            raise InUseError(
-                message(
-                    "error.being_written",
-                    root=root,
-                    holder_in_words=lock.holder_in_words(),
-                    rank=lock.rank,
-                    name=path.name,
-                    why=why,
-                )
+            raise InUseError.saying(
+                "error.being_written",
+                root=root,
+                holder_in_words=lock.holder_in_words(),
+                rank=lock.rank,
+                name=path.name,
+                why=why,
             )
         if why and existing == "refuse":
-            raise RunError(
-                message("error.of_another_job", root=root, name=path.name, why=why, advice=_ADVICE)
+            raise RunError.saying(
+                "error.of_another_job", root=root, name=path.name, why=why, advice=_ADVICE
             )
     return bool(others)
 
@@ -191,8 +177,8 @@ def refuse_links(root: Path, phases: Collection[str]) -> None:
             with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
                 links = [below for below in sorted(path.iterdir()) if below.is_symlink()]
         if links:
-            raise RunError(
-                message("error.link_in_run", root=root, relative_to=links[0].relative_to(root))
+            raise RunError.saying(
+                "error.link_in_run", root=root, relative_to=links[0].relative_to(root)
             )
 
 
@@ -207,7 +193,7 @@ def remove_rank(root: Path, rank: int, world_size: int) -> list[str]:
     """
     own, ours = root / layout.manifest_name(rank), [*filter(_is_ours, layout.manifests(root))]
     if own not in ours and os.path.lexists(own):
-        raise RunError(message("error.foreign_manifest", value=own))
+        raise RunError.saying("error.foreign_manifest", value=own)
 
     def goes(_: int, other: int) -> bool:
         return other == rank or (rank == 0 and other >= world_size)
@@ -239,7 +225,7 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
     Returns:
         the directories, below `root`, of those (step, rank) in which something stays.
     """
-    removal = Removal()
+    removed = removal.Removal()
     left: list[str] = []
     for step_dir in layout.step_directories(root):
         step = layout.step_number(step_dir.name)
@@ -251,13 +237,13 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
                 if step is None or not wanted(step, rank):
                     continue
                 if path.name == f"rank{rank}":
-                    removal.remove(root, path)
+                    removed.remove(root, path)
                 if path.exists():
                     left.append(str(path.relative_to(root)))
         _remove_empty(root, step_dir)
-    if removal.left:
-        shown = ", ".join(str(path.relative_to(root)) for path in removal.left[:_SHOWN])
-        left_out = max(0, len(removal.left) - _SHOWN)
+    if removed.left:
+        shown = ", ".join(str(path.relative_to(root)) for path in removed.left[:_SHOWN])
+        left_out = max(0, len(removed.left) - _SHOWN)
         known = {"root": str(root), "shown": shown, "left": left_out}
         logger.warning("%s", message("log.not_recorded_there", **known))
     return left
@@ -275,9 +261,7 @@ def sweep(root: Path, rank: int) -> None:
     """Remove what a killed attempt was writing beside the manifest of this rank, and its graphs."""
     manifest = root / layout.manifest_name(rank)
     for path in root.glob(f".{manifest.name}.*"):
-        known = path == reserve_of(manifest) or (
-            is_temporary_of_ours(path.name) and path.name.startswith(f".{manifest.name}.")
-        )
+        known = path == reserve_of(manifest) or is_temporary_of_ours(path.name)
         if known and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
     sweep_folders(root, rank, world_of()["size"])

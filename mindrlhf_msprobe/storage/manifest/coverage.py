@@ -38,7 +38,10 @@ def read_coverage(found: Mapping[str, Any]) -> dict[str, Any]:
 
     What is neither a reason nor leads to one is left out.
     """
-    return _read(found, {str(kind): _DEPTHS.get(str(kind), 0) for kind in found})
+    read: dict[str, Any] = {}
+    for kind, reasons in found.items():
+        read |= _read({kind: reasons}, _DEPTHS.get(kind, 0))
+    return read
 
 
 def reasons_of(coverage: Mapping[str, Any], *names: str) -> tuple[Message, ...]:
@@ -92,23 +95,17 @@ def joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
-def _read(found: Mapping[str, Any], depths: Mapping[str, int]) -> dict[str, Any]:
+def _read(found: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Return name → reasons, `depth` names further inside."""
     read: dict[str, Any] = {}
     for name, why in found.items():
-        depth = depths[str(name)]
         if depth and isinstance(why, Mapping):
-            read[str(name)] = _read(why, {str(inner): depth - 1 for inner in why})
+            read[str(name)] = _read(why, depth - 1)
         elif not depth and (reasons := read_messages(why)):
             read[str(name)] = tuple(map(_with_code, reasons))
     return read
 
 
 def _with_code(reason: Message) -> Message:
-    if reason.code != TEXT:
-        return reason
-    text = _text_of(reason)
+    text = str(reason.params.get("text", "")) if reason.code == TEXT else ""
     return next((Message(code) for older, code in _OLDER_TEXTS.items() if older in text), reason)
-
-
-def _text_of(reason: Message) -> str:
-    return str(reason.params.get("text", ""))

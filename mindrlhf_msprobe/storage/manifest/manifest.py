@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, as_messages, message
+from mindrlhf_msprobe.common.message import Message, as_messages
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
@@ -19,17 +19,8 @@ from mindrlhf_msprobe.storage.arrays.atomic import Reserve, dump_json, write_ato
 from mindrlhf_msprobe.storage.directory import others
 from mindrlhf_msprobe.storage.directory.hold import Hold, HoldLostError, Loss
 from mindrlhf_msprobe.storage.directory.job import RankLock, world_of
+from mindrlhf_msprobe.storage.manifest import claim as claiming
 from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded
-from mindrlhf_msprobe.storage.manifest.claim import (
-    being_written,
-    refuse_links,
-    refuse_other_job,
-    refuse_other_run,
-    remove_dumps,
-    remove_rank,
-    resumed_manifest,
-    sweep,
-)
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, FINISHED, RUNNING, Stop
 from mindrlhf_msprobe.storage.manifest.run_file import (
     AT_FIRST_PHASE,
@@ -78,7 +69,7 @@ class Manifest:
 
     @property
     def lost(self) -> Loss | None:
-        """How the directory was lost since it was claimed, as far as that was noticed."""
+        """How the directory was lost under the running job; then nothing more is written."""
         return self._hold.lost
 
     def check(self) -> None:
@@ -89,10 +80,10 @@ class Manifest:
         """
         self._hold.check()
         if (found := _fingerprint(self._path)) != self._written and self._written is not None:
-            if found is None and not os.path.lexists(self._path):
-                self._hold.lose(Loss.MANIFEST_GONE)
             if not self._is_of_this_run():
-                self._hold.lose(Loss.MANIFEST_REPLACED)
+                gone = found is None and not os.path.lexists(self._path)
+                self._hold.lost = Loss.MANIFEST_GONE if gone else Loss.MANIFEST_REPLACED
+                self._hold.check()
             self._written = found  # not to be read again
 
     def _is_of_this_run(self) -> bool:
@@ -107,11 +98,6 @@ class Manifest:
         own = found.run_id == self.content.run_id
         return own and 0 < len(found.attempts) <= len(self.content.attempts)
 
-    @property
-    def attempt(self) -> Attempt:
-        """The attempt that is running now."""
-        return self.content.attempt
-
     def save(self) -> None:
         """Write the manifest, whole or not at all, also where the disk has become full.
 
@@ -122,7 +108,7 @@ class Manifest:
         self._save()
 
     def _save(self) -> None:
-        content = self._content()
+        content = self._encoded(self.content.json)
         try:
             write_atomic(self._path, [content])
         except OSError as error:
@@ -143,14 +129,15 @@ class Manifest:
         state = FINISHED if stop is None else stop.state
         if not ours:
             state = FAILED
-            stop = stop or self._stop_of_loss()
+            text = f"{HoldLostError.kind} ({self._hold.lost})"
+            stop = stop or Stop(FAILED, self.content.attempt.open_step, text=text)
             try:
                 ours = self._hold.retake() and _fingerprint(self._path) == self._written
             except OSError:
                 ours = False
-        self.content.state = self.attempt.state = state
+        self.content.state = self.content.attempt.state = state
         if stop is not None:
-            self.content.stopped = self.attempt.stopped = stop.noted()
+            self.content.stopped = self.content.attempt.stopped = stop.noted()
         try:
             if ours:
                 self._save()
@@ -159,28 +146,18 @@ class Manifest:
                 self._reserve.drop()
             self._hold.release()
 
-    def _stop_of_loss(self) -> Stop:
-        text = f"{HoldLostError.kind} ({self._hold.lost})"
-        return Stop(FAILED, self.attempt.open_step, None, None, text)
-
-    def _content(self) -> bytes:
-        attempts = [
-            # What another hand wrote into an earlier attempt is kept as it is.
-            self._encoded(attempt, depth=2) if isinstance(attempt, dict) else dump_json(attempt)
-            for attempt in self.content.json["attempts"]
-        ]
-        joined = b"[\n  " + b",\n  ".join(attempts) + b"\n ]"
-        return self._encoded(self.content.to_json(), attempts=joined) + b"\n"
-
-    def _encoded(
-        self, content: Mapping[str, Any], *, depth: int = 0, attempts: bytes | None = None
-    ) -> bytes:
-        """Return a part of the manifest as JSON; its initial weights are encoded only once."""
+    def _encoded(self, content: Mapping[str, Any], *, depth: int = 0) -> bytes:
+        """Return the manifest or an attempt as JSON; its initial weights are encoded only once."""
         break_ = b"\n" + b" " * depth
         members = []
         for name, value in content.items():
-            if name == "attempts" and attempts is not None:
-                encoded = attempts
+            if name == "attempts" and not depth:
+                attempts = (
+                    # What another hand wrote into an earlier attempt is kept as it is.
+                    self._encoded(item, depth=2) if isinstance(item, dict) else dump_json(item)
+                    for item in value
+                )
+                encoded = b"[\n  " + b",\n  ".join(attempts) + b"\n ]"
             elif name == "initial_weights" and isinstance(value, dict):
                 roles = [dump_json(role) + b": " + self._once(part) for role, part in value.items()]
                 encoded = b"{" + b", ".join(roles) + b"}"
@@ -191,13 +168,18 @@ class Manifest:
             else:
                 encoded = dump_json(value, indent=1).replace(b"\n", break_ + b" ")
             members.append(break_ + b" " + dump_json(name) + b": " + encoded)
-        return b"{" + b",".join(members) + break_ + b"}"
+        return b"{" + b",".join(members) + break_ + b"}" + (b"" if depth else b"\n")
 
     def _once(self, part: Any) -> bytes:
         """Return a part as JSON in one line, encoded anew only if it is another object."""
         if id(part) not in self._encoded_once:
             self._encoded_once[id(part)] = part, dump_json(part)
         return self._encoded_once[id(part)][1]
+
+    @property
+    def _target(self) -> Settings:
+        """Where what this attempt runs with is noted."""
+        return self.content.attempt if self._further else self.content
 
     def note_settings(
         self, settings: Mapping[str, Any], taken: str, phase: str | None = None
@@ -209,9 +191,9 @@ class Manifest:
                 under `at_start`.
             phase: the first phase, at that moment.
         """
-        target: Settings = self.attempt if self._further else self.content
+        target = self._target
         if taken != AT_START:
-            known = {**self.content.json, **self.attempt.json}
+            known = {**self.content.json, **self.content.attempt.json}
             at_start = {
                 name: known[name]
                 for name, value in settings.items()
@@ -233,13 +215,15 @@ class Manifest:
         Raises:
             OSError: it cannot be removed.
         """
-        self.attempt.begins_with = step
+        self.content.attempt.begins_with = step
         # The run began with its earliest attempt, wherever the configuration lets this one begin.
         began = [attempt.begins_with for attempt in self.content.attempts]
         self.content.config.initial_step = min(begin for begin in began if begin is not None)
         if len(began) > 1:
             own = self._rank
-            left = remove_dumps(self._path.parent, lambda at, rank: rank == own and at >= step)
+            left = claiming.remove_dumps(
+                self._path.parent, lambda at, rank: rank == own and at >= step
+            )
             self._note_others(left)
             self.content.recorded = recorded.without_steps_from(self.content.recorded or {}, step)
             known = self.content.random_states
@@ -253,20 +237,14 @@ class Manifest:
         if named:
             self.content.others = named
 
-    def note_recorded(
-        self, step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
-    ) -> None:
-        """Note how many entries of phases, and saves of keys, a step has; `save` writes it."""
+    def note_recorded(self, kind: str, step: int, counts: Mapping[str, int]) -> None:
+        """Note how many entries of phases, or saves of keys, a step has; `save` writes it."""
         known = self.content.recorded or {}
-        self.content.recorded = recorded.with_counts(known, step, phases, key_data)
-
-    def note_configurations(self) -> None:
-        """Note that configurations.json was written; `save` writes it."""
-        self.content.recorded = {**(self.content.recorded or {}), recorded.CONFIGURATIONS: True}
+        self.content.recorded = recorded.with_counts(known, kind, step, counts)
 
     def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
         """Note the initial weights of a role's network; `save` writes them."""
-        target: Settings = self.attempt if self._further else self.content
+        target = self._target
         if not self._further or (self.content.initial_weights or {}).get(role) != weights:
             target.initial_weights = {**(target.initial_weights or {}), role: dict(weights)}
 
@@ -281,23 +259,24 @@ class Manifest:
                 as before is not encoded again.
         """
         kept = {id(network.json) for network in content.networks}
-        for network in (*self.attempt.networks, *self.content.networks):
+        for network in (*self.content.attempt.networks, *self.content.networks):
             if id(network.json) not in kept:
                 self._encoded_once.pop(id(network.json), None)
-        if not self._further:
-            self.content.json.update(content.to_json())
-        elif not _began_alike(self.content, content):
-            self.attempt.json.update(content.to_json())
+        if not (self._further and _began_alike(self.content, content)):
+            self._target.json.update(content.json)
 
     def note_generation(self, content: Mapping[str, Generation]) -> None:
         """Note what phases generate with; `save` writes it.
 
         A further attempt notes it under its own entry where it is not what the first began with.
         """
-        if not self._further:
-            self.content.generation = dict(content)
-        elif not _generated_alike(self.content.generation, content):
-            self.attempt.generation = dict(content)
+        first = self.content.generation
+        alike = all(
+            phase in first and first[phase].settings == of.settings and not of.changes
+            for phase, of in content.items()
+        )
+        if not (self._further and alike):
+            self._target.generation = dict(content)
 
     def note_checkpoint(self, role: str, path: str) -> None:
         """Note from what a role's network was loaded, "" for nothing; `save` writes it."""
@@ -366,18 +345,27 @@ class Manifest:
         try:
             root.mkdir(parents=True, exist_ok=True)
             if not lock.acquire():
-                raise InUseError(being_written(root, lock))
+                raise InUseError(claiming.being_written(root, lock))
             hold = Hold(root, lock)
             manifest = cls._claimed(root, rank, config, existing, hold)
-            manifest.note_settings(_with_versions(settings), AT_START)
-            write_atomic(manifest._path, [manifest._content()])
+            versions = {"python": platform.python_version(), "platform": sys.platform} | {
+                name: _version(name) for name in ("mindspore", "mindformers", "numpy")
+            }
+            known = settings or {}
+            versions |= known.get("versions", {})
+            manifest.note_settings({**known, "versions": versions}, AT_START)
+            write_atomic(manifest._path, [manifest._encoded(manifest.content.json)])
             manifest._written = _fingerprint(manifest._path)
-            if existing == "refuse":
-                manifest._yield_to_other_job()
+            if existing == "refuse":  # another job may have claimed it at the same moment
+                try:
+                    claiming.refuse_other_job(root, rank, world_of(), existing)
+                except RunError:
+                    manifest._path.unlink(missing_ok=True)
+                    raise
         except OSError as error:
             (hold or lock).release()
-            raise RunError(
-                message("error.dump_path_unwritten", root=root, value=error.strerror or error)
+            raise RunError.saying(
+                "error.dump_path_unwritten", root=root, value=error.strerror or error
             ) from None
         except RunError:
             (hold or lock).release()
@@ -391,33 +379,21 @@ class Manifest:
         world = world_of()
         earlier = None
         left: list[str] = []
-        refuse_links(root, phase_table(config.get("phases") or {}))
+        claiming.refuse_links(root, phase_table(config.get("phases") or {}))
         if existing != "refuse":
-            refuse_other_job(root, rank, world, existing)
+            claiming.refuse_other_job(root, rank, world, existing)
         if existing == "overwrite":
-            left = remove_rank(root, rank, world["size"])
+            left = claiming.remove_rank(root, rank, world["size"])
         elif existing == "resume":
-            earlier = resumed_manifest(root, rank, config.get("initial_step") or 0)
+            earlier = claiming.resumed_manifest(root, rank, config.get("initial_step") or 0)
         else:
-            refuse_other_run(root, rank, world)
-        sweep(root, rank)
+            claiming.refuse_other_run(root, rank, world)
+        claiming.sweep(root, rank)
         content = _new_content(rank, world, config, earlier)
         further = earlier is not None and _left_something(earlier)
         manifest = cls(root, rank, content, hold, further=further)
         manifest._note_others(left)
         return manifest
-
-    def _yield_to_other_job(self) -> None:
-        """Give the directory up if another job claimed it at the same moment.
-
-        Raises:
-            RunError: it did.
-        """
-        try:
-            refuse_other_job(self._path.parent, self._rank, world_of(), "refuse")
-        except RunError:
-            self._path.unlink(missing_ok=True)
-            raise
 
 
 def _new_content(
@@ -425,8 +401,9 @@ def _new_content(
 ) -> RunFile:
     import uuid  # as in _version
 
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     attempt = Attempt.of(
-        started=_now(), pid=os.getpid(), first_step=None, last_completed_step=None, state=RUNNING
+        started=now, pid=os.getpid(), first_step=None, last_completed_step=None, state=RUNNING
     )
     known = earlier or RunFile({})
     content = RunFile.of(
@@ -440,7 +417,7 @@ def _new_content(
     )
     # What another hand wrote into an earlier attempt is kept as it is.
     before = known.json.get("attempts")
-    content.json["attempts"] = [*(before if isinstance(before, list) else []), attempt.to_json()]
+    content.json["attempts"] = [*(before if isinstance(before, list) else []), attempt.json]
     content.json.update(_kept(known), config=config, coverage={}, lost={})
     content.recorded = known.recorded or {}
     if known.others is not None:
@@ -479,14 +456,6 @@ def _began_alike(first: Settings, other: Settings) -> bool:
     return all(mine.get(key, value) == value for key, value in theirs.items())
 
 
-def _generated_alike(first: Mapping[str, Generation], other: Mapping[str, Generation]) -> bool:
-    """Tell whether two attempts began to generate with the same settings."""
-    return all(
-        phase in first and first[phase].settings == content.settings and not content.changes
-        for phase, content in other.items()
-    )
-
-
 def _left_something(earlier: RunFile) -> bool:
     """Tell whether an earlier attempt entered a network or ended a step."""
     ended = any(attempt.last_completed_step is not None for attempt in earlier.attempts)
@@ -501,14 +470,6 @@ def _kept(earlier: RunFile) -> dict[str, Any]:
     return {name: earlier.json[name] for name in names if name in earlier.json}
 
 
-def _with_versions(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    names = ("mindspore", "mindformers", "numpy")
-    found = {name: _version(name) for name in names}
-    versions = {"python": platform.python_version(), "platform": sys.platform, **found}
-    settings = settings or {}
-    return {**settings, "versions": {**versions, **settings.get("versions", {})}}
-
-
 def _version(distribution: str) -> str | None:
     from importlib import metadata  # slow to import, and only a run that is recorded needs it
 
@@ -516,7 +477,3 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

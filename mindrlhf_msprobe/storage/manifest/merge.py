@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -93,17 +93,20 @@ def merge_runs(paths: Sequence[str | Path], output: str | Path) -> Merged:
         partial.mkdir()
         try:
             copied = Counter(_fill(partial, inputs))
-            manifests, remarks = _write_manifests(partial, inputs)
+            manifests = _one_a_rank(inputs)
+            for rank, manifest in manifests.items():
+                write_json(partial / layout.manifest_name(rank), manifest.json)
+            remarks = tuple(_write_configurations(partial, inputs))
             if os.path.lexists(target):
-                raise RunError(message("error.merge_taken", target=target))
+                raise RunError.saying("error.merge_taken", target=target)
             os.rename(partial, target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except OSError as error:
         at = f" ({error.filename})" if error.filename else ""
-        raise RunError(
-            message("error.merge_unmade", target=target, value=error.strerror or error, at=at)
+        raise RunError.saying(
+            "error.merge_unmade", target=target, value=error.strerror or error, at=at
         ) from None
     places = [place for one in inputs for place in one.places]
     return Merged(
@@ -114,25 +117,23 @@ def merge_runs(paths: Sequence[str | Path], output: str | Path) -> Merged:
         files=copied.total() + len(manifests),
         copied=copied[True],
         left_out=tuple(path for one in inputs for path in one.left_out),
-        remarks=tuple(remarks),
+        remarks=remarks,
     )
 
 
 def _check_paths(roots: Sequence[Path], target: Path) -> None:
     if len(roots) < 2:
-        raise UsageError(message("error.merge_two", len=len(roots)))
+        raise UsageError.saying("error.merge_two", len=len(roots))
     if os.path.lexists(target):
-        raise RunError(message("error.merge_exists", target=target))
+        raise RunError.saying("error.merge_exists", target=target)
     for root in roots:
-        if not root.is_dir():
-            what = message("error.no_directory") if root.exists() else message("error.no_path")
-            raise RunError(message("error.no_run_there", root=root, what=what))
+        layout.check_directory(root)
     for index, root in enumerate(roots):
         for other in roots[index + 1 :]:
             if layout.inside(root, other) or layout.inside(other, root):
-                raise UsageError(message("error.merge_same", root=root, other=other))
+                raise UsageError.saying("error.merge_same", root=root, other=other)
         if layout.inside(root, target):
-            raise RunError(message("error.merge_inside", target=target, root=root))
+            raise RunError.saying("error.merge_inside", target=target, root=root)
 
 
 def _read(root: Path) -> _Input:
@@ -147,26 +148,25 @@ def _read(root: Path) -> _Input:
         manifests[rank] = RunFile.read(path)
         if manifests[rank].rank != rank:
             said = manifests[rank].json.get("world")
-            raise RunError(message("error.merge_rank", path=path, rank=rank, world=said))
+            raise RunError.saying("error.merge_rank", path=path, rank=rank, world=said)
         lock = RankLock(root, rank)
         if lock.held_elsewhere():
-            raise RunError(
-                message(
-                    "error.merge_running",
-                    root=root,
-                    holder_in_words=lock.holder_in_words(),
-                    rank=rank,
-                )
+            raise RunError.saying(
+                "error.merge_running", root=root, holder_in_words=lock.holder_in_words(), rank=rank
             )
     if not manifests:
-        raise RunError(message("error.merge_no_run", root=root, run_file=layout.RUN_FILE))
+        raise RunError.saying("error.merge_no_run", root=root, run_file=layout.RUN_FILE)
     found = _Input(root, manifests)
     try:
         known = set(_places(found))
-        found.left_out += _strangers(root, known)
+        own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
+        for path in sorted(root.iterdir()):
+            _refuse_links(root, path)
+            if path not in known and path.name not in own and not path.name.startswith("."):
+                found.left_out.append(path)
     except OSError as error:
-        raise RunError(
-            message("error.unread", value=error.filename or root, value2=error.strerror or error)
+        raise RunError.saying(
+            "error.unread", value=error.filename or root, value2=error.strerror or error
         ) from None
     return found
 
@@ -192,15 +192,7 @@ def _refuse_links(root: Path, path: Path) -> None:
         if name == root:
             return
         if name.is_symlink():
-            raise RunError(message("error.merge_link", name=name))
-
-
-def _strangers(root: Path, known: set[Path]) -> Iterator[Path]:
-    own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
-    for path in sorted(root.iterdir()):
-        _refuse_links(root, path)
-        if path not in known and path.name not in own and not path.name.startswith("."):
-            yield path
+            raise RunError.saying("error.merge_link", name=name)
 
 
 def _check_one_job(inputs: Sequence[_Input]) -> None:
@@ -211,29 +203,27 @@ def _check_one_job(inputs: Sequence[_Input]) -> None:
             of = {"root": first.root, "rank": rank, "other": one.root}
             where = message("error.not_one_job", **of)
             for name, mine, theirs in _differences(reference, manifest):
-                raise RunError(
-                    message(
-                        "error.merge_other_job",
-                        where=where,
-                        name=name,
-                        short=_short(mine),
-                        short2=_short(theirs),
-                    )
+                raise RunError.saying(
+                    "error.merge_other_job",
+                    where=where,
+                    name=name,
+                    short=_short(mine),
+                    short2=_short(theirs),
                 )
 
 
 def _differences(a: RunFile, b: RunFile) -> Iterator[tuple[str, Any, Any]]:
-    yield from _unequal("", a, b, ("schema",))
-    yield from _unequal("world.", a.world, b.world, ("size", "scheduler"))
     keys = sorted({*a.config.json, *b.config.json} - _OF_A_NODE)
-    yield from _unequal("msprobe_config.", a.config, b.config, keys)
-
-
-def _unequal(prefix: str, a: Part, b: Part, names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
-    for name in names:
-        mine, theirs = a.json.get(name), b.json.get(name)
-        if mine != theirs:
-            yield prefix + name, mine, theirs
+    parts: tuple[tuple[str, Part, Part, Iterable[str]], ...] = (
+        ("", a, b, ("schema",)),
+        ("world.", a.world, b.world, ("size", "scheduler")),
+        ("msprobe_config.", a.config, b.config, keys),
+    )
+    for prefix, left, right, names in parts:
+        for name in names:
+            mine, theirs = left.json.get(name), right.json.get(name)
+            if mine != theirs:
+                yield prefix + name, mine, theirs
 
 
 def _short(value: Any) -> str:
@@ -247,10 +237,8 @@ def _check_apart(inputs: Sequence[_Input]) -> None:
         for place, path in one.places.items():
             if place in seen:
                 _, step, rank = place
-                raise RunError(
-                    message(
-                        "error.merge_step_twice", step=step, rank=rank, value=seen[place], path=path
-                    )
+                raise RunError.saying(
+                    "error.merge_step_twice", step=step, rank=rank, value=seen[place], path=path
                 )
             seen[place] = path
     first_of: dict[int, _Input] = {}
@@ -258,8 +246,8 @@ def _check_apart(inputs: Sequence[_Input]) -> None:
         for rank in one.manifests:
             other = first_of.setdefault(rank, one)
             if other is not one and not (_holds(rank, one) and _holds(rank, other)):
-                raise RunError(
-                    message("error.merge_rank_twice", root=other.root, root2=one.root, rank=rank)
+                raise RunError.saying(
+                    "error.merge_rank_twice", root=other.root, root2=one.root, rank=rank
                 )
 
 
@@ -268,22 +256,22 @@ def _holds(rank: int, one: _Input) -> bool:
 
 
 def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:
-    """Link or copy everything below the rank directories; yield for each file if it is a copy."""
     for one in inputs:
         for path in one.places.values():
             yield from _tree(path, partial / path.relative_to(one.root))
 
 
 def _tree(source: Path, target: Path) -> Iterator[bool]:
+    """Link or copy everything below a rank's directory; yield for each file if it is a copy."""
     target.mkdir(parents=True)
     with os.scandir(source) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.is_symlink():
-                raise RunError(message("error.merge_a_link", path=entry.path))
+                raise RunError.saying("error.merge_a_link", path=entry.path)
             if entry.is_dir(follow_symlinks=False):
                 yield from _tree(Path(entry.path), target / entry.name)
             elif not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
-                raise RunError(message("error.merge_no_file", path=entry.path))
+                raise RunError.saying("error.merge_no_file", path=entry.path)
             elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
                 yield _linked_or_copied(entry.path, target / entry.name)
 
@@ -298,17 +286,12 @@ def _linked_or_copied(source: str, target: Path) -> bool:
     return False
 
 
-def _write_manifests(
-    partial: Path, inputs: Sequence[_Input]
-) -> tuple[dict[int, RunFile], list[Message]]:
+def _one_a_rank(inputs: Sequence[_Input]) -> dict[int, RunFile]:
     by_rank: dict[int, list[RunFile]] = {}
     for one in inputs:
         for rank, manifest in one.manifests.items():
             by_rank.setdefault(rank, []).append(manifest)
-    merged = {rank: _one_manifest(manifests) for rank, manifests in by_rank.items()}
-    for rank, manifest in merged.items():
-        write_json(partial / layout.manifest_name(rank), manifest.to_json())
-    return merged, list(_write_configurations(partial, inputs))
+    return {rank: _one_manifest(manifests) for rank, manifests in by_rank.items()}
 
 
 def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[Message]:
@@ -321,8 +304,8 @@ def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[M
         except FileNotFoundError:
             continue
         except ValueError as error:
-            raise RunError(
-                message("error.merge_array", path=path, error=layout.why_unread(error))
+            raise RunError.saying(
+                "error.merge_array", path=path, error=layout.why_unread(error)
             ) from None
         if chosen is None:
             chosen = path, content
@@ -333,7 +316,9 @@ def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[M
 
 def _one_manifest(manifests: Sequence[RunFile]) -> RunFile:
     """Return one rank's manifest: of several, those of later attempts continue the first."""
-    first, *later = sorted(manifests, key=_started)
+    first, *later = sorted(
+        manifests, key=lambda of: next((one.started or "" for one in _attempts(of)), "")
+    )
     merged = RunFile({**first.json})
     merged.attempts = _attempts(first)
     for manifest in later:
@@ -356,10 +341,6 @@ def _one_manifest(manifests: Sequence[RunFile]) -> RunFile:
 
 def _attempts(manifest: RunFile) -> list[Attempt]:
     return [attempt for attempt in manifest.attempts if attempt.json]
-
-
-def _started(manifest: RunFile) -> str:
-    return next((attempt.started or "" for attempt in _attempts(manifest)), "")
 
 
 def _counts(manifest: RunFile) -> dict[str, int]:

@@ -6,7 +6,7 @@ generator → [[first step, the states of the steps from there on, eight digits 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 #: Of a generator whose state says nothing: it is not there, or neither seeded nor drawn from.
@@ -55,17 +55,10 @@ def by_step(known: Any) -> dict[str, dict[int, str]]:
     """Return generator → step → state, as far as it can be read."""
     found: dict[str, dict[int, str]] = {}
     for name, spans in known.items() if isinstance(known, Mapping) else ():
-        for first, states in _spans(spans):
-            of_name = found.setdefault(str(name), {})
-            for i in range(min(len(states) // _DIGITS, MAX_STEPS - len(of_name))):
-                of_name[first + i] = states[i * _DIGITS : (i + 1) * _DIGITS]
+        for span in spans if isinstance(spans, list) else ():
+            match span:
+                case [int(first), str(states)] if type(first) is int and _STATES.fullmatch(states):
+                    of_name = found.setdefault(str(name), {})
+                    for i in range(min(len(states) // _DIGITS, MAX_STEPS - len(of_name))):
+                        of_name[first + i] = states[i * _DIGITS : (i + 1) * _DIGITS]
     return found
-
-
-def _spans(spans: Any) -> Iterator[tuple[int, str]]:
-    for span in spans if isinstance(spans, list) else ():
-        if isinstance(span, list) and len(span) == 2:
-            first, states = span
-            whole = isinstance(first, int) and not isinstance(first, bool)
-            if whole and isinstance(states, str) and _STATES.fullmatch(states):
-                yield first, states

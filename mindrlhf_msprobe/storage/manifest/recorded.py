@@ -8,7 +8,7 @@ says that there are n entries of a phase, or n saves of a key, in each of the st
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +45,23 @@ def with_step(spans: Sequence[Span], step: int, count: int) -> list[Span]:
 
 
 def with_counts(
-    recorded: Mapping[str, Any], step: int, phases: Mapping[str, int], key_data: Mapping[str, int]
+    recorded: Mapping[str, Any], kind: str, step: int, counts: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what a manifest lists, with how many entries and saves a step has of each name.
+    """Return what a manifest lists, with how many entries or saves a step has of each name.
 
     Args:
         recorded: as `checked` returns it, here and below.
+        kind: PHASES or KEY_DATA.
     """
     listed = {**recorded}
-    for kind, counts in ((PHASES, phases), (KEY_DATA, key_data)):
-        names = {**listed.get(kind, {})}
-        for name, count in counts.items():
-            if not count:
-                continue
-            if kind == KEY_DATA and name not in names and len(names) >= MOST_KEYS:
-                listed[UNLISTED] = [KEY_DATA]
-            else:
-                names[name] = with_step(names.get(name, ()), step, count)
-        listed[kind] = names
+    for each in (PHASES, KEY_DATA):
+        listed.setdefault(each, {})
+    names = listed[kind] = {**listed[kind]}
+    for name, count in counts.items():
+        if count and kind == KEY_DATA and name not in names and len(names) >= MOST_KEYS:
+            listed[UNLISTED] = [KEY_DATA]
+        elif count:
+            names[name] = with_step(names.get(name, ()), step, count)
     return listed
 
 
@@ -94,26 +93,25 @@ def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _united(a: Sequence[Span], b: Sequence[Span]) -> list[Span]:
-    """Return spans of both; where they overlap, how many there are is not known."""
-    united: list[Span] = []
-    for first, last, n in sorted([*a, *b], key=lambda span: (span[0], span[1])):
-        if united and first <= united[-1][1]:
-            same = [first, last, n] == united[-1]
-            united[-1] = [united[-1][0], max(last, united[-1][1]), n if same else None]
-        else:
-            united.append([first, last, n])
-    return _joined(_touching_joined(united), MOST_READ) if len(united) > MOST_READ else united
-
-
-def _touching_joined(spans: list[Span]) -> list[Span]:
-    """Return spans with those that follow each other as one; how many there are is forgotten.
+    """Return spans of both; of too many, those that follow each other are one.
 
     Those that lie apart stay so: a step between them was not recorded, and is not missing.
     """
+    united = _as_one(sorted([*a, *b], key=lambda span: (span[0], span[1])), 0)
+    return _joined(_as_one(united, 1), MOST_READ) if len(united) > MOST_READ else united
+
+
+def _as_one(spans: Iterable[Span], most: int) -> list[Span]:
+    """Return sorted spans, as one those that overlap or begin at most `most` steps behind another.
+
+    How many there are in each step is not known then, unless both say the same.
+    """
     found: list[Span] = []
     for first, last, n in spans:
-        if found and first == found[-1][1] + 1:
-            found[-1] = [found[-1][0], last, n if n == found[-1][2] else None]
+        if found and first <= found[-1][1] + most:
+            begin, end, count = found[-1]
+            same = n == count and (first > end or (first, last) == (begin, end))
+            found[-1] = [begin, max(last, end), n if same else None]
         else:
             found.append([first, last, n])
     return found
@@ -152,12 +150,8 @@ def _is_span(span: object) -> bool:
     if not (isinstance(span, list) and len(span) == 3):
         return False
     first, last, n = span
-    return (
-        bounds.is_place(first)
-        and bounds.is_place(last)
-        and 0 <= first <= last
-        and (n is None or bounds.is_place(n))
-    )
+    numbers = (first, last, 0 if n is None else n)
+    return all(map(bounds.is_place, numbers)) and 0 <= first <= last
 
 
 def gaps(spans: Sequence[Span], there: Sequence[int]) -> Iterator[tuple[int, int]]:

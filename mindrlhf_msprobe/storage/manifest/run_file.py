@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -72,8 +71,6 @@ class Key(Generic[T]):
 class Part:
     """One JSON object of the file; two are equal if they hold the same."""
 
-    __slots__ = ("json",)
-
     def __init__(self, json: dict[str, Any]) -> None:
         self.json = json
 
@@ -90,10 +87,6 @@ class Part:
             setattr(part, name, value)
         return part
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the object as it stands in the file."""
-        return self.json
-
     @classmethod
     def every_key(cls) -> dict[str, Key[Any]]:
         """Return every key that a part of this kind has, in the order of their declaration."""
@@ -102,8 +95,6 @@ class Part:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Part) and self.json == other.json
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 P = TypeVar("P", bound=Part)
@@ -327,7 +318,7 @@ class RunFile(Settings):
         """
         content = layout.read_json(path.parent, path)
         if not isinstance(content, dict):
-            raise layout.UnreadError(message("unread.no_manifest"))
+            raise layout.UnreadError.saying("unread.no_manifest")
         return cls(content)
 
     @classmethod
@@ -340,8 +331,8 @@ class RunFile(Settings):
         try:
             return cls.load(path)
         except (OSError, ValueError) as error:
-            raise RunError(
-                message("error.manifest_unread", path=path, why_unread=layout.why_unread(error))
+            raise RunError.saying(
+                "error.manifest_unread", path=path, why_unread=layout.why_unread(error)
             ) from None
 
     @property

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 
-#: Told what could not be written, why, and how many losses that is. What it raises is raised
+#: Called with what could not be written, why, and how many losses that is. What it raises is raised
 #: again by the next call that hands something over.
 FaultSink = Callable[[str, BaseException, int], None]
 
@@ -45,6 +45,7 @@ class Job:
 
     Attributes:
         begun: whether it has been taken up: then nothing can join it any more.
+        items: what is handed over bit by bit and done at once: the fewer jobs, the fewer wake-ups.
     """
 
     what: str
@@ -52,18 +53,7 @@ class Job:
     size: int
     begun: bool = False
     done: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class Batch:
-    """What is handed over bit by bit and done at once: the fewer jobs, the fewer wake-ups.
-
-    Attributes:
-        items: what the job finds when it begins.
-    """
-
     items: list[Any] = field(default_factory=list)
-    job: Job | None = None
 
 
 class Background:
@@ -74,7 +64,7 @@ class Background:
 
     Args:
         budget: bytes that may wait to be written; then handing over waits, and says so once.
-        fault: told, in whichever thread does the job, of every job that failed.
+        fault: called, in whichever thread does the job, for every job that failed.
         ledger: takes the time spent working and waiting.
     """
 
@@ -110,13 +100,12 @@ class Background:
         self._add(Job(what, work, size))
         self._raise_fault()
 
-    def join(self, batch: Batch, item: Any, size: int) -> bool:
-        """Add an item of `size` bytes to a batch whose job waits; False if it cannot be added."""
+    def join(self, job: Job, item: Any, size: int) -> bool:
+        """Add an item of `size` bytes to a job that waits; False if it cannot be added."""
         with self._lock:
-            job = batch.job
-            if job is None or job.begun or self._held + size > self._budget:
+            if job.begun or self._held + size > self._budget:
                 return False
-            batch.items.append(item)
+            job.items.append(item)
             job.size += size
             self._held += size
             self._hurry_if_full()
@@ -125,20 +114,19 @@ class Background:
 
     def hand_over_batch(
         self, what: str, work: Callable[[list[Any]], object], item: Any, size: int
-    ) -> Batch:
+    ) -> Job:
         """Hand over a job that does `work` with all items that joined until it began."""
-        batch = Batch([item])
 
         def do() -> None:
-            items, batch.items = batch.items, []
+            items, job.items = job.items, []
             work(items)
 
         self.make_room(size)
-        batch.job = Job(what, do, size)
+        job = Job(what, do, size, items=[item])
         if not self._abandoned:
-            self._add(batch.job)
+            self._add(job)
         self._raise_fault()
-        return batch
+        return job
 
     def finish(self, what: str, work: Callable[[], object], size: int = 0) -> None:
         """Do `work` after everything handed over before, and return when it is done.
@@ -146,7 +134,7 @@ class Background:
         When the wait is interrupted, the work is done all the same.
 
         Args:
-            size: bytes that it would hold; beyond the budget the wait is told and accounted.
+            size: bytes that it would hold; beyond the budget the wait is logged and accounted.
 
         Raises:
             BaseException: what the fault sink raised about this job or an earlier one.
@@ -190,7 +178,7 @@ class Background:
         try:
             self._wait_for(true)
         finally:
-            self._ledger.waited(self._ledger.clock() - began)
+            self._ledger.waited += self._ledger.clock() - began
 
     def stop(self) -> None:
         """Let the thread end once nothing waits; it starts again when something is handed over."""
@@ -205,7 +193,7 @@ class Background:
         self._abandoned = True
 
     def report(self, what: str, error: BaseException, count: int = 1) -> None:
-        """Tell the fault sink; what it raises is kept for the next call from outside."""
+        """Call the fault sink; what it raises is kept for the next call from outside."""
         try:
             self._fault(what, error, count)
         except BaseException as raised:
@@ -236,7 +224,10 @@ class Background:
             self._held += job.size
             self._stopping = False
             if self._thread is None:
-                self._thread = self._started()
+                thread = threading.Thread(target=self._run, name="msprobe-writer", daemon=True)
+                with suppress(RuntimeError):
+                    thread.start()
+                    self._thread = thread
             if self._thread is not None:
                 self._arrived.notify()
                 self._hurry_if_full()
@@ -247,14 +238,6 @@ class Background:
     def _hurry_if_full(self) -> None:
         if self._held >= _GATHERED:
             self._hurry.notify()
-
-    def _started(self) -> threading.Thread | None:
-        thread = threading.Thread(target=self._run, name="msprobe-writer", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return None
-        return thread
 
     def _run(self) -> None:
         with self._lock:
@@ -293,7 +276,7 @@ class Background:
         except BaseException as error:  # or the thread ends, and everybody waits for ever
             self.report(job.what, error)
         finally:
-            self._ledger.busy(self._ledger.clock() - began)
+            self._ledger.busy += self._ledger.clock() - began
             with self._lock:
                 self._busy = False
                 self._held -= job.size

@@ -6,9 +6,8 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import field
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -21,16 +20,16 @@ STEP = "step()"
 _LAST_STEPS = 16  # steps that are kept one by one; of all others only the summary stays
 
 
-@dataclass(slots=True)
-class _Account:
-    """What one phase cost in one step: seconds of the training, bytes on disk, records."""
+#: What one phase cost in one step: seconds of the training, bytes on disk, records.
+_Account = dict[str, float]
 
-    seconds: float = 0.0
-    bytes: int = 0
-    records: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return {"seconds": round(self.seconds, 6), "bytes": self.bytes, "records": self.records}
+def _account() -> _Account:
+    return {"seconds": 0.0, "bytes": 0, "records": 0}
+
+
+def _rounded(account: _Account) -> _Account:
+    return {name: round(value, 6) for name, value in account.items()}
 
 
 @dataclass(slots=True)
@@ -38,30 +37,27 @@ class _Summary:
     """What one phase cost in all steps in which it was recorded."""
 
     steps: int = 0
-    total: _Account = field(default_factory=_Account)
-    largest: _Account = field(default_factory=_Account)
-    last: _Account = field(default_factory=_Account)
+    total: _Account = field(default_factory=_account)
+    largest: _Account = field(default_factory=_account)
+    last: _Account = field(default_factory=_account)
 
     def add(self, account: _Account) -> None:
         self.steps += 1
         self.last = account
-        for name in ("seconds", "bytes", "records"):
-            value = getattr(account, name)
-            setattr(self.total, name, getattr(self.total, name) + value)
-            setattr(self.largest, name, max(getattr(self.largest, name), value))
+        self.total = {name: self.total[name] + value for name, value in account.items()}
+        self.largest = {name: max(self.largest[name], value) for name, value in account.items()}
 
     def to_json(self) -> dict[str, Any]:
-        total, largest, last = (a.to_json() for a in (self.total, self.largest, self.last))
-        content: dict[str, Any] = {"steps": self.steps}
-        for name in ("seconds", "bytes", "records"):
-            mean = total[name] / self.steps
-            content[name] = {
+        total, largest, last = map(_rounded, (self.total, self.largest, self.last))
+        return {"steps": self.steps} | {
+            name: {
                 "total": total[name],
-                "mean": round(mean, 6) if name == "seconds" else round(mean),
+                "mean": round(total[name] / self.steps, 6 if name == "seconds" else None),
                 "max": largest[name],
                 "last": last[name],
             }
-        return content
+            for name in total
+        }
 
 
 @dataclass(slots=True)
@@ -92,15 +88,11 @@ class GraphCost:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        graphs = {"with_probes": (self.with_probes, self.with_seconds)}
-        graphs["without_probes"] = self.without_probes, self.without_seconds
+        seconds = [round(s, 6) for s in (self.with_seconds, self.without_seconds, self.seconds)]
         return {
-            **{k: {"compiled": n, "seconds": round(s, 6)} for k, (n, s) in graphs.items()},
-            "host_functions": {
-                "calls": self.calls,
-                "seconds": round(self.seconds, 6),
-                "bytes": self.bytes,
-            },
+            "with_probes": {"compiled": self.with_probes, "seconds": seconds[0]},
+            "without_probes": {"compiled": self.without_probes, "seconds": seconds[1]},
+            "host_functions": {"calls": self.calls, "seconds": seconds[2], "bytes": self.bytes},
         }
 
 
@@ -111,9 +103,14 @@ class Ledger:
             ...
 
     Charges are made in the training's threads; one inside another counts once, for the outer
-    account. `wrote` and `busy` are told by the one thread that writes. There is no lock, so that
+    account. The one thread that writes calls `wrote` and adds to `busy`. There is no lock, so that
     nothing waits and a signal handler may record too: of two charges that end in the same instant
     in two threads, one may be missed.
+
+    Attributes:
+        graphs: what probes in compiled graphs cost beside, in all phases together.
+        busy: seconds that the thread that writes worked.
+        waited: seconds that recording waited for room; the charges around it have them too.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -122,8 +119,8 @@ class Ledger:
         self._step: dict[str, _Account] = {}
         self._summaries: dict[str, _Summary] = {}
         self._last_steps: deque[tuple[int, dict[str, _Account]]] = deque(maxlen=_LAST_STEPS)
-        self._busy = self._waited = 0.0
-        self._graphs = GraphCost()
+        self.busy = self.waited = 0.0
+        self.graphs = GraphCost()
 
     def charge(self, name: str) -> Charge:
         """Return a context manager that charges the time inside it to a phase or another account.
@@ -135,33 +132,16 @@ class Ledger:
             charge = self._charges[name] = Charge(self, name)
         return charge
 
-    def spent(self, name: str, seconds: float) -> None:
-        """Charge seconds to an account of this step."""
-        self._account(name).seconds += seconds
-
     def wrote(self, name: str, size: int, records: int = 0) -> None:
         """Note bytes and records written for an account of this step."""
-        account = self._account(name)
-        account.bytes += size
-        account.records += records
-
-    def busy(self, seconds: float) -> None:
-        """Note that the thread that writes worked for some seconds."""
-        self._busy += seconds
-
-    def waited(self, seconds: float) -> None:
-        """Note that recording waited for room; the charge around it has these seconds too."""
-        self._waited += seconds
-
-    @property
-    def graphs(self) -> GraphCost:
-        """What probes in compiled graphs cost beside, in all phases together."""
-        return self._graphs
+        account = self.account(name)
+        account["bytes"] += size
+        account["records"] += records
 
     def bytes_of_last_step(self) -> dict[str, int]:
         """Return the bytes written in the last step that was ended, by account."""
         accounts = self._last_steps[-1][1] if self._last_steps else {}
-        return {name: account.bytes for name, account in accounts.items()}
+        return {name: int(account["bytes"]) for name, account in accounts.items()}
 
     def end_step(self, step: int) -> None:
         """Close the accounts of this step."""
@@ -181,24 +161,25 @@ class Ledger:
         summaries = copy.deepcopy(dict(self._summaries))
         last = [*self._last_steps, *([(step, open_step)] if open_step else [])]
         for name, account in open_step.items():
-            summaries.setdefault(name, _Summary()).add(replace(account))
+            summaries.setdefault(name, _Summary()).add(dict(account))
         totals = [summary.total for summary in summaries.values()]
         return {
-            "seconds": round(sum(total.seconds for total in totals), 6),
-            "waited_seconds": round(self._waited, 6),
-            "background_seconds": round(self._busy, 6),
-            "bytes": sum(total.bytes for total in totals),
-            **({"graphs": self._graphs.to_json()} if self._graphs.with_probes else {}),
+            "seconds": round(sum(total["seconds"] for total in totals), 6),
+            "waited_seconds": round(self.waited, 6),
+            "background_seconds": round(self.busy, 6),
+            "bytes": sum(total["bytes"] for total in totals),
+            **({"graphs": self.graphs.to_json()} if self.graphs.with_probes else {}),
             "phases": {name: summary.to_json() for name, summary in summaries.items()},
             "last_steps": {
-                str(number): {name: account.to_json() for name, account in accounts.items()}
+                str(number): {name: _rounded(account) for name, account in accounts.items()}
                 for number, accounts in last[-_LAST_STEPS:]
             },
         }
 
-    def _account(self, name: str) -> _Account:
+    def account(self, name: str) -> _Account:
+        """Return the account of this step that has a name."""
         account = self._step.get(name)
-        return self._step.setdefault(name, _Account()) if account is None else account
+        return self._step.setdefault(name, _account()) if account is None else account
 
 
 class _Thread(threading.local):
@@ -224,16 +205,12 @@ class Charge:
             thread.began = self._clock()
         thread.depth = depth + 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         thread = self._thread
         depth = thread.depth = thread.depth - 1
         if not depth:
-            self._ledger.spent(self._name, self._clock() - thread.began)
+            seconds = self._clock() - thread.began
+            self._ledger.account(self._name)["seconds"] += seconds
 
 
 _RUNNING = _Thread()

@@ -29,7 +29,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _FLUSH = 1 << 16  # bytes of dump.json that are written at once
 
-#: Told what was lost, why, and how many records that is.
+#: Called with what was lost, why, and how many records that is.
 Report = Callable[[str, BaseException, int], None]
 #: Makes a directory, without what an earlier attempt recorded into it; raises where it cannot.
 Make = Callable[[Path], None]
@@ -44,9 +44,11 @@ def start_afresh(root: Path, directory: Path) -> None:
         OSError: it cannot be made, or lies behind a symbolic link in the run's directory `root`:
             what is there belongs to somebody else.
     """
-    link = layout.link_on_the_way(root, directory)
-    if link is not None:
-        raise OSError(errno.ELOOP, "a symbolic link in a run is not followed", str(link))
+    way = root
+    for part in directory.relative_to(root).parts:
+        way = way / part
+        if way.is_symlink():
+            raise OSError(errno.ELOOP, "a symbolic link in a run is not followed", str(way))
     Removal().remove(root, directory)
     directory.mkdir(parents=True, exist_ok=True)
 
@@ -60,12 +62,12 @@ class PhaseFiles:
     Args:
         make: makes `directory`.
         task: as dump.json names it.
-        report: told of losses that show only later than the call that lost them.
+        report: called with losses that show only later than the call that lost them.
     """
 
     def __init__(self, make: Make, directory: Path, task: str, report: Report) -> None:
         self._make = make
-        self._directory = self.directory = directory
+        self.directory = directory
         self._tensors = directory / layout.TENSOR_DIR
         self._report = report
         self._journal: _Journal | None = None
@@ -82,7 +84,9 @@ class PhaseFiles:
 
         A record whose file could not be written says so instead.
         """
-        journal = self._opened_journal()
+        if self._journal is None:
+            self._make_directory()
+            self._journal = _Journal(self.directory / layout.JOURNAL_FILE)
         stacks: dict[tuple[str, ...], int] = {}  # those that come for the first time
         written: list[tuple[bytes, bytes]] = []
         for line in entries:
@@ -94,7 +98,7 @@ class PhaseFiles:
             if first:
                 stack = stacks[frames] = len(self._stacks) + len(stacks)
             written.append(line.to_bytes(stack, first=first))
-        size = journal.append(b"".join(line for line, _ in written))
+        size = self._journal.append(b"".join(line for line, _ in written))
         self._stacks.update(stacks)
         for line, (_, values) in zip(entries, written):
             self._entries.append((line.seq, line.entry, line.parent, line.frames))
@@ -132,13 +136,13 @@ class PhaseFiles:
         if self._journal is None:
             return 0
         if self._journal.close():
-            gone = FileNotFoundError(f"{self._directory} was removed while it was written")
+            gone = FileNotFoundError(f"{self.directory} was removed while it was written")
             self._report("an entry", gone, len(self._entries))
             self._gone = True
             self._dump.drop()
             return 0
         if self._has_tensors:  # from now on the journal names them all
-            (self._directory / layout.TENSOR_LIST).unlink(missing_ok=True)
+            (self.directory / layout.TENSOR_LIST).unlink(missing_ok=True)
         data_dir = str(self._tensors) if self._has_tensors else None
         self._entries.sort(key=lambda entry: entry[0])
         parents = _containers({name: parent for _, name, parent, _ in self._entries})
@@ -154,11 +158,11 @@ class PhaseFiles:
         if taken:
             self._dump.drop()
             raise FileExistsError(
-                errno.EEXIST, "a file of others stands there", str(self._directory / min(taken))
+                errno.EEXIST, "a file of others stands there", str(self.directory / min(taken))
             )
         size = self._dump.finish(data_dir)
-        size += write_atomic(self._directory / layout.STACK_FILE, _lines_of(numbered))
-        return size + write_atomic(self._directory / layout.CONSTRUCT_FILE, _lines_of(parents))
+        size += write_atomic(self.directory / layout.STACK_FILE, _lines_of(numbered))
+        return size + write_atomic(self.directory / layout.CONSTRUCT_FILE, _lines_of(parents))
 
     @property
     def entries(self) -> int:
@@ -179,16 +183,10 @@ class PhaseFiles:
         if listing is not None:
             os.close(listing)
 
-    def _opened_journal(self) -> _Journal:
-        if self._journal is None:
-            self._make_directory()
-            self._journal = _Journal(self._directory / layout.JOURNAL_FILE)
-        return self._journal
-
     def _make_directory(self) -> None:
         if not self._made:
-            self._make(self._directory)
-            self._of_others = set(os.listdir(self._directory))
+            self._make(self.directory)
+            self._of_others = set(os.listdir(self.directory))
             self._made = True
 
     def _tensor(self, name: str) -> Path:
@@ -197,7 +195,7 @@ class PhaseFiles:
             self._tensors.mkdir(exist_ok=True)
             self._of_others |= set(os.listdir(self._tensors))
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._list = os.open(self._directory / layout.TENSOR_LIST, flags, 0o666)
+            self._list = os.open(self.directory / layout.TENSOR_LIST, flags, 0o666)
             self._has_tensors = True
         path = self._tensors / name
         if name in self._of_others:

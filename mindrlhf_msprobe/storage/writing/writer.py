@@ -11,21 +11,21 @@ import itertools
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import put_in_place, temporary_of, write_json
-from mindrlhf_msprobe.storage.arrays.buffers import BufferPool, Copy
+from mindrlhf_msprobe.storage.arrays.buffers import BufferPool
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
-from mindrlhf_msprobe.storage.directory.hold import HoldLostError, Loss
+from mindrlhf_msprobe.storage.directory.hold import HoldLostError
 from mindrlhf_msprobe.storage.directory.own_places import OwnPlaces, PlaceLostError
 from mindrlhf_msprobe.storage.directory.removal import files_in, remove_save
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
@@ -39,7 +39,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Generation,
     Settings,
 )
-from mindrlhf_msprobe.storage.writing.background import Background, Batch, FaultSink
+from mindrlhf_msprobe.storage.writing.background import Background, FaultSink, Job
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import PhaseFiles, start_afresh
 
@@ -80,7 +80,7 @@ class _Phase:
     files: PhaseFiles
     stored: dict[str, str] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
-    batch: Batch | None = None
+    batch: Job | None = None
 
 
 class _PhaseSink(Sink):
@@ -105,9 +105,12 @@ class RunWriter:
     Args:
         settings: what the process runs with, by section, for the manifest.
         buffer_bytes: how much may wait to be written, copies of tensors and lines together.
-        fault: told of everything that could not be written, from the writing thread. What it
+        fault: called with everything that could not be written, by the writing thread. What it
             raises is raised by the next call of the writer; without one every fault is raised so.
         ledger: takes what writing costs.
+
+    Attributes:
+        manifest: takes what is not recorded, and why; it is written when the step ends.
 
     Raises:
         RunError: the directory holds another run, or cannot be written.
@@ -129,7 +132,7 @@ class RunWriter:
         self.root = root
         self.rank = rank
         self._task = task
-        self._manifest = Manifest.claim(root, rank, dict(config), existing, settings)
+        self.manifest = Manifest.claim(root, rank, dict(config), existing, settings)
         self._ledger = ledger or Ledger()
         self._buffer_bytes = buffer_bytes
         self._buffers = BufferPool(buffer_bytes)
@@ -152,33 +155,20 @@ class RunWriter:
     @property
     def continues(self) -> bool:
         """Whether an earlier attempt had begun this run."""
-        return len(self._manifest.content.attempts) > 1
-
-    @property
-    def lost(self) -> Loss | None:
-        """How the directory was lost under the running job; then nothing more is written."""
-        return self._manifest.lost
+        return len(self.manifest.content.attempts) > 1
 
     def next_step(self) -> int:
         """Return the step after the last one an earlier attempt completed, 0 in a new run."""
-        done = [a.last_completed_step for a in self._manifest.content.attempts[:-1]]
+        done = [a.last_completed_step for a in self.manifest.content.attempts[:-1]]
         return max((step for step in done if step is not None), default=-1) + 1
-
-    def begin(self, step: int) -> None:
-        """Tell which step is the first of this attempt; what an earlier one left of it goes.
-
-        Raises:
-            OSError: it cannot be removed.
-        """
-        self._manifest.begin(step)
 
     def record_more(self, config: Mapping[str, Any], task: str) -> None:
         """Write another configuration into the manifest; phases that open are of another task."""
         self._task = task
 
         def write() -> None:
-            self._manifest.content.config = Config(dict(config))
-            self._manifest.save()
+            self.manifest.content.config = Config(dict(config))
+            self.manifest.save()
 
         self._finish(layout.manifest_name(self.rank), write)
 
@@ -206,7 +196,7 @@ class RunWriter:
     def _append(self, phase: str, files: PhaseFiles, items: Sequence[_Item]) -> None:
         """Append entries; each that cannot be appended is reported by itself."""
         try:
-            self._manifest.check()
+            self.manifest.check()
         except HoldLostError as error:
             self._background.report("an entry", error, len(items))
             return
@@ -245,12 +235,8 @@ class RunWriter:
                     del stored[other]
             known.named.add(name)
             if source is not None:
-                original = source
-
-                def link() -> None:
-                    self._ledger.wrote(phase, files.link(name, original))
-
-                self._hand_over("a tensor", link, _LEAF_BYTES)
+                link = partial(files.link, name, source)
+                self._hand_over("a tensor", lambda: self._ledger.wrote(phase, link()), _LEAF_BYTES)
                 return name
             if fingerprint:
                 stored[fingerprint] = name
@@ -311,7 +297,7 @@ class RunWriter:
         def write_description() -> None:
             if not sizes:  # what describes arrays that could not be written describes nothing
                 return
-            self._manifest.check()
+            self.manifest.check()
             try:
                 size = 0
                 if numbered:
@@ -333,7 +319,7 @@ class RunWriter:
 
         def give_up() -> None:
             with suppress(HoldLostError):  # which has been reported
-                self._manifest.check()
+                self.manifest.check()
                 drop()
 
         with self._lock:
@@ -349,18 +335,19 @@ class RunWriter:
             self._background.hand_over(what, give_up)
             raise
 
-    def save_configurations(self, content: Callable[[], Mapping[str, Any]]) -> None:
+    def save_configurations(self, made: Callable[[], Mapping[str, Any]]) -> None:
         """Write configurations.json, whole or not at all.
 
         Args:
-            content: returns all there is to write by then; called by the writing thread.
+            made: returns all there is to write by then; called by the writing thread.
         """
         path = self.root / layout.CONFIGURATIONS_FILE
 
         def write() -> None:
-            self._ledger.wrote(CONFIGURATIONS, write_json(path, dict(content()), indent=4))
-            self._manifest.note_configurations()
-            self._manifest.save()
+            self._ledger.wrote(CONFIGURATIONS, write_json(path, dict(made()), indent=4))
+            content = self.manifest.content
+            content.recorded = {**(content.recorded or {}), recorded.CONFIGURATIONS: True}
+            self.manifest.save()
 
         self._finish("configurations", write)
 
@@ -383,10 +370,10 @@ class RunWriter:
 
         def write() -> None:
             if settings is not None:
-                self._manifest.note_settings(settings, AT_FIRST_PHASE, phase)
+                self.manifest.note_settings(settings, AT_FIRST_PHASE, phase)
             if weights is not None:
-                self._manifest.note_weights(role, weights)
-            self._manifest.save()
+                self.manifest.note_weights(role, weights)
+            self.manifest.save()
 
         self._finish(f"the initial weights of {role}", write)
 
@@ -399,39 +386,23 @@ class RunWriter:
         self._networks_noted = True
 
         def write() -> None:
-            self._manifest.note_networks(content)
+            self.manifest.note_networks(content)
             if first:
-                self._manifest.save()
+                self.manifest.save()
 
         self._hand_over("the settings of networks", write)
 
     def note_generation(self, content: Mapping[str, Generation]) -> None:
         """Note what phases generate with; it is written with the manifest when the step ends."""
-        self._hand_over("generation", lambda: self._manifest.note_generation(content))
+        self._hand_over("generation", lambda: self.manifest.note_generation(content))
 
     def note_checkpoint(self, role: str, path: str) -> None:
         """Note from what a role's network was loaded; as `note_generation`."""
-        self._hand_over("checkpoints", lambda: self._manifest.note_checkpoint(role, path))
+        self._hand_over("checkpoints", lambda: self.manifest.note_checkpoint(role, path))
 
     def note_random_states(self, content: Mapping[str, Any]) -> None:
         """Note the states of random generators; as `note_generation`."""
-        self._hand_over("random states", lambda: self._manifest.note_random_states(content))
-
-    def note_graph_gaps(
-        self, role: str, gaps: Mapping[str, str | Message | Iterable[str | Message]]
-    ) -> dict[str, tuple[Message, ...]]:
-        """Note what could not be recorded in graphs; see `Manifest.note_graph_gaps`.
-
-        It is written with the manifest when the step ends.
-        """
-        return self._manifest.note_graph_gaps(role, gaps)
-
-    def note_left_out(self, kind: str, name: str, why: str | Message) -> bool:
-        """Note that something is not recorded; see `Manifest.note_left_out`.
-
-        It is written with the manifest when the step ends.
-        """
-        return self._manifest.note_left_out(kind, name, why)
+        self._hand_over("random states", lambda: self.manifest.note_random_states(content))
 
     def end_step(self, step: int, lost: Mapping[str, int], *, complete: bool = True) -> None:
         """Write what msprobe's tools read and note in the manifest that `step` is whole.
@@ -449,9 +420,9 @@ class RunWriter:
             self._steps_with_data = {other for other in self._steps_with_data if other > step}
 
             def write() -> None:
-                known = self._manifest.lost is not None
+                known = self.manifest.lost is not None
                 try:
-                    self._manifest.check()
+                    self.manifest.check()
                 except HoldLostError as error:
                     self._count_lost_step(step, [phase.files for phase in ended.values()], error)
                     if complete or not known:
@@ -462,9 +433,9 @@ class RunWriter:
                 self._end_key_data(step)
                 self._forget_key_data(step)
                 self._note_step(step, complete=complete, has_data=has_data)
-                self._manifest.content.lost = dict(lost)
-                self._manifest.content.recording = self._ledger.to_json(step)
-                self._manifest.save()
+                self.manifest.content.lost = dict(lost)
+                self.manifest.content.recording = self._ledger.to_json(step)
+                self.manifest.save()
                 self._buffers.trim()
 
             job = self._background.begin(name, write)
@@ -486,20 +457,21 @@ class RunWriter:
                 self._background.report("what msprobe's tools read", error)
         for step in {step for _, step in ended}:
             counts = {name: files.entries for (name, at), files in ended.items() if at == step}
-            self._manifest.note_recorded(step, counts, {})
+            self.manifest.note_recorded(recorded.PHASES, step, counts)
 
     def _end_key_data(self, step: int) -> None:
         saves: dict[int, Counter[str]] = {}
         for of_step, key, directory in self._key_data:
-            if of_step <= step and (lost := self._places.lost(directory)) is not None:
-                self._background.report(_named(key), lost)
-            elif of_step <= step and directory.exists():
+            if of_step > step:
+                continue
+            lost = self._places.lost(directory)
+            if lost is None and directory.exists():
                 saves.setdefault(of_step, Counter())[key] += 1
-            elif of_step <= step:
+            else:
                 gone = FileNotFoundError(f"{directory} was removed before the step ended")
-                self._background.report(_named(key), gone)
+                self._background.report(_named(key), lost or gone)
         for of_step, counts in saves.items():
-            self._manifest.note_recorded(of_step, {}, counts)
+            self.manifest.note_recorded(recorded.KEY_DATA, of_step, counts)
 
     def _start_afresh(self, directory: Path, step: int) -> None:
         """Make a directory of a step, where those around it are still this run's."""
@@ -509,7 +481,7 @@ class RunWriter:
 
     def _place_lost(self, error: PlaceLostError) -> None:
         """Count the steps that were lost with a directory, as far as they are listed."""
-        listed = self._manifest.content.recorded or {}
+        listed = self.manifest.content.recorded or {}
         first = self._lost_before.get(error.place, 0)
         steps, last = recorded.steps_in(listed, error.place, first)
         self._lost_before[error.place] = max(first, last + 1)
@@ -521,7 +493,7 @@ class RunWriter:
         self._key_data_dirs = {path: at for path, at in self._key_data_dirs.items() if at > step}
 
     def _note_step(self, step: int, *, complete: bool, has_data: bool) -> None:
-        attempt = self._manifest.attempt
+        attempt = self.manifest.content.attempt
         if attempt.first_step is None and (complete or has_data):
             attempt.first_step = step
         if complete:
@@ -552,9 +524,9 @@ class RunWriter:
 
         def write() -> None:
             if lost is not None:
-                self._manifest.content.lost = dict(lost)
+                self.manifest.content.lost = dict(lost)
             self._places.release()
-            self._manifest.close(stop)
+            self.manifest.close(stop)
 
         self._background.finish(layout.manifest_name(self.rank), write)
         self._background.stop()
@@ -588,10 +560,11 @@ class RunWriter:
 
         def write_copies() -> None:
             try:
-                self._manifest.check()
+                self.manifest.check()
                 write({name: copy.array for name, copy in copies.items()})
             finally:
-                self._release(copies)
+                for copy in copies.values():
+                    self._buffers.release(copy)
 
         self._background.hand_over(what, write_copies, size)
 
@@ -605,7 +578,7 @@ class RunWriter:
 
     def _in_place(self, work: Callable[[], object]) -> Callable[[], None]:
         def checked() -> None:
-            self._manifest.check()
+            self.manifest.check()
             work()
 
         return checked
@@ -613,10 +586,6 @@ class RunWriter:
     def _refuse_ended(self, step: int) -> None:
         if step <= self._ended:
             raise StepEndedError(step)
-
-    def _release(self, copies: Mapping[str, Copy]) -> None:
-        for copy in copies.values():
-            self._buffers.release(copy)
 
     def _phase(self, phase: str, step: int) -> _Phase:
         self._refuse_ended(step)

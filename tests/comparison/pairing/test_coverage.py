@@ -194,7 +194,7 @@ def test_what_a_graph_could_not_hand_over_is_coverage(tmp_path, gaps, reason, sw
         if name == "graph":
             unread = {"type": "mindspore.Tensor", "value": None, "error": "not recorded"}
             values = None if entry else {"input_args": [unread], "output": [leaf]}
-            recording.writer.note_graph_gaps("actor", gaps)
+            recording.writer.manifest.note_graph_gaps("actor", gaps)
         if values is not None:
             line = JournalLine(entry or "Cell.x.Net.forward.0", 8, 9, values=values)
             recording.writer.append_entry("actor_update", 0, line)
@@ -247,7 +247,7 @@ def test_each_reason_of_a_cell_is_noted_once(tmp_path):
     """Over several openings of a phase, and beside what an older version noted."""
     recording = Recording(tmp_path / "run")
     dynamic, passed = message("coverage.dynamic_shape"), message("coverage.dtype", dtype="Int4")
-    note = recording.writer.note_graph_gaps
+    note = recording.writer.manifest.note_graph_gaps
     assert note("actor", {"x": "an older text"})
     assert note("actor", {"x": [dynamic, passed, dynamic]}) == {"x": (dynamic, passed)}
     assert note("actor", {"x": [passed, dynamic], "y": dynamic}) == {"y": (dynamic,)}
@@ -309,10 +309,10 @@ def test_a_phase_that_a_run_says_it_left_out_is_coverage(tmp_path):
                 with recording.phase(phase):
                     recording.call("x", "Net", np.sin, np.ones(3))
         if name == "b":
-            assert recording.writer.note_left_out(
+            assert recording.writer.manifest.note_left_out(
                 "phases", "actor_generate_sequences", "vLLM generates"
             )
-            assert not recording.writer.note_left_out(
+            assert not recording.writer.manifest.note_left_out(
                 "phases", "actor_generate_sequences", "vLLM generates"
             )
         recording.end_step()

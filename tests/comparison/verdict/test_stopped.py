@@ -59,7 +59,7 @@ def stop_at(root: Path, phase: str, step: int, call: str | None, ending: str, **
     writer = recording.writer
     if ending == "killed":
         writer.wait()
-        writer._manifest._hold.release()
+        writer.manifest._hold.release()
         return root
     writer.end_step(recording.step, {}, complete=False)
     stops = {

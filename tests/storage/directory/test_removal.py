@@ -33,13 +33,13 @@ def killed(path: Path, steps: int = 2, task: str = "tensor") -> None:
     """Record a run whose last step was not ended, and leave it as a killed job does."""
     record_training(path, steps=steps, task=task)
     recording = Recording(path, existing="resume", step=steps, task=task)
-    recording.writer.begin(steps)
+    recording.writer.manifest.begin(steps)
     with recording.phase("actor_update"):
         recording.call("a", "Dense", lambda x: x + 1, np.ones(4))
         recording.writer.save_tensor("actor_update", steps, "ahead", np.ones(3), None)
     recording.data("loss", 1.0)
     recording.writer.wait()
-    recording.writer._manifest._hold.release()
+    recording.writer.manifest._hold.release()
 
 
 #: Files of others, by their place in the dump_path.

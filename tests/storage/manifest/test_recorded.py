@@ -100,7 +100,7 @@ def test_that_keys_are_not_listed_survives_what_is_made_of_the_list(keys_of_ever
         recorded.both({}, content),
         recorded.both(content, {}),
         recorded.without_steps_from(content, 1),
-        recorded.with_counts(content, 4, {}, {"loss": 1}),
+        recorded.with_counts(content, recorded.KEY_DATA, 4, {"loss": 1}),
     ):
         assert made["unlisted"] == [recorded.KEY_DATA]
     few = recorded.checked(listed([1, 2]))

@@ -69,7 +69,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for value, existing in ((1, "refuse"), (2, "resume")):
         recording = Recording(root, existing=existing)
         writer = recording.writer
-        writer.begin(writer.next_step())
+        writer.manifest.begin(writer.next_step())
         settings = {name: {"x": value} for name in ("device", "seeds", "environment")}
         writer.save_first_entry("actor", {"w": f"xxh3_128:{value}"}, settings, "actor_update")
         writer.save_first_entry("actor", None, {"seeds": {"x": value + 5}}, "actor_update")
@@ -79,7 +79,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.note_generation({"actor_generate_sequences": Generation.of(**parts)})
         writer.note_checkpoint("actor", "policy.ckpt")
         writer.note_random_states({"numpy_state": [[value, "0123abcd"]]})
-        writer.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
+        writer.manifest.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
         writer.end_step(value, {"a tensor": 1})
         writer.close(Stop("failed", 4, "actor_update", "ValueError", "x") if value > 1 else None)
     return root / "run.json"
@@ -150,7 +150,7 @@ def test_whatever_stands_under_a_key_is_kept_and_reads(written: Path, value: Any
         unknown(file, set())
         assert isinstance(file.unread, list)
         assert isinstance(file.reasons, dict)
-        assert json.dumps(file.to_json()) == before
+        assert json.dumps(file.json) == before
         always = RunFile.every_key()[name].always
         assert (name in file.unread) == (always is not None and not isinstance(value, always))
     unknown(RunFile.from_json(value), set())

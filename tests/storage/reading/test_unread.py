@@ -314,7 +314,7 @@ def test_steps_that_a_resumed_run_took_back_are_not_missed(tmp_path):
     """What a further attempt removes it no longer lists; what it left it does."""
     root = record_training(tmp_path / "a", steps=5)
     recording = Recording(root, existing="resume", initial_step=3)
-    recording.writer.begin(3)
+    recording.writer.manifest.begin(3)
     recording.step = 3
     recording.data("loss", 1.0)
     recording.end_step()

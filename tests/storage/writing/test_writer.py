@@ -417,7 +417,7 @@ def test_a_further_attempt_leaves_nothing_of_the_steps_it_records_again(tmp_path
             earlier.end_step(step, {})
     earlier.wait()
     resumed = writer(tmp_path, existing="resume")
-    resumed.begin(1)
+    resumed.manifest.begin(1)
     run = open_run(tmp_path)
     assert {(e.phase, e.step) for e in run.entries()} == {
         ("actor_update", 0),
@@ -469,7 +469,7 @@ def test_ranks_that_resume_at_once_may_remove_the_same_directory(tmp_path, monke
 
     resumed = writer(tmp_path, existing="resume")
     monkeypatch.setattr(layout, "rank_directories", gone)
-    resumed.begin(0)
+    resumed.manifest.begin(0)
     assert not (tmp_path / "actor_update").exists()
 
 
@@ -483,8 +483,8 @@ def test_entries_that_wait_together_are_written_together(tmp_path, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
     with_gate._background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))
     assert begun.wait(20)
-    own = with_gate._manifest.check
-    monkeypatch.setattr(with_gate._manifest, "check", lambda: looks.append(1) or own())
+    own = with_gate.manifest.check
+    monkeypatch.setattr(with_gate.manifest, "check", lambda: looks.append(1) or own())
     for number in range(50):
         line = entry(number, frames=("a frame", f"f{number % 2}"))
         with_gate.append_entry("actor_update", 0, line)
