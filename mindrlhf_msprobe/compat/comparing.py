@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe import log
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.log import logger
 
@@ -55,8 +54,8 @@ def compare_distributed(
     dir1 = options.pop("npu_dump_dir", dir1)
     dir2 = options.pop("bench_dump_dir", dir2)
     if dir1 is None or dir2 is None or output_path is None:
-        raise UsageError(
-            message("error.compare_distributed", dir1=dir1, dir2=dir2, output_path=output_path)
+        raise UsageError.saying(
+            "error.compare_distributed", dir1=dir1, dir2=dir2, output_path=output_path
         )
     _compare("compare_distributed", dir2, dir1, output_path, options)
 
@@ -79,35 +78,27 @@ def compare(
         As `compare_distributed`.
     """
     if not isinstance(input_param, Mapping):
-        raise UsageError(
-            message(
-                "error.compare_input",
-                input_param=input_param,
-                value=_DUMPS[0][0],
-                value2=_DUMPS[1][0],
-            )
+        raise UsageError.saying(
+            "error.compare_input", input_param=input_param, value=_DUMPS[0][0], value2=_DUMPS[1][0]
         )
-    dumps = [
-        next((input_param[name] for name in names if input_param.get(name)), None)
-        for names in _DUMPS
-    ]
-    for names, dump in zip(_DUMPS, dumps):
+    dumps = []
+    for names in _DUMPS:
+        dump = next((input_param[name] for name in names if input_param.get(name)), None)
+        dumps.append(dump)
         if not isinstance(dump, (str, os.PathLike)):
-            raise UsageError(message("error.compare_dump", value=names[0], dump=dump))
+            raise UsageError.saying("error.compare_dump", value=names[0], dump=dump)
     _compare("compare", dumps[1], dumps[0], output_path, options)
 
 
 def _compare(call: str, a: Any, b: Any, output: _PathLike, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name not in (*_OF_THE_OUTPUT, *MAPPINGS):
-            raise UsageError(
-                message(
-                    "error.unknown_option",
-                    call=call,
-                    name=name,
-                    value=value,
-                    nearest=nearest_of(name, (*_OF_THE_OUTPUT, *MAPPINGS)),
-                )
+            raise UsageError.saying(
+                "error.unknown_option",
+                call=call,
+                name=name,
+                value=value,
+                nearest=nearest_of(name, (*_OF_THE_OUTPUT, *MAPPINGS)),
             )
     from mindrlhf_msprobe.comparison import compare_runs
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
@@ -149,7 +148,7 @@ class PrecisionDebugger:
     @classmethod
     def _shared_for(cls, call: str) -> SharedProbe | None:
         if PrecisionDebugger._instance is None:
-            raise UsageError(message("error.debugger_first", call=call))
+            raise UsageError.saying("error.debugger_first", call=call)
         return PrecisionDebugger._instance._shared
 
 

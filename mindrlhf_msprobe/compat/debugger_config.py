@@ -52,12 +52,20 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     where = "PrecisionDebugger" if path is None else str(path)
     settings = {**content, **{k: v for k, v in given.items() if k != "config_path"}}
     _check_keys(where, settings)
-    task = _task(where, settings.get("task"))
-    _check_level(where, settings.get("level"))
+    task, level = settings.get("task"), settings.get("level")
+    if task in (None, ""):
+        task = TASKS[0]
+    if task in _OTHER_TASKS:
+        raise ConfigError.saying("error.task", where=where, task=task, join=" or ".join(TASKS))
+    if task not in TASKS:
+        raise _wrong(where, "task", task, message("config.either", choices=TASKS), TASKS)
+    if level in _OTHER_LEVELS:
+        raise ConfigError.saying("error.level", where=where, level=level, level2=LEVEL)
+    if level not in (None, "", LEVEL):
+        raise _wrong(where, "level", level, message("config.this", value=LEVEL))
     section = settings.get(task) or {}
     if not isinstance(section, Mapping):
         raise _wrong(where, task, section, message("config.section_of_task"))
-    own = {name: settings[name] for name in _OWN if name in settings}
     return {
         "msprobe": True,
         "dump_path": _dump_path(where, settings.get("dump_path")),
@@ -65,22 +73,22 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         "ranks": _numbers(where, "rank", settings.get("rank")),
         **_steps(_numbers(where, "step", settings.get("step"))),
         **_section(f"{where}: {task}", section),
-        **own,
+        **{name: settings[name] for name in _OWN if name in settings},
         "phases": {UNNAMED_PHASE: ROLE},
     }
 
 
 def _read(path: Any) -> dict[str, Any]:
     if not isinstance(path, (str, Path)):
-        raise ConfigError(message("error.config_path", path=path))
+        raise ConfigError.saying("error.config_path", path=path)
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(message("error.no_config_json", path=path)) from None
+        raise ConfigError.saying("error.no_config_json", path=path) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(message("error.unread_json", path=path, error=error)) from None
+        raise ConfigError.saying("error.unread_json", path=path, error=error) from None
     if not isinstance(content, dict):
-        raise ConfigError(message("error.no_json_object", path=path, name=type(content).__name__))
+        raise ConfigError.saying("error.no_json_object", path=path, name=type(content).__name__)
     return content
 
 
@@ -92,30 +100,13 @@ def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if name not in known:
             hint = nearest_of(name, known)
-            raise ConfigError(
-                message("config.unknown_key", where=where, name=name, value=repr(value), hint=hint)
+            raise ConfigError.saying(
+                "config.unknown_key", where=where, name=name, value=repr(value), hint=hint
             )
         if name == "dump_enable" and value is True:
             continue
         if name in _NOT_OFFERED and value is not None and value != []:
-            raise ConfigError(message("error.not_offered", where=where, name=name, value=value))
-
-
-def _task(where: str, task: Any) -> str:
-    if task is None or task == "":
-        return TASKS[0]
-    if task in _OTHER_TASKS:
-        raise ConfigError(message("error.task", where=where, task=task, join=" or ".join(TASKS)))
-    if not isinstance(task, str) or task not in TASKS:
-        raise _wrong(where, "task", task, message("config.either", choices=TASKS), TASKS)
-    return task
-
-
-def _check_level(where: str, level: Any) -> None:
-    if level in _OTHER_LEVELS:
-        raise ConfigError(message("error.level", where=where, level=level, level2=LEVEL))
-    if level not in (None, "", LEVEL):
-        raise _wrong(where, "level", level, message("config.this", value=LEVEL))
+            raise ConfigError.saying("error.not_offered", where=where, name=name, value=value)
 
 
 def _dump_path(where: str, path: Any) -> str:
@@ -140,13 +131,11 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in section.items():
         if name not in known:
             hint = nearest_of(name, known)
-            raise ConfigError(
-                message("config.unknown_key", where=where, name=name, value=repr(value), hint=hint)
+            raise ConfigError.saying(
+                "config.unknown_key", where=where, name=name, value=repr(value), hint=hint
             )
         if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
-            raise ConfigError(
-                message("error.not_offered_there", where=where, name=name, value=value)
-            )
+            raise ConfigError.saying("error.not_offered_there", where=where, name=name, value=value)
     mode = section.get("summary_mode")
     if mode not in (None, "", *_SUMMARY_MODES):
         either = message("config.either", choices=_SUMMARY_MODES)
@@ -204,8 +193,9 @@ def _numbers(where: str, name: str, value: Any) -> list[int]:
         raise _wrong(where, name, value, expected)
     found: set[int] = set()
     for item in value:
-        first, last = _bounds(item)
-        if first is None or last is None or not 0 <= first <= last <= _LARGEST:
+        match = _RANGE.fullmatch(str(item)) if type(item) in (int, str) else None
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last <= _LARGEST:
             raise _wrong(
                 where, name, value, message("config.is_none", expected=expected, item=repr(item))
             )
@@ -213,25 +203,14 @@ def _numbers(where: str, name: str, value: Any) -> list[int]:
     return sorted(found)
 
 
-def _bounds(item: Any) -> tuple[int | None, int | None]:
-    if isinstance(item, int) and not isinstance(item, bool):
-        return item, item
-    match = _RANGE.fullmatch(item) if isinstance(item, str) else None
-    if match is None:
-        return None, None
-    return int(match[1]), int(match[2] or match[1])
-
-
 def _wrong(
     where: str, name: str, value: Any, expected: Message, known: Iterable[str] = ()
 ) -> ConfigError:
-    return ConfigError(
-        message(
-            "config.wrong",
-            setting=f"{where}: {name}",
-            shown=repr(value),
-            kind=type(value).__name__,
-            expected=expected,
-            hint=nearest_of(value, known) if isinstance(value, str) else "",
-        )
+    return ConfigError.saying(
+        "config.wrong",
+        setting=f"{where}: {name}",
+        shown=repr(value),
+        kind=type(value).__name__,
+        expected=expected,
+        hint=nearest_of(value, known) if isinstance(value, str) else "",
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.report.messages import say
@@ -78,7 +77,7 @@ def _compared(path1: _PathLike, path2: _PathLike) -> GradientTrend:
         if one.measure is None:
             logger.warning("%s: %s", place_of(one), one.why)
     if not found.compared:
-        raise UsageError(message("trend.no_matched", a=str(path1), b=str(path2)))
+        raise UsageError.saying("trend.no_matched", a=str(path1), b=str(path2))
     return found
 
 

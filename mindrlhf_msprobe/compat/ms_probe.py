@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindrlhf_msprobe.capture.calls.arguments import MISSING
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.log import logger
@@ -53,7 +52,11 @@ class MsProbe:
             ConfigError: the configuration is wrong; the message names key, value and expectation.
             RunError: the dump_path already holds another run, or cannot be written.
         """
-        config = load_config(_without_role(msprobe_config))
+        attributes = getattr(msprobe_config, "__dict__", {})
+        if "role" in attributes:  # MindSpeed-RL's
+            others = {name: attributes[name] for name in attributes if name != "role"}
+            msprobe_config = SimpleNamespace(**others)
+        config = load_config(msprobe_config)
         if not config.msprobe or (cls.enabled and config == cls.config):
             return
         if cls._shared is not None:
@@ -98,7 +101,7 @@ class MsProbe:
             return
         alone = isinstance(string_list, (str, bytes, Mapping))
         if alone or not isinstance(string_list, Iterable):
-            raise UsageError(message("error.string_list", name=name, string_list=string_list))
+            raise UsageError.saying("error.string_list", name=name, string_list=string_list)
         cls._shared.probe.save_data(name, list(string_list))
 
     @classmethod
@@ -142,11 +145,3 @@ class MsProbe:
         """End the training step: when this returns, all it recorded is readable on disk."""
         if cls._shared is not None:
             cls._shared.step("MsProbe")
-
-
-def _without_role(section: Any) -> Any:
-    """Return a configuration without the attribute `role` that MindSpeed-RL's carries."""
-    attributes = getattr(section, "__dict__", {})
-    if "role" not in attributes:
-        return section
-    return SimpleNamespace(**{k: v for k, v in attributes.items() if k != "role"})

@@ -30,8 +30,11 @@ class MsprobeNames(Loader):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a module of msprobe that nothing before has found."""
-        if name not in _MODULES or (name != "msprobe" and _is_another(sys.modules["msprobe"])):
+        if name not in _MODULES:
             return None
+        around = None if name == "msprobe" else sys.modules["msprobe"].__spec__
+        if name != "msprobe" and (around is None or not isinstance(around.loader, MsprobeNames)):
+            return None  # another msprobe
         return ModuleSpec(name, self, origin=_HERE, is_package=name == "msprobe")
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -57,8 +60,3 @@ def supply() -> None:
     """Let msprobe's names be found from now on, where msprobe is not installed."""
     if not any(isinstance(finder, MsprobeNames) for finder in sys.meta_path):
         sys.meta_path.append(MsprobeNames())
-
-
-def _is_another(module: ModuleType) -> bool:
-    spec = module.__spec__
-    return spec is None or not isinstance(spec.loader, MsprobeNames)

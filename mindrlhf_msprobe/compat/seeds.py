@@ -8,7 +8,6 @@ import random
 import sys
 from typing import Any
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 
 _LARGEST = 2**32 - 1  # that numpy takes
@@ -30,10 +29,10 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
         UsageError: an argument has the wrong type, or the seed is out of range.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST:
-        raise UsageError(message("error.seed", seed=seed, largest=_LARGEST))
+        raise UsageError.saying("error.seed", seed=seed, largest=_LARGEST)
     for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
         if not isinstance(value, bool):
-            raise UsageError(message("error.seed_flag", name=name, value=value))
+            raise UsageError.saying("error.seed_flag", name=name, value=value)
     import numpy
 
     torch = sys.modules.get("torch")
@@ -62,27 +61,21 @@ def _remove_dropout() -> None:
     if getattr(ops.Dropout, _REMOVED, False):
         return
     for name in ("Dropout", "Dropout2D", "Dropout3D"):
-        kept = _keeping_all(getattr(ops, name))
+        kept = _with_rate(getattr(ops, name), "keep_prob", 1.0)
         for module in (ops, ops.operations, ops.operations.nn_ops):
             setattr(module, name, kept)
-    mint.nn.Dropout = _dropping_nothing(mint.nn.Dropout)
+    mint.nn.Dropout = _with_rate(mint.nn.Dropout, "p", 0.0)
     mint.nn.functional.dropout = _dropout
 
 
-def _keeping_all(kind: Any) -> Any:
-    """Return an operator's class whose operators keep every element."""
+def _with_rate(kind: Any, name: str, rate: float) -> Any:
+    """Return a dropout's class whose first argument, whatever it is given, is `rate`."""
 
-    def __init__(self: Any, keep_prob: float = 0.5, *args: Any, **kwargs: Any) -> None:
-        kind.__init__(self, 1.0, *args, **kwargs)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop(name, None)
+        kind.__init__(self, rate, *args[1:], **kwargs)
 
-    # MindSpore finds the kernel by the class's name.
-    return type(kind.__name__, (kind,), {"__init__": __init__, _REMOVED: True})
-
-
-def _dropping_nothing(kind: Any) -> Any:
-    def __init__(self: Any, p: float = 0.5, *args: Any, **kwargs: Any) -> None:
-        kind.__init__(self, 0.0, *args, **kwargs)
-
+    # MindSpore finds the kernel of an operator by its class's name.
     return type(kind.__name__, (kind,), {"__init__": __init__, _REMOVED: True})
 
 

@@ -11,7 +11,6 @@ import weakref
 from typing import Any
 
 from mindrlhf_msprobe.capture.calls.phase import PhaseContext
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.probe import Probe, recording_probes
@@ -29,10 +28,8 @@ def place_of(dump_path: _PathLike) -> str:
 def probe_at(dump_path: _PathLike) -> Probe | None:
     """Return the probe of this process that records into a directory, or None."""
     place = place_of(dump_path)
-    for probe in recording_probes():
-        if place_of(probe.config.dump_path) == place:
-            return probe
-    return None
+    found = (p for p in recording_probes() if place_of(p.config.dump_path) == place)
+    return next(found, None)
 
 
 class SharedProbe:
@@ -126,7 +123,7 @@ class SharedProbe:
     def _network(self, call: str, role: str, model: Any) -> Any:
         if model is None:
             if role not in self._networks:
-                raise UsageError(message("error.no_model", call=call))
+                raise UsageError.saying("error.no_model", call=call)
             return self._networks[role]
         known = self._networks.get(role)
         network = model
@@ -169,12 +166,12 @@ def _joined(call: str, models: Any) -> Any:
     from mindrlhf_msprobe.capture.framework.private import put_child
 
     if not models:
-        raise UsageError(message("error.empty_list", call=call))
+        raise UsageError.saying("error.empty_list", call=call)
     holder = nn.Cell(auto_prefix=False)
     for number, model in enumerate(models):
         if not isinstance(model, nn.Cell):
-            raise UsageError(
-                message("error.model_item", call=call, number=number, name=type(model).__name__)
+            raise UsageError.saying(
+                "error.model_item", call=call, number=number, name=type(model).__name__
             )
         put_child(holder, str(number), model)
     return holder
@@ -183,6 +180,6 @@ def _joined(call: str, models: Any) -> Any:
 def _same_cells(a: Any, b: Any) -> bool:
     from mindrlhf_msprobe.capture.framework.private import children_of
 
-    if a is None or len(children_of(a)) != len(children_of(b)):
-        return False
-    return all(x is y for x, y in zip(children_of(a).values(), children_of(b).values()))
+    return a is not None and [*map(id, children_of(a).values())] == [
+        *map(id, children_of(b).values())
+    ]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindrlhf_msprobe import log
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage import layout
@@ -61,9 +60,9 @@ class SingleSave:
     ) -> SingleSave:
         """Make the saver of `dump_path`, or return the one there is, as the current one."""
         if fmk not in _FRAMEWORKS:
-            raise UsageError(message("error.fmk", fmk=fmk, join=", ".join(_FRAMEWORKS)))
+            raise UsageError.saying("error.fmk", fmk=fmk, join=", ".join(_FRAMEWORKS))
         if not isinstance(dump_path, (str, os.PathLike)) or not os.fspath(dump_path):
-            raise UsageError(message("error.single_dump_path", dump_path=dump_path))
+            raise UsageError.saying("error.single_dump_path", dump_path=dump_path)
         from mindrlhf_msprobe.compat.shared import SharedProbe, place_of, probe_at
 
         place = place_of(dump_path)
@@ -131,7 +130,7 @@ class SingleSave:
     @classmethod
     def _for(cls, call: str) -> SharedProbe:
         if cls._current is None:
-            raise UsageError(message("error.single_first", call=call))
+            raise UsageError.saying("error.single_first", call=call)
         return cls._current._shared
 
 
@@ -156,8 +155,8 @@ def _micro_step(given: Any) -> int:
     except TypeError:
         number = -1
     if isinstance(given, bool) or not 0 <= number <= _LARGEST_MICRO_STEP:
-        raise UsageError(
-            message("error.micro_batch", given=given, largest_micro_step=_LARGEST_MICRO_STEP)
+        raise UsageError.saying(
+            "error.micro_batch", given=given, largest_micro_step=_LARGEST_MICRO_STEP
         )
     return number
 
@@ -229,12 +228,8 @@ class SingleComparator:
         """
         whole = isinstance(num_processes, int) and not isinstance(num_processes, bool)
         if not whole or not 1 <= num_processes <= _MOST_PROCESSES:
-            raise UsageError(
-                message(
-                    "error.num_processes",
-                    num_processes=num_processes,
-                    most_processes=_MOST_PROCESSES,
-                )
+            raise UsageError.saying(
+                "error.num_processes", num_processes=num_processes, most_processes=_MOST_PROCESSES
             )
         from mindrlhf_msprobe.common.processes import available_cores
         from mindrlhf_msprobe.comparison import compare_runs
@@ -252,12 +247,10 @@ def _run_of(directory: _PathLike) -> Path:
     if path.name == layout.KEY_DATA_DIR and not (path / layout.KEY_DATA_DIR).is_dir():
         path = path.parent
     if not (path / layout.KEY_DATA_DIR).is_dir():
-        raise RunError(
-            message(
-                "error.no_key_data",
-                directory=directory,
-                value=path / layout.KEY_DATA_DIR,
-                key_data_dir=layout.KEY_DATA_DIR,
-            )
+        raise RunError.saying(
+            "error.no_key_data",
+            directory=directory,
+            value=path / layout.KEY_DATA_DIR,
+            key_data_dir=layout.KEY_DATA_DIR,
         )
     return path

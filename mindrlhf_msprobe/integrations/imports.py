@@ -1,4 +1,4 @@
-"""Being told when modules of a package are imported, without importing them."""
+"""What is done when modules of a package are imported, without importing them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,26 @@ from types import ModuleType
 
 from mindrlhf_msprobe.log import logger
 
-#: Is given a module that has just been imported.
-Told = Callable[[ModuleType], None]
 
+def when_imported(package: str, prepare: Callable[[ModuleType], None]) -> None:
+    """Call `prepare` with every module of a package, now where it is there, else when it is.
 
-def when_imported(package: str, told: Told) -> None:
-    """Call `told` with every module of a package, now where it is there already, else when it is.
-
-    Each module is told of when it has run. What `told` raises is logged and passes no further.
+    It is called when the module has run. What it raises is logged and passes no further.
     """
-    watch = _Watch(package, told)
+    watch = _Watch(package, prepare)
     sys.meta_path.insert(0, watch)
     for name, module in list(sys.modules.items()):
         running = getattr(getattr(module, "__spec__", None), "_initializing", False)
         if watch.concerns(name) and isinstance(module, ModuleType) and not running:
-            watch.tell(module)
+            watch.prepare(module)
 
 
 class _Watch:
     """A finder that finds nothing itself: it lets the others find, and sees to the loading."""
 
-    def __init__(self, package: str, told: Told) -> None:
+    def __init__(self, package: str, prepare: Callable[[ModuleType], None]) -> None:
         self._package = package
-        self._told = told
+        self._prepare = prepare
         self._asking: set[str] = set()
 
     def concerns(self, name: str) -> bool:
@@ -55,7 +52,7 @@ class _Watch:
         return None
 
     def _see_to(self, spec: ModuleSpec) -> None:
-        """Let the loader tell of the module once, when it has run."""
+        """Let the loader prepare the module once, when it has run."""
         loader = spec.loader
         run = getattr(loader, "exec_module", None)
         if loader is None or run is None:
@@ -64,16 +61,16 @@ class _Watch:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # of this instance: its class has its own
             run(module)
-            self.tell(module)
+            self.prepare(module)
 
         try:
             loader.exec_module = exec_module  # type: ignore[method-assign]
         except AttributeError:  # a loader that takes no attributes, e.g. of frozen modules
             logger.debug("the import of %s is not noticed: %r", spec.name, loader)
 
-    def tell(self, module: ModuleType) -> None:
+    def prepare(self, module: ModuleType) -> None:
         try:
-            self._told(module)
+            self._prepare(module)
         except Exception as error:
             logger.warning(
                 "what should be recorded of %s could not be prepared: %s: %s. It is imported "

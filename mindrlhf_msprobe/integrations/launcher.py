@@ -26,7 +26,7 @@ def check_script(script: str) -> None:
     """
     if not os.path.isfile(script):
         what = message("error.is_directory" if os.path.isdir(script) else "error.no_path")
-        raise UsageError(message("error.no_script", script=script, what=what))
+        raise UsageError.saying("error.no_script", script=script, what=what)
 
 
 def start(script: str, arguments: Sequence[str]) -> None:
@@ -39,7 +39,15 @@ def start(script: str, arguments: Sequence[str]) -> None:
         script: the path of a Python source file.
         arguments: what stands behind it on the command line.
     """
-    main = _main_module(script)
+    main, path = ModuleType("__main__"), os.path.abspath(script)
+    loader = SourceFileLoader("__main__", script)
+    vars(main).update(
+        __file__=path,
+        __loader__=SourceFileLoader("__main__", path),
+        __builtins__=sys.modules["builtins"],
+        __annotations__={},
+        __cached__=None,
+    )
     sys.argv = [script, *arguments]
     if not getattr(sys.flags, "safe_path", False):  # Python puts nothing first then either
         sys.path[0] = str(Path(script).resolve().parent)
@@ -47,20 +55,7 @@ def start(script: str, arguments: Sequence[str]) -> None:
     configure()
     mindrlhf.install()
     sys.excepthook = _beginning_in(vars(main), sys.excepthook)
-    loader, path = SourceFileLoader("__main__", script), vars(main)["__file__"]
     exec(loader.source_to_code(loader.get_data(script), path), vars(main))
-
-
-def _main_module(script: str) -> ModuleType:
-    main = ModuleType("__main__")
-    vars(main).update(
-        __file__=os.path.abspath(script),
-        __loader__=SourceFileLoader("__main__", os.path.abspath(script)),
-        __builtins__=sys.modules["builtins"],
-        __annotations__={},
-        __cached__=None,
-    )
-    return main
 
 
 def _beginning_in(names: dict[str, Any], report: _ExceptHook) -> _ExceptHook:

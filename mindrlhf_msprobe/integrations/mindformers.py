@@ -19,7 +19,6 @@ from mindspore.train import Callback
 
 from mindrlhf_msprobe.capture.framework.private import children_of
 from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.log import logger
@@ -69,8 +68,8 @@ class ProbeCallback(Callback):
         phases = self._config.phase_table()
         if phase not in phases:
             hint, known = nearest_of(str(phase), phases), ", ".join(phases)
-            raise UsageError(
-                message("error.callback_phase", phase=repr(phase), nearest=hint, known=known)
+            raise UsageError.saying(
+                "error.callback_phase", phase=repr(phase), nearest=hint, known=known
             )
         self._phase = phases[phase]
         self._network = network
@@ -120,16 +119,22 @@ class ProbeCallback(Callback):
         try:
             return Probe(self._config)
         except RunError as error:
-            raise RunError(message("error.callback_again", error=error)) from None
+            raise RunError.saying("error.callback_again", error=error) from None
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Open the phase."""
         if self._probe is None:
             return
         count = run_context.original_args().get("cur_step_num", self._steps_done + 1)
-        if count - self._steps_done > 1:
-            self._tell_sink(count - self._steps_done)
-        self._steps_done = count
+        steps, self._steps_done = count - self._steps_done, count
+        if steps > 1 and not self._told_sink:
+            self._told_sink = True
+            logger.warning(
+                "dataset_sink_mode: MindSpore runs %d training steps in one call. They are "
+                "recorded as one step, one after the other; the loss is that of the last. For "
+                "steps apart train with dataset_sink_mode=False or sink_size=1.",
+                steps,
+            )
         self._open = self._probe.phase(self._phase.name)
         self._open.__enter__()
 
@@ -171,16 +176,6 @@ class ProbeCallback(Callback):
         if context is not None:
             context.__exit__(*(raised or (None, None, None)))
 
-    def _tell_sink(self, steps: int) -> None:
-        if not self._told_sink:
-            self._told_sink = True
-            logger.warning(
-                "dataset_sink_mode: MindSpore runs %d training steps in one call. They are "
-                "recorded as one step, one after the other; the loss is that of the last. For "
-                "steps apart train with dataset_sink_mode=False or sink_size=1.",
-                steps,
-            )
-
 
 def _steps_before(arguments: Mapping[str, Any]) -> int:
     """Return how many steps a training that is resumed had done."""
@@ -218,10 +213,8 @@ def recorded_network(
     try:
         name_as_seen_from(wanted or cell, forward)
     except ValueError:
-        raise UsageError(
-            message(
-                "error.callback_network", name=type(wanted).__name__, name2=type(forward).__name__
-            )
+        raise UsageError.saying(
+            "error.callback_network", name=type(wanted).__name__, name2=type(forward).__name__
         ) from None
     return forward
 
@@ -234,8 +227,5 @@ def _trains(cell: nn.Cell) -> bool:
 
 def _optimizer(train_cell: nn.Cell) -> nn.Cell | None:
     """Return the optimizer inside a cell that trains."""
-    for cell in named_cells(train_cell).values():
-        optimizer = children_of(cell).get("optimizer")
-        if isinstance(optimizer, nn.Cell):
-            return optimizer
-    return None
+    found = (children_of(cell).get("optimizer") for cell in named_cells(train_cell).values())
+    return next((optimizer for optimizer in found if isinstance(optimizer, nn.Cell)), None)

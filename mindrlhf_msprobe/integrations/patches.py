@@ -85,7 +85,30 @@ class Patches:
             return False
         if getattr(function, _MARK, None) is not None:
             return False
-        wrapped: Any = self._wrapped(function, around, where, raises)
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            part = None
+            try:
+                part = around(*args, **kwargs)
+                next(part)
+            except Exception as error:
+                part = None
+                if not isinstance(error, StopIteration):  # it had nothing to do
+                    self._fault(where, error, raises)
+            try:
+                result = self._copies.get(function, function)(*args, **kwargs)
+            except BaseException as error:
+                if part is not None:
+                    raised = error.__traceback__
+                    self._end(where, part, error)
+                    error.__traceback__ = raised  # without the frames of what runs around it
+                raise
+            if part is not None:
+                self._continue(where, part, result, raises)
+            return result
+
+        setattr(wrapped, _MARK, function)
         setattr(owner, name, wrapped if kind is None else kind(wrapped))
         return True
 
@@ -153,38 +176,6 @@ class Patches:
         self._missing = dict.fromkeys(self._missing, False)
         for name, why in self._lost.items():
             note(name, why)
-
-    def _wrapped(
-        self,
-        function: Callable[..., Any],
-        around: Around,
-        where: str,
-        raises: tuple[type[Exception], ...],
-    ) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            part = None
-            try:
-                part = around(*args, **kwargs)
-                next(part)
-            except Exception as error:
-                part = None
-                if not isinstance(error, StopIteration):  # it had nothing to do
-                    self._fault(where, error, raises)
-            try:
-                result = self._copies.get(function, function)(*args, **kwargs)
-            except BaseException as error:
-                if part is not None:
-                    raised = error.__traceback__
-                    self._end(where, part, error)
-                    error.__traceback__ = raised  # without the frames of what runs around it
-                raise
-            if part is not None:
-                self._continue(where, part, result, raises)
-            return result
-
-        setattr(wrapped, _MARK, function)
-        return wrapped
 
     def _continue(
         self, where: str, part: Any, result: Any, raises: tuple[type[Exception], ...]

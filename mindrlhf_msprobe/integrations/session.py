@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +113,13 @@ class Session:
         role = self._phases[phase].role
         recorded = self.records(phase)
         try:
-            network = _reach(owner, path) if path else owner
+            network = attrgetter(path)(owner) if path else owner
             if network is None:
                 raise AttributeError(f"{path} is None")
             if inner:
                 from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from
 
-                name_as_seen_from(_reach(network, inner), network)
+                name_as_seen_from(attrgetter(inner)(network), network)
             if not recorded:
                 self._not_recorded[phase] = network
                 return
@@ -126,7 +127,7 @@ class Session:
             self.probe.watch(optimizers=optimizers, **{role: network})
         except (AttributeError, ValueError, UsageError) as error:
             where = f"{type(owner).__name__}.{path}".rstrip(".")
-            self.leave_out(phase, message("trainer.no_network", where=where, error=error))
+            self.probe.leave_out(phase, message("trainer.no_network", where=where, error=error))
         else:
             self._networks[phase] = network
             checkpoint = _checkpoint_of(owner, role)
@@ -146,20 +147,11 @@ class Session:
         except UsageError as error:
             logger.warning("the gradients of parameters are not recorded: %s", error)
 
-    def leave_out(self, phase: str, why: str | Message) -> None:
-        """Say that the layers of a phase, if they should be recorded, are not."""
-        self.probe.leave_out(phase, why)
-
-    def leave_out_data(self, key: str, why: str | Message) -> None:
-        """Say that a key's data are not recorded, though key data are."""
-        self.probe.leave_out_data(key, why)
-
     def note_lost(self, name: str, why: str | Message) -> None:
         """Write down that a phase or a key of key data is not recorded; it was said before."""
-        if name in self._phases:
-            self.probe.leave_out(name, why, quiet=True)
-        else:
-            self.probe.leave_out_data(name, why, quiet=True)
+        is_phase = name in self._phases
+        leave_out = self.probe.leave_out if is_phase else self.probe.leave_out_data
+        leave_out(name, why, quiet=True)
 
     def phase(self, *names: str) -> AbstractContextManager[Any]:
         """Return a phase, or several at once; those whose network is not watched are left out."""
@@ -225,9 +217,3 @@ def runs_in_python(model: Any) -> bool:
 
     jitted = hasattr(type(model).construct, JITTED)
     return bool(mindspore.get_context("mode") == mindspore.PYNATIVE_MODE) and not jitted
-
-
-def _reach(owner: Any, path: str) -> Any:
-    for name in path.split("."):
-        owner = getattr(owner, name)
-    return owner

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,10 +57,7 @@ _OF_TRAIN_STEP = ("loss", "overflow", "loss_scale", "lr", "grad_norm")
 _OWN = "msprobe_own_keys"  # of MindRLHF's class for the section
 #: What is not there where a setting of rl_config is False: the setting, why, a phase and a key.
 _SWITCHED_OFF = (
-    (
-        *("enable_oldpolicy", message("trainer.no_old_policy")),
-        *(_OLD, "old_log_prob"),
-    ),
+    ("enable_oldpolicy", message("trainer.no_old_policy"), _OLD, "old_log_prob"),
     ("enable_ref", message("trainer.no_reference"), _REFERENCE, "ref_log_prob"),
 )
 _EACH_REWARD = "rewards_per_func"  # samples × verifier functions
@@ -126,9 +124,9 @@ def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
         if not isinstance(section, Mapping):
             empty = message("config.empty_section")
             shown = empty if section is None else repr(section)
-            raise ConfigError(message("config.section", path=file_path, shown=shown))
+            raise ConfigError.saying("config.section", path=file_path, shown=shown)
         if no_texts := [key for key in section if not isinstance(key, str)]:
-            raise ConfigError(message("config.keys", path=file_path, found=str(no_texts)))
+            raise ConfigError.saying("config.keys", path=file_path, found=str(no_texts))
         own = getattr(getattr(type(config), SECTION, None), _OWN, {})
         if foreign := [name for name in section if name in own]:
             logger.warning(
@@ -176,13 +174,17 @@ class _Integration:
         )
         for worker, watch, phase in (
             ("InferWorker", self._watch_infer, _GENERATE),
-            ("RefWorker", self._watch_reference, _REFERENCE),
-            ("OldPolicyWorker", self._watch_old, _OLD),
+            ("RefWorker", lambda of, worker: of.watch(_REFERENCE, worker, "ref_model"), _REFERENCE),
+            (
+                "OldPolicyWorker",
+                lambda of, worker: of.watch(_OLD, worker, "old_policy_model"),
+                _OLD,
+            ),
             ("TrainWorker", self._watch_train, _UPDATE),
         ):
             self._wrap(
                 f"{worker}.__init__",
-                self._around_worker(worker, watch),
+                partial(self._around_worker, worker, watch),
                 f"the layers of {phase} are not recorded",
                 [phase],
             )
@@ -192,33 +194,35 @@ class _Integration:
             ("OldPolicyWorker.compute_old_log_prob", _OLD),
         ):
             otherwise = f"the layers of {phase} are not recorded"
-            self._wrap(method, self._around_phase(phase), otherwise, [phase])
+            self._wrap(method, partial(self._around_phase, phase), otherwise, [phase])
         self._wrap(
             "TrainWorker.train",
             self._around_train,
             "the layers of actor_update are not recorded, and a step ends where the next begins",
             [_UPDATE],
         )
-        for method, keys, of_result in (
-            ("generate_sequence", ["prompts", "responses"], _prompts_and_responses),
-            ("compute_advantages", ["advantages"], lambda result: {"advantages": result}),
-            ("compute_ref_log_probs", ["ref_log_prob"], lambda result: {"ref_log_prob": result}),
-            ("_generate_old_logps", ["old_log_prob"], _old_log_prob),
+        for method, keys, around in (
+            (
+                "generate_sequence",
+                ["prompts", "responses"],
+                partial(self._around_data, _prompts_and_responses),
+            ),
+            (
+                "compute_advantages",
+                ["advantages"],
+                partial(self._around_data, lambda result: {"advantages": result}),
+            ),
+            (
+                "compute_ref_log_probs",
+                ["ref_log_prob"],
+                partial(self._around_data, lambda result: {"ref_log_prob": result}),
+            ),
+            ("_generate_old_logps", ["old_log_prob"], partial(self._around_data, _old_log_prob)),
+            ("compute_rewards", ["rewards"], self._around_rewards),
         ):
-            if self._wrap(
-                f"GRPOExperienceMaker.{method}",
-                self._around_data(of_result),
-                f"{' and '.join(keys)} are not recorded",
-                keys,
-            ):
+            otherwise = f"{' and '.join(keys)} are not recorded"
+            if self._wrap(f"GRPOExperienceMaker.{method}", around, otherwise, keys):
                 self._recorded.update(keys)
-        if self._wrap(
-            "GRPOExperienceMaker.compute_rewards",
-            self._around_rewards,
-            "rewards are not recorded",
-            ["rewards"],
-        ):
-            self._recorded.add("rewards")
         self._replace_own_msprobe()
         self._vllm.install()
         self._wrap(
@@ -266,7 +270,7 @@ class _Integration:
             self._patches.report(self._session.note_lost)
             self._save_each_reward(self._session)
             if _REWARD in self._session.probe.config.phases:
-                self._session.leave_out(_REWARD, _NO_REWARD_NETWORK)
+                self._session.probe.leave_out(_REWARD, _NO_REWARD_NETWORK)
             for setting, why, phase, key in _SWITCHED_OFF:
                 if getattr(getattr(config, "rl_config", None), setting, True) is False:
                     said = "%s: %s and %s are not recorded: %s"
@@ -293,17 +297,22 @@ class _Integration:
     def _around_configs(self, *_: Any, **__: Any) -> Part:
         self._begin((yield))
 
-    def _around_worker(self, name: str, watch: Callable[[Session, Any], None]) -> Any:
-        def around(worker: Any, *args: Any, **kwargs: Any) -> Part:
-            with self._vllm.building() if name == "InferWorker" else nullcontext():
-                yield
-            if self._config is None and (in_ray_actor() or not self._told_by_trainer):
-                self._begin(kwargs.get("grpo_config", args[0] if args else None), apart=name)
-            if self._session is not None:
-                self._session.configurations |= model_configs(worker)
-                watch(self._session, worker)
-
-        return around
+    def _around_worker(
+        self,
+        name: str,
+        watch: Callable[[Session, Any], None],
+        worker: Any,
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Part:
+        with self._vllm.building() if name == "InferWorker" else nullcontext():
+            yield
+        if self._config is None and (in_ray_actor() or not self._told_by_trainer):
+            self._begin(kwargs.get("grpo_config", args[0] if args else None), apart=name)
+        if self._session is not None:
+            self._session.configurations |= model_configs(worker)
+            watch(self._session, worker)
 
     def _watch_infer(self, session: Session, worker: Any) -> None:
         mode = getattr(getattr(worker, "use_vllm", None), "name", "ORIGIN")
@@ -311,12 +320,6 @@ class _Integration:
             session.watch(_GENERATE, worker, "grpo_model_infer.grpo_model.policy_model")
         else:  # in its mode for debugging vLLM builds the network, and MindFormers generates
             self._vllm.watch(session, worker, generates=mode == "VLLM")
-
-    def _watch_reference(self, session: Session, worker: Any) -> None:
-        session.watch(_REFERENCE, worker, "ref_model")
-
-    def _watch_old(self, session: Session, worker: Any) -> None:
-        session.watch(_OLD, worker, "old_policy_model")
 
     def _watch_train(self, session: Session, worker: Any) -> None:
         cells = worker.grpo_with_grad
@@ -341,21 +344,17 @@ class _Integration:
             )
         self._patches.report(session.note_lost)
 
-    def _around_phase(self, phase: str) -> Any:
-        def around(*_: Any, **__: Any) -> Part:
-            if self._session is not None:
-                with self._session.phase(phase):
-                    yield
+    def _around_phase(self, phase: str, /, *_: Any, **__: Any) -> Part:
+        if self._session is not None:
+            with self._session.phase(phase):
+                yield
 
-        return around
-
-    def _around_data(self, of_result: Callable[[Any], dict[str, Any]]) -> Any:
-        def around(*_: Any, **__: Any) -> Part:
-            result = yield
-            if self._session is not None:
-                self._session.probe.save_data(of_result(result))
-
-        return around
+    def _around_data(
+        self, of_result: Callable[[Any], dict[str, Any]], /, *_: Any, **__: Any
+    ) -> Part:
+        result = yield
+        if self._session is not None:
+            self._session.probe.save_data(of_result(result))
 
     def _around_rewards(self, maker: Any, *_: Any, **__: Any) -> Part:
         session = self._session
@@ -394,7 +393,7 @@ class _Integration:
 
     def _around_experience(self, *_: Any, **__: Any) -> Part:
         if self._session is not None:
-            if self._step_open:  # nothing told where the step before ended
+            if self._step_open:  # nothing ended the step before
                 if self._trainer_ends_steps:
                     CURRENT.tell_once(
                         f"{_TRAINER}: MsProbe.step() is not called; a step ends where the next "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,11 @@ class LossValues:
             for name, key in wanted:
                 reasons.setdefault(key, message("trainer.no_variable", of=where, name=name))
         self.keys = frozenset(keys)
-        for reason, lost in _by_reason(reasons, keys).items():
+        lost_by_reason: dict[Message, list[str]] = {}
+        for key, reason in reasons.items():
+            if key not in keys:
+                lost_by_reason.setdefault(reason, []).append(key)
+        for reason, lost in lost_by_reason.items():
             logger.warning(
                 "%s are not recorded as key data: %s", " and ".join(lost), in_english(reason)
             )
@@ -116,14 +120,6 @@ def _of_last_run(held: list[tuple[str, Any]], always: str | None) -> list[tuple[
         if times[name] % runs or seen[name] > times[name] - times[name] // runs:
             last.append((name, data))
     return last
-
-
-def _by_reason(reasons: Mapping[str, Message], found: Iterable[str]) -> dict[Message, list[str]]:
-    lost: dict[Message, list[str]] = {}
-    for key, reason in reasons.items():
-        if key not in found:
-            lost.setdefault(reason, []).append(key)
-    return lost
 
 
 def returned_by_name(names: Sequence[str], result: Any) -> dict[str, Any]:

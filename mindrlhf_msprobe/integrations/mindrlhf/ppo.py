@@ -160,7 +160,7 @@ class _Integration:
         session.watch(_REFERENCE, trainer, "ref_model")
         for phase in (_VALUES, _UPDATES[1]):
             if getattr(trainer, "is_shared_backbone", False):
-                session.leave_out(phase, message("trainer.shared_backbone"))
+                session.probe.leave_out(phase, message("trainer.shared_backbone"))
             else:
                 session.watch(phase, trainer, "ppo_model.critic_model")
         if _REWARD in session.probe.config.phases:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -134,9 +135,10 @@ class VllmGeneration:
     def _watch_late(self, session: Session, worker: Any) -> None:
         """Find the network in an engine that has been built; say where it was looked for."""
         looked = [message("trainer.not_called", what="Worker.load_model (vLLM)")]
+        at_runner = f"{_ENGINE}.{_RUNNER}.model"
         for where, find in (
             (f"{_ENGINE}.apply_model", lambda: _applied(worker)),
-            (f"{_ENGINE}.{_RUNNER}.model.{_NETWORK}", lambda: _at_runner(worker)),
+            (f"{at_runner}.{_NETWORK}", lambda: attrgetter(at_runner)(worker)),
             ("policy_model", lambda: worker.policy_model),
         ):
             try:
@@ -150,7 +152,7 @@ class VllmGeneration:
                 return
             kind = type(model).__name__
             looked.append(message("trainer.holds_no_cell", what=where, kind=kind))
-        session.leave_out(
+        session.probe.leave_out(
             GENERATE,
             message("trainer.no_vllm_network", worker=type(worker).__name__, looked=looked),
         )
@@ -160,18 +162,23 @@ class VllmGeneration:
         if session is None or engine is not self._engine:
             return
         parameters = kwargs.get("sampling_params", args[1] if len(args) > 1 else None)
-        session.probe.note_generation({**_fields(parameters), **_of_engine(engine)})
+        given = _fields(parameters)
+        # The seed of the engine, where the requests have none of their own.
+        config: Any = getattr(getattr(engine, "llm_engine", None), "model_config", None)
+        if hasattr(config, "seed"):
+            given["engine_seed"] = config.seed
+        session.probe.note_generation(given)
         outputs = yield
         rows = [_log_probs(request) for request in outputs]
         if not rows or any(row is None for row in rows):
-            session.leave_out_data(LOG_PROB, _NOT_ASKED)
+            session.probe.leave_out_data(LOG_PROB, _NOT_ASKED)
             return
         width = max(self._width, *(len(row) for row in rows if row is not None))
         import numpy as np  # what is off imports nothing
 
         padded = np.zeros((len(rows), width), np.float32)
-        for place, row in zip(padded, rows):
-            place[: len(row or ())] = row
+        for filled, row in zip(padded, rows):
+            filled[: len(row or ())] = row
         session.probe.save_data(LOG_PROB, padded)
 
 
@@ -193,13 +200,6 @@ def _applied(worker: Any) -> Any:
     return found[0]
 
 
-def _at_runner(worker: Any) -> Any:
-    value = getattr(worker, _ENGINE)
-    for name in (*_RUNNER.split("."), "model"):
-        value = getattr(value, name)
-    return value
-
-
 def _fields(parameters: Any) -> dict[str, Any]:
     """Return the sampling parameters by name; of a list, the first ones."""
     if isinstance(parameters, (list, tuple)):
@@ -209,12 +209,6 @@ def _fields(parameters: Any) -> dict[str, Any]:
         return {name: getattr(parameters, name, None) for name in names}
     found: Mapping[str, Any] = getattr(parameters, "__dict__", {})
     return dict(found)
-
-
-def _of_engine(engine: Any) -> dict[str, Any]:
-    """Return the seed that the engine was given, where the requests have none of their own."""
-    config: Any = getattr(getattr(engine, "llm_engine", None), "model_config", None)
-    return {"engine_seed": config.seed} if hasattr(config, "seed") else {}
 
 
 def _log_probs(request: Any) -> list[float] | None:
