@@ -473,9 +473,8 @@ class Run:
         directory = self._layer_dirs[phase, step, rank]
         journal = directory / layout.JOURNAL_FILE
         try:
-            for linked in (directory, directory / layout.TENSOR_DIR):
-                if not layout.inside(self.path, linked):
-                    return None
+            if self._leaves_run(directory):
+                return None
             content = layout.read_inside(self.path, journal)
         except (OSError, ValueError):
             return None
@@ -483,6 +482,11 @@ class Run:
         if not whole or content.count(b"\n") < self._entries_listed(phase, step, rank):
             return None
         return content
+
+    def _leaves_run(self, directory: Path) -> bool:
+        """Tell whether a link leads a directory of entries, or that of its tensors, elsewhere."""
+        linked = (directory, directory / layout.TENSOR_DIR)
+        return not all(layout.inside(self.path, path) for path in linked)
 
     def _entries_listed(self, phase: str, step: int, rank: int) -> int:
         """Return how many entries a manifest lists of a phase; 0 where that is not known."""
@@ -594,9 +598,8 @@ class Run:
         journal = directory / layout.JOURNAL_FILE
         at = directory
         try:
-            for linked in (directory, directory / layout.TENSOR_DIR):
-                if not layout.inside(self.path, linked):
-                    raise layout.UnreadError.saying("unread.a_link_leaves")
+            if self._leaves_run(directory):
+                raise layout.UnreadError.saying("unread.a_link_leaves")
             if journal.is_file():
                 at = journal
                 content = read_journal(self.path, journal)
