@@ -109,6 +109,24 @@ class Record:
             raise ArrayFileError.saying("unread.other_dtype", **dtypes)
         return array
 
+    def holds_what_was_recorded(self) -> bool | None:
+        """Tell whether the file's elements have the fingerprint that was recorded.
+
+        None where none was, or one that is not computed on the host. Reads the whole file.
+        """
+        from mindrlhf_msprobe.storage.arrays.fingerprint import ALGORITHM, fingerprint_of_file
+
+        leaf = self.leaf
+        if leaf.dtype is None or not (leaf.fingerprint or "").startswith(f"{ALGORITHM}:"):
+            return None
+        try:
+            array = self.array()
+            if not array.flags.c_contiguous:
+                return None
+            return fingerprint_of_file(leaf.dtype, array) == leaf.fingerprint
+        except (ArrayFileError, OSError, ValueError, TypeError):
+            return None
+
 
 @dataclass(frozen=True)
 class Entry:

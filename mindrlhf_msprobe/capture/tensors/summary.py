@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from mindrlhf_msprobe.capture.framework.memory import elements_of, wait_for
 from mindrlhf_msprobe.capture.tensors.statistics import statistics_of
+from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     bfloat16_bits_to_float32,
@@ -25,8 +25,6 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     float32_to_bfloat16_bits,
 )
 from mindrlhf_msprobe.storage.leaves import Leaf
-
-FINGERPRINT_ALGORITHM = "xxh3_128"
 
 
 @dataclass(frozen=True)
@@ -215,13 +213,4 @@ class Summaries:
 
 def fingerprint_of(tensor: HostTensor) -> str:
     """Return `xxh3_128:<hex>` over dtype, shape and bytes, in order."""
-    array = tensor.array
-    digest = xxhash.xxh3_128(_kind(tensor.dtype, array.shape))
-    if array.size:
-        digest.update(array.data)  # C-contiguous: its buffer is its bytes
-    return f"{FINGERPRINT_ALGORITHM}:{digest.hexdigest()}"
-
-
-@lru_cache(maxsize=1024)
-def _kind(dtype: str, shape: tuple[int, ...]) -> bytes:
-    return f"{dtype}{list(shape)}".encode()
+    return fingerprint(tensor.dtype, tensor.array)

@@ -115,7 +115,7 @@ def _cause(first: FirstDifference) -> _Explained:
         return _explain_unreadable(first.pair)
     if any(note.code == FILE_CHANGED for note in finding.notes):
         origin = first.entry.name if first.entry else None
-        return Cause.FILE, origin, (message("explanation.file_changed"),)
+        return Cause.FILE, origin, (message("explanation.file_changed", run=_changed(first.pair)),)
     if first.left_out and finding.status not in ONE_SIDED and finding.key not in PROMPTS:
         return _explain_chosen(first)
     if first.event.kind == DATA:
@@ -248,6 +248,13 @@ def not_reached(
 def _phases_compared(first: FirstDifference) -> set[str]:
     """Return the phases of which cells were compared before the divergence."""
     return {p.entry.phase for p, f in first.before if f is not None and p.entry}
+
+
+def _changed(pair: Pair) -> str | None:
+    """Return of which run's file the elements are not those that were recorded, if one's are."""
+    sides = (("A", pair.a), ("B", pair.b))
+    found = [name for name, r in sides if r is not None and r.holds_what_was_recorded() is False]
+    return found[0] if len(found) == 1 else None
 
 
 def _explain_unreadable(pair: Pair) -> _Explained:

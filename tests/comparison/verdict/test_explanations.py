@@ -308,5 +308,6 @@ def test_a_file_that_was_edited_afterwards_says_nothing_of_the_computation(first
     assert place.cause is Cause.FILE
     assert (place.step, place.rank, place.culprit, place.next_step) == (1, 0, None, None)
     assert "Nothing can be said about the computation" in place.explanation
+    assert "the elements in the file of B do not agree with its fingerprint" in place.explanation
     for blamed in ("computed", "arithmetic", "loading", "handed", "optimizer"):
         assert blamed not in place.explanation

@@ -60,6 +60,15 @@ def _unreadable(fingerprints_agree: bool | None, **_: Any) -> str:
     )
 
 
+def _file_changed(run: str | None = None, **_: Any) -> str:
+    file = f"the file of {run}" if run else "a file"
+    return (
+        f"By the fingerprints both runs recorded the same; the elements in {file} do not agree "
+        f"with its fingerprint any more. Nothing can be said about the computation: restore the "
+        f"file or record again, then compare again."
+    )
+
+
 def _cell_computed(given: str, inside: bool, **_: Any) -> str:
     children = ", and so does everything recorded inside it" if inside else ""
     return f"{_GIVEN[given]}{children}: this cell computed something else."
@@ -118,11 +127,7 @@ TEXTS: Mapping[str, Any] = {
     "unreadable_files": (
         "Nothing is known of what was lost with it, so nothing is to blame yet but the file."
     ),
-    "file_changed": (
-        "By the fingerprints both runs recorded the same; the elements in a file do not agree with "
-        "its fingerprint any more. Nothing can be said about the computation: restore the file or "
-        "record again, then compare again."
-    ),
+    "file_changed": _file_changed,
     "not_reached": _not_reached,
     "ended_in_one_run": "What it was given agrees; it ended in one run only.",
     "gradient_in_one_run": (

@@ -57,6 +57,14 @@ def _unreadable(fingerprints_agree: bool | None, **_: Any) -> str:
     return f"其元素未知，目前只能归因于该文件{known}。"
 
 
+def _file_changed(run: str | None = None, **_: Any) -> str:
+    file = f"{side(run)}的" if run else "其中一侧的"
+    return (
+        f"按采集时的指纹，两侧数据相同；{file}文件内容已与其指纹不符。无法据此判断计算是否有差异："
+        f"请恢复该文件或重新采集，然后再次比对。"
+    )
+
+
 def _cell_computed(given: str, inside: bool, **_: Any) -> str:
     children = "，其内部采集到的记录也都一致" if inside else ""
     return f"{_GIVEN[given]}{children}：差异由该 Cell 的计算产生。"
@@ -134,10 +142,7 @@ TEXTS: Mapping[str, Any] = {
     "phase_unreadable": "该阶段的数据均无法比对。",
     "unreadable": _unreadable,
     "unreadable_files": "随之丢失的内容未知，目前只能归因于该文件。",
-    "file_changed": (
-        "按采集时的指纹，两侧数据相同；其中一侧的文件内容已与其指纹不符。无法据此判断计算是否有差异："
-        "请恢复该文件或重新采集，然后再次比对。"
-    ),
+    "file_changed": _file_changed,
     "not_reached": _not_reached,
     "ended_in_one_run": "其输入一致；但仅一侧执行完毕。",
     "gradient_in_one_run": "此前的记录均一致；该梯度在一侧存在，在另一侧为 None。",

@@ -25,6 +25,7 @@ EXAMPLES = {
         for inside in (True, False)
     ],
     "container": [{"container": _CELL, "given": given} for given in ("input", "gradient")],
+    "file_changed": [{}, {"run": "B"}],
     "not_on_disk": [{"run": "B", "why": message("unread.entries_missing", manifest="run.json")}],
     "nothing_of_step": [{"run": "A", "step": 3}],
     "nothing_of_phase": [{"run": "B", "phase": "actor_update"}],
