@@ -45,7 +45,10 @@ class Check:
         healthy: the runs that are known to be healthy (`--healthy`).
         rule: the rule.
         memory: what a rule that is a function keeps from step to step.
+        collected: what the rule's class of `collects` holds of the step; None without one.
     """
+
+    collected: Any = None
 
     def __init__(self, run: Run, rule: Rule, setting: Setting, healthy: Sequence[Run] = ()) -> None:
         self.run, self.rule, self.setting, self.healthy = run, rule, setting, tuple(healthy)
@@ -148,6 +151,7 @@ class Checking:
         self._run = run
         self._findings = Findings(_MOST_FINDINGS)
         self._running: dict[str, _Running] = {}
+        self._collectors: dict[type[Any], Any] = {}
         self._broken: dict[str, Message] = {}
         self._unseen = dict(_SHOWN_BY)
         self._seen = {"healthy"} if healthy else set()
@@ -163,7 +167,14 @@ class Checking:
         self._asked: list[tuple[_Running, list[bytes]]] = [(one, []) for one in self._on_entry]
 
     def _start(self, check: Check) -> None:
-        self._running[check.rule.name] = _Running(check)
+        one = _Running(check)
+        kind = check.rule.collects
+        if kind is not None:
+            if kind not in self._collectors:
+                self._collectors[kind] = kind()
+                one.entry = self._collectors[kind].entry
+            check.collected = self._collectors[kind]
+        self._running[check.rule.name] = one
 
     def journal(self, content: bytes | None) -> None:
         """Take the journal whose entries come next, as it is on disk, or None if there is none.
@@ -225,6 +236,8 @@ class Checking:
                 self._guarded(
                     one.check.rule, partial(self._take, one, partial(one.step, step), new)
                 )
+        for collector in self._collectors.values():
+            collector.clear()
         return new
 
     def finish(self, not_loaded: Iterable[NotChecked] = ()) -> CheckResult:
@@ -293,7 +306,13 @@ class Checking:
         self._broken[rule.name] = message(
             "checks.failed", kind=type(error).__name__, error=str(error)[:300]
         )
-        self._running.pop(rule.name, None)
+        stopped = self._running.pop(rule.name, None)
+        for one in self._running.values():  # another rule's entries are collected as before
+            if stopped and rule.collects and one.check.rule.collects is rule.collects:
+                one.entry, stopped = stopped.entry, None
+                if one.entry is not None:
+                    self._on_entry.append(one)
+                    self._asked.append((one, []))
         self._on_entry = [one for one in self._on_entry if one.check.rule.name != rule.name]
         self._asked = [asked for asked in self._asked if asked[0].check.rule.name != rule.name]
 

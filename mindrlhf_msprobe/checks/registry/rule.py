@@ -99,6 +99,9 @@ class Rule:
         marks: bytes of which a journal's line must hold one for `entry` to be given its entry;
             none: it is given every entry. A line without the bytes costs nothing.
         live: whether it can run while training: it needs no step but those that ended.
+        collects: a class of what several rules read of entries: one instance a run takes the
+            entries, by its method `entry`, is `Check.collected` of each of the rules, and forgets
+            them, by its method `clear`, after each step.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Rule:
     follows: tuple[str, ...] = ()
     marks: tuple[bytes, ...] = ()
     live: bool = False
+    collects: type[Any] | None = None
 
     @property
     def area(self) -> str:
@@ -127,6 +131,7 @@ def rule(
     follows: Collection[str] = (),
     marks: Collection[bytes] = (),
     live: bool = False,
+    collects: type[Any] | None = None,
 ) -> Callable[[_Made], _Made]:
     """Make a rule of a function or a class; see `Rule` for the arguments.
 
@@ -145,6 +150,7 @@ def rule(
             tuple(follows),
             tuple(marks),
             live,
+            collects,
         )
         return make
 

@@ -6,17 +6,19 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache
 from statistics import median
 
 import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import LeafJson, is_float, statistic
+from mindrlhf_msprobe.checks.reading.values import LeafJson, flat, is_float, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step, place_of, value_of
 from mindrlhf_msprobe.checks.registry.rule import GRADIENTS, LAYERS, rule, steps
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.storage.journal_line import holds_gradients
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _PAST = 32  # values of a record's past that are kept
@@ -29,6 +31,29 @@ _ACTIVATION = re.compile(r"(?i)relu|gelu|silu|swish|activation|tanh|sigmoid")
 _ROUTER = re.compile(r"(?i)router|gate|gating|moe|topk|expert")
 _EXPERT_KEYS = ("tokens_per_expert", "expert_load", "expert_tokens")
 _MOST_EXPERTS = 4096
+
+
+class _Past:
+    """The last norms of one record, and between which all of them lie."""
+
+    __slots__ = ("high", "low", "norms")
+
+    def __init__(self) -> None:
+        self.norms: deque[float] = deque(maxlen=_PAST)
+        self.low, self.high = math.inf, 0.0
+
+    def may_jump(self, norm: float, factor: float) -> bool:
+        """Tell whether a norm is further than a factor from any before it, and there are enough."""
+        far = norm > factor * self.low or norm * factor < self.high
+        return far and len(self.norms) >= _LEAST_PAST
+
+    def take(self, norm: float) -> None:
+        """Add a norm."""
+        self.norms.append(norm)
+        if norm < self.low:
+            self.low = norm
+        if norm > self.high:
+            self.high = norm
 
 
 @rule(
@@ -51,47 +76,35 @@ class Jump:
 
     def __init__(self, check: Check) -> None:
         self._check = check
-        self._past: dict[tuple[int, str, str], deque[float]] = {}
+        self._factor = check.threshold("factor")
+        self._past: dict[tuple[int, str, str, str], _Past] = {}
         self._jumps: list[tuple[float, Place, dict[str, float]]] = []
 
     def entry(self, entry: EntryView) -> None:
         """Take the norms of an entry's outputs and gradients."""
-        for io, path, leaf in entry.records:
-            if io in ("output", PARAMETERS_GRAD) and is_float(leaf):
-                norm = statistic(leaf, "Norm")
-                if norm is not None:
-                    at = entry.rank, entry.phase, entry.record_name(io, path)
-                    self._take(at, norm, entry, io, path)
+        gradients = holds_gradients(entry.name)
+        found = entry.records if gradients else flat(entry.content.get("output"))
+        for *_, path, leaf in found:
+            norm = leaf.get("Norm")
+            if type(norm) is float and norm > 0 and "loat" in str(leaf.get("dtype")):
+                past = self._past.setdefault((entry.rank, entry.phase, entry.name, path), _Past())
+                if past.may_jump(norm, self._factor):
+                    shown = self._compared(past, norm)
+                    if shown:
+                        io = PARAMETERS_GRAD if gradients else "output"
+                        self._jumps.append((shown["factor"], entry.place(io, path), shown))
+                past.take(norm)
 
-    def _take(
-        self, at: tuple[int, str, str], norm: float, entry: EntryView, io: str, path: str
-    ) -> None:
-        found = self._compared(at, norm)
-        if found is not None:
-            self._jumps.append((found["factor"], entry.place(io, path), found))
-
-    def _compared(self, at: tuple[int, str, str], norm: float) -> dict[str, float] | None:
-        """Return how a norm stands to its past if it jumps; it then belongs to the past."""
-        if not math.isfinite(norm) or norm <= 0:
+    def _compared(self, past: _Past, norm: float) -> dict[str, float] | None:
+        """Return how a norm stands to its past if it jumps."""
+        logs = [math.log10(one) for one in past.norms]
+        middle = median(logs)
+        spread = _DEVIATION * median(abs(value - middle) for value in logs) + _FLOOR
+        away = abs(math.log10(norm) - middle)
+        if away <= self._check.threshold("deviations") * spread or away <= math.log10(self._factor):
             return None
-        now = math.log10(norm)
-        past = self._past.setdefault(at, deque(maxlen=_PAST))
-        jumps = None
-        if len(past) >= _LEAST_PAST:
-            middle = median(past)
-            spread = _DEVIATION * median(abs(value - middle) for value in past) + _FLOOR
-            away = abs(now - middle)
-            if away > self._check.threshold("deviations") * spread and away > math.log10(
-                self._check.threshold("factor")
-            ):
-                before = 10**middle
-                jumps = {
-                    "norm": norm,
-                    "median": before,
-                    "factor": max(norm, before) / min(norm, before),
-                }
-        past.append(now)
-        return jumps
+        before = 10**middle
+        return {"norm": norm, "median": before, "factor": max(norm, before) / min(norm, before)}
 
     def step(self, step: Step) -> Iterator[Found]:
         """Yield the jumps of a step as one finding a rank: the first in time."""
@@ -99,9 +112,13 @@ class Jump:
             for name in _KEYS:
                 for datum in step.key_data(name, rank=rank)[:1]:
                     norm = _size(value_of(datum))
-                    found = None if norm is None else self._compared((rank, "", name), norm)
-                    if found is not None:
+                    if norm is None or not 0 < norm < math.inf:
+                        continue
+                    past = self._past.setdefault((rank, "", name, ""), _Past())
+                    found = len(past.norms) >= _LEAST_PAST and self._compared(past, norm)
+                    if found:
                         self._jumps.append((found["factor"], place_of(datum), found))
+                    past.take(norm)
         jumps, self._jumps = self._jumps, []
         for rank in step.ranks:
             own = sorted(
@@ -199,7 +216,7 @@ class Dead:
 
     def entry(self, entry: EntryView) -> None:
         """Take the output of an activation."""
-        if entry.direction != "forward" or not _ACTIVATION.search(entry.class_name):
+        if not _is_activation(_kind(entry.name)):
             return
         norms = {io: statistic(leaf, "Norm") for io, _, leaf in entry.records if is_float(leaf)}
         at = entry.rank, entry.phase, entry.cell
@@ -242,7 +259,7 @@ class Routing:
 
     def entry(self, entry: EntryView) -> None:
         """Look at what a router returned."""
-        if entry.direction != "forward" or not _ROUTER.search(f"{entry.cell} {entry.class_name}"):
+        if not _is_router(_kind(entry.name)):
             return
         for io, path, leaf in entry.records:
             share = _share(leaf) if io == "output" else None
@@ -263,6 +280,21 @@ class Routing:
                 place,
                 next_step=self._check.next_recording(place, elements=True),
             )
+
+
+def _kind(entry: str) -> str:
+    """Return the name of an entry without its call."""
+    return entry.rpartition(".")[0]
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_activation(kind: str) -> bool:
+    return kind.endswith(".forward") and bool(_ACTIVATION.search(kind.split(".")[-2]))
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_router(kind: str) -> bool:
+    return kind.endswith(".forward") and bool(_ROUTER.search(kind))
 
 
 def _share(leaf: LeafJson) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import is_float, statistic
+from mindrlhf_msprobe.checks.reading.values import LeafJson, flat, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step, value_of
 from mindrlhf_msprobe.checks.registry.rule import (
     FINGERPRINTS,
@@ -25,6 +25,7 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES
+from mindrlhf_msprobe.storage.journal_line import holds_gradients
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _TRAINING = "actor_update"
@@ -40,49 +41,81 @@ class Version(NamedTuple):
 
     fingerprint: str | None
     norm: float | None
-    kind: tuple[object, ...]  # dtype and shape
-    place: Place
+    kind: tuple[str, str]  # dtype and shape
+    at: tuple[int, int, str, str, str, int]  # step, rank, phase, entry, io and path, time
 
     @property
     def is_zero(self) -> bool:
         """Whether every element is 0."""
         return self.norm == 0
 
+    @property
+    def place(self) -> Place:
+        """Where it was recorded."""
+        step, rank, phase, entry, path, seq = self.at
+        return Place(step, rank, phase, entry, f"{entry}.{path}", seq=seq)
+
 
 #: Parameter → its versions in the order in which they were recorded.
 Versions = dict[str, list[Version]]
 
 
-class _OfSteps:
-    """Keeps a step's parameters and gradients by rank and phase until its entries are all given."""
+class Collected:
+    """A step's parameters and gradients by rank and phase."""
 
-    def __init__(self, check: Check) -> None:
-        self.check = check
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin the next step."""
         self.parameters: dict[tuple[int, str], Versions] = {}
         self.gradients: dict[tuple[int, str], Versions] = {}
 
     def entry(self, entry: EntryView) -> None:
         """Take the parameters or gradients of an entry."""
-        for io, path, leaf in entry.records:
-            if io not in ("parameters", PARAMETERS_GRAD) or not is_float(leaf):
-                continue
-            name = path.removesuffix(".0") if io == PARAMETERS_GRAD else path
-            full = name if entry.cell == "root" else f"{entry.cell}.{name}"
-            fingerprint = leaf.get("fingerprint") or leaf.get("md5")
-            version = Version(
-                fingerprint if isinstance(fingerprint, str) else None,
-                statistic(leaf, "Norm"),
-                (leaf.get("dtype"), str(leaf.get("shape"))),
-                entry.place(io, path),
-            )
-            of = self.gradients if io == PARAMETERS_GRAD else self.parameters
-            of.setdefault((entry.rank, entry.phase), {}).setdefault(full, []).append(version)
+        if holds_gradients(entry.name):
+            for io, path, leaf in entry.records:
+                if io == PARAMETERS_GRAD:
+                    self._take(
+                        self.gradients, entry, path.removesuffix(".0"), path, entry.end, leaf
+                    )
+            return
+        for path, leaf in flat(entry.content.get("parameters")):
+            self._take(self.parameters, entry, path, f"parameters.{path}", entry.seq, leaf)
+
+    @staticmethod
+    def _take(
+        into: dict[tuple[int, str], Versions],
+        entry: EntryView,
+        name: str,
+        path: str,
+        seq: int,
+        leaf: LeafJson,
+    ) -> None:
+        dtype = leaf.get("dtype")
+        if not isinstance(dtype, str) or "loat" not in dtype:
+            return
+        fingerprint = leaf.get("fingerprint") or leaf.get("md5")
+        version = Version(
+            fingerprint if isinstance(fingerprint, str) else None,
+            statistic(leaf, "Norm"),
+            (dtype, str(leaf.get("shape"))),
+            (entry.step, entry.rank, entry.phase, entry.name, path, seq),
+        )
+        full = name if entry.cell == "root" else f"{entry.cell}.{name}"
+        into.setdefault((entry.rank, entry.phase), {}).setdefault(full, []).append(version)
+
+
+class _OfSteps:
+    """A rule about the parameters and gradients of steps."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
 
     def taken(self) -> tuple[dict[tuple[int, str], Versions], dict[tuple[int, str], Versions]]:
-        """Return the parameters and gradients of the step, and begin the next one."""
-        found = self.parameters, self.gradients
-        self.parameters, self.gradients = {}, {}
-        return found
+        """Return the parameters and gradients of the step."""
+        collected: Collected = self.check.collected
+        return collected.parameters, collected.gradients
 
     def finding(
         self, code: str, versions: dict[str, Version], same: object, **params: object
@@ -112,6 +145,7 @@ _BY_FINGERPRINT: tuple[Need, ...] = (PARAMETERS, FINGERPRINTS)
     severity=Severity.ERROR,
     causes=("check_weights.cause_no_synchronisation", "check_weights.cause_partly_synchronised"),
     marks=_MARKS,
+    collects=Collected,
     live=True,
 )
 class NotSynchronised(_OfSteps):
@@ -163,6 +197,7 @@ def _alike(name: str, one: Versions, other: Versions) -> bool:
     severity=Severity.ERROR,
     causes=("check_weights.cause_shared", "check_weights.cause_in_place"),
     marks=_MARKS,
+    collects=Collected,
     live=True,
 )
 class Moved(_OfSteps):
@@ -206,6 +241,7 @@ class Moved(_OfSteps):
     causes=("check_weights.cause_not_in_optimizer", "check_weights.cause_requires_grad"),
     follows=("non_finite.*",),
     marks=_MARKS,
+    collects=Collected,
 )
 class Frozen(_OfSteps):
     """Updates move the parameters, unless most of them are not trained at all (LoRA, for one)."""
@@ -287,7 +323,8 @@ def _all(values: list[object], holds: object) -> bool:
     severity=Severity.WARNING,
     causes=("check_weights.cause_detached", "check_weights.cause_dead"),
     follows=("non_finite.*", "weights.frozen"),
-    marks=(b".parameters_grad.",),
+    marks=_MARKS,
+    collects=Collected,
     live=True,
 )
 class ZeroGradient(_OfSteps):
@@ -317,7 +354,8 @@ class ZeroGradient(_OfSteps):
     thresholds={"share": 0.5},
     causes=("check_weights.cause_learning_rate", "check_weights.cause_clipping"),
     follows=("non_finite.*", "history.*"),
-    marks=(b'"parameters":',),
+    marks=_MARKS,
+    collects=Collected,
     live=True,
 )
 class LargeUpdate(_OfSteps):
