@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -384,17 +384,17 @@ def _absence(first: FirstDifference, container: str | None = None) -> Message:
         if lacks(p for p, _ in first.judged if p.event == first.event):
             return message("explanation.saved_in_one_run")
         return message("explanation.other_elements", key=first.event.name)
-    # Of the phase, what counts: pairs with a finding, or of both runs.
-    of_phase = (
-        p
-        for p, f in first.judged
-        if p.entry is not None
-        and p.entry.phase == first.event.phase
-        and (f is not None or (p.a is not None and p.b is not None))
-    )
-    if lacks(of_phase):
+    if lacks(_of_phase(first)):
         return message("explanation.nothing_of_phase", run=missing, phase=first.finding.phase)
     return message("explanation.ran_in_one_run", container=container)
+
+
+def _of_phase(first: FirstDifference) -> Iterator[Pair]:
+    """Yield the pairs of its phase's entries that count: those with a finding, or of both runs."""
+    for pair, finding in first.judged:
+        counts = finding is not None or (pair.a is not None and pair.b is not None)
+        if counts and pair.entry is not None and pair.entry.phase == first.event.phase:
+            yield pair
 
 
 def _explain_data(first: FirstDifference) -> _Explained:

@@ -64,8 +64,7 @@ def conclude(
     counts: Counter[str] = Counter()
     for place in places:
         counts.update(place.tally.counts)
-    differing = (place for place in places if place.order is not None)
-    candidates = sorted(differing, key=lambda place: place.order or ())
+    candidates = _in_causal_order(places)
     first: Divergence | None
     places_reached: tuple[Spread, ...] = ()
     if not _compared_something(counts):
@@ -91,6 +90,12 @@ def conclude(
         agreeing_ranks=_agreeing(places, candidates) if first else (),
         non_finite=_non_finite(places),
     )
+
+
+def _in_causal_order(places: Sequence[JudgedPlace]) -> list[JudgedPlace]:
+    """Return the places that differ, the one that diverges first in front."""
+    differing = (place for place in places if place.order is not None)
+    return sorted(differing, key=lambda place: place.order or ())
 
 
 def _explained(

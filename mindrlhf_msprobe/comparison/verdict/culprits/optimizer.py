@@ -43,8 +43,7 @@ def optimizer(differing: Differing, first: FirstDifference) -> Culprit | None:
     if step is None:
         return None
     name = matched(here.weights, update.weights).get(differing.names[0])
-    begun = None if name is None else agreement_of(step, update, name)
-    gradients = [] if name is None else _gradients(step, update, name)
+    begun, gradients = agreement_of(step, update, name), _gradients(step, update, name)
     if any(finding is None and not clipped for finding, clipped in gradients):
         return None  # left out of the comparison
     parameters, of = differing.counts()
@@ -104,7 +103,7 @@ def _not_recorded(differing: Differing, phases: Sequence[str]) -> Culprit | None
 
 
 def _gradients(
-    step: JudgedStep, update: Opened, name: Parameter
+    step: JudgedStep, update: Opened, name: Parameter | None
 ) -> list[tuple[Finding | None, bool]]:
     """Return what was found of a parameter's gradients in an update, and whether they are clipped.
 

@@ -118,7 +118,7 @@ def _updates(opened: Sequence[Opened]) -> list[Opened]:
     return [one for one in opened if one.phase in UPDATE_PHASES or one.trains]
 
 
-def agreement_of(step: JudgedStep, opened: Opened, name: Parameter) -> Status | None:
+def agreement_of(step: JudgedStep, opened: Opened, name: Parameter | None) -> Status | None:
     """Return the status of a parameter of A as an opening of a phase began, None if not known."""
     status = None
     for pair, finding in step.judged:
@@ -268,8 +268,7 @@ def trained_agreement(differing: Differing, now: Opened | None) -> Status | None
     here, step = differing.opened(0), step_of(differing, now)
     if here is None or now is None or step is None:
         return None
-    name = matched(here.weights, now.weights).get(differing.names[0])
-    return None if name is None else agreement_of(step, now, name)
+    return agreement_of(step, now, matched(here.weights, now.weights).get(differing.names[0]))
 
 
 def _origin(differing: Differing, side: int, phases: Sequence[str], now: Opened | None) -> _Origin:
