@@ -235,7 +235,7 @@ def test_inputs_that_were_cast_before_they_were_recorded_are_coverage(tmp_path, 
     assert bool(result) == (noted is not None)
     if noted is not None:
         (gap,) = result.verdict.coverage
-        assert gap.reason.startswith("图模式下未采集：")
+        assert gap.reason.startswith("静态图模式下未采集：")
         assert gap.reason.endswith("to_float 会转换输入")
         assert ("动态 shape" in gap.reason) == (not isinstance(noted, str))
         said = gap.to_json()
