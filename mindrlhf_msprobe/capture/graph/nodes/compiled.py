@@ -18,23 +18,11 @@ from mindrlhf_msprobe.capture.graph.nodes.structure import Lines, Value, Visit
 from mindrlhf_msprobe.capture.graph.probes import KIND, Question
 
 if writes_files():
-    from mindrlhf_msprobe.capture.graph.nodes.ascend import (
-        entering,
-        gradient_saved,
-        leaving,
-        value_closed,
-        value_opened,
-        value_tensor,
-    )
+    from mindrlhf_msprobe.capture.graph.nodes import ascend as nodes
 else:
-    from mindrlhf_msprobe.capture.graph.nodes.cpu import (
-        entering,
-        gradient_saved,
-        leaving,
-        value_closed,
-        value_opened,
-        value_tensor,
-    )
+    from mindrlhf_msprobe.capture.graph.nodes import cpu as nodes  # type: ignore[no-redef]
+
+gradient_saved = nodes.gradient_saved
 
 __all__ = ["ENTERING", "LEAVING", "UPDATING", "gradient_saved", "saved"]
 
@@ -78,7 +66,7 @@ class _Entering(Question):
         for i, name in enumerate(names):
             visit.passed_on("parameters", (name,), parameters[i], f"parameters[{i}]")
         given = Value("(args, kwargs)", (args, kwargs))
-        return _written("args, kwargs, parameters", entering(visit, given, returned))
+        return _written("args, kwargs, parameters", nodes.entering(visit, given, returned))
 
     def __call__(self, cell: int, asked: Any, *_: Any) -> Any:
         """Return a function that hands over nothing."""
@@ -102,7 +90,7 @@ class _Leaving(Question):
         if tensors:
             root = () if isinstance(returned, tuple) else (0,)  # one that is no tuple is the first
             passed = visit.passed_on("output", root, returned, "returned")
-        return _written("returned, call", leaving(visit, Value("returned", returned), passed))
+        return _written("returned, call", nodes.leaving(visit, Value("returned", returned), passed))
 
 
 class _Updating(Question):
@@ -114,7 +102,7 @@ class _Updating(Question):
         """Return it and its constants; it returns the call."""
         visit = Visit(cell, gradients=False)
         visit.passed_on("gradients", (), gradients, "gradients")
-        return _written("gradients", entering(visit, Value("((), {})", ((), {})), "call"))
+        return _written("gradients", nodes.entering(visit, Value("((), {})", ((), {})), "call"))
 
 
 ENTERING = _Entering()
@@ -129,16 +117,16 @@ def _written(arguments: str, lines: Lines) -> tuple[Callable[..., Any], tuple[An
 
 def saved(name, data):
     """Hand over a value that is saved as key data."""
-    value = value_opened(name, data)
+    value = nodes.value_opened(name, data)
     tensors_saved((name,), data, value)
-    value_closed(name, data, value)
+    nodes.value_closed(name, data, value)
 
 
 def tensors_saved(path, data, value):
     """Hand over every tensor of a value that is saved."""
     kind = KIND(NO_CELL, data)
     if kind == "differentiable" or kind == "tensor" or kind == "parameter":
-        value_tensor(path, data, value)
+        nodes.value_tensor(path, data, value)
     if kind == "tuple" or kind == "list":
         for i in range(len(data)):
             tensors_saved(path + (i,), data[i], value)
