@@ -8,6 +8,7 @@ import os
 import re
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -72,10 +73,38 @@ def to_plain(
         around: the ids of the values it lies in, so that one which holds itself ends.
         failed: told about each value that raised; without it, nobody is.
     """
+
+    def inner(item: Any, at: str = path) -> Any:
+        return to_plain(item, written_as_text, at, around, failed=failed)
+
     try:
         if type(value) is _Unreadable:
             raise value.error
-        return _plain(value, written_as_text, path, around, failed)
+        if isinstance(value, np.ma.MaskedArray):
+            data, mask = np.ma.getdata(value, subok=False), np.ma.getmaskarray(value)
+            return inner({"data": data, "mask": mask})
+        for plain_of in (_plain_single, _dtype_name):
+            if (single := plain_of(value)) is not _OTHER:
+                return single
+        if (number := _number_in_numpy(value)) is not _OTHER:
+            return inner(number)
+        children = None
+        if len(around) < MAX_DEPTH and id(value) not in around:
+            with suppress(Exception):  # a trainer's own container may raise whatever it likes
+                children = _contents(value)
+            around = (*around, id(value))
+        if isinstance(children, Mapping):
+            plain: dict[str, Any] = {}
+            for key, item in children.items():
+                name = _key_text(key)
+                while name in plain:  # 1 and "1" are two keys of a dict, but one of JSON
+                    name += "~"
+                plain[name] = inner(item, f"{path}.{name}")
+            return plain
+        if children is not None:
+            return [inner(item, f"{path}.{i}") for i, item in enumerate(children)]
+        written_as_text(path.lstrip("."), value)
+        return as_text(value)
     except Exception as error:
         if failed is not None:
             failed(path.lstrip("."), error)
@@ -106,44 +135,6 @@ def error_in_words(error: BaseException) -> tuple[str, str]:
     return type(error).__name__, text
 
 
-def _plain(
-    value: Any,
-    written_as_text: TextNote,
-    path: str,
-    around: tuple[int, ...],
-    failed: FailureNote | None,
-) -> Any:
-    def inner(item: Any, at: str = path) -> Any:
-        return to_plain(item, written_as_text, at, around, failed=failed)
-
-    if isinstance(value, np.ma.MaskedArray):
-        return inner({"data": np.ma.getdata(value, subok=False), "mask": np.ma.getmaskarray(value)})
-    single = _plain_single(value)
-    if single is not _OTHER:
-        return single
-    number = _number_in_numpy(value)
-    if number is not _OTHER:
-        return inner(number)
-    if (dtype := _dtype_name(value)) is not None:
-        return dtype
-    children = None
-    if len(around) < MAX_DEPTH and id(value) not in around:
-        children = _children(value)
-        around = (*around, id(value))
-    if isinstance(children, Mapping):
-        plain: dict[str, Any] = {}
-        for key, item in children.items():
-            name = _key_text(key)
-            while name in plain:  # 1 and "1" are two keys of a dict, but one of JSON
-                name += "~"
-            plain[name] = inner(item, f"{path}.{name}")
-        return plain
-    if children is not None:
-        return [inner(item, f"{path}.{i}") for i, item in enumerate(children)]
-    written_as_text(path.lstrip("."), value)
-    return as_text(value)
-
-
 _OTHER = object()
 
 
@@ -172,15 +163,13 @@ def _number_in_numpy(value: Any) -> Any:
     return _OTHER
 
 
-def _dtype_name(value: Any) -> str | None:
-    """Return the name of a dtype of numpy's or MindSpore's; None of anything else."""
+def _dtype_name(value: Any) -> Any:
+    """Return the name of a dtype of numpy's or MindSpore's; `_OTHER` of anything else."""
     if isinstance(value, np.dtype):
         return value.name
     if isinstance(value, type) and issubclass(value, np.generic):
         return np.dtype(value).name
-    if is_mindspore_dtype(value):
-        return str(value)
-    return None
+    return str(value) if is_mindspore_dtype(value) else _OTHER
 
 
 def as_text(value: Any) -> str:
@@ -210,14 +199,6 @@ def is_mindspore_dtype(value: Any) -> bool:
     return module.startswith(("mindspore._c_expression", "mindspore.common.dtype"))
 
 
-def _children(value: Any) -> Any:
-    """Return what a container holds, as a mapping or a sequence; None if it is not one."""
-    try:
-        return _contents(value)
-    except Exception:  # a trainer's own container may raise whatever it likes
-        return None
-
-
 @dataclass(frozen=True)
 class _Unreadable:
     """Stands for an item of a container that raised when it was asked for."""
@@ -244,6 +225,7 @@ def _read(read: Callable[[Any], Any], name: Any) -> Any:
 
 
 def _contents(value: Any) -> Any:
+    """Return what a container holds, as a mapping or a sequence; None if it is not one."""
     if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
         return vars(value)
     if isinstance(value, np.ndarray):

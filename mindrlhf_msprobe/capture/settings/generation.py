@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from types import NoneType
 from typing import Any
 
 from mindrlhf_msprobe.capture.networks.cells import named_cells
@@ -201,6 +202,7 @@ def plain_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         if several and not name.endswith(_LISTS):
             continue
         items = [plain_value(name, v) for v in (value[:_MAX_SETTINGS] if several else [value])]
-        if all(isinstance(i, _PLAIN) or (i is None and not several) for i in items):
+        plain = _PLAIN if several else (*_PLAIN, NoneType)
+        if all(isinstance(item, plain) for item in items):
             found[name] = items if several else items[0]
     return found
