@@ -76,23 +76,17 @@ class DeviceSummaries:
     def read(self) -> list[Leaf]:
         """Fetch what was found of all tensors, in one transfer a dtype, and forget them."""
         pending, self._pending = self._pending, []
-        found = [p.floats for p in pending if p.floats is not None]
+        parts = [t for p in pending for t in (p.floats, p.integers) if t is not None]
         with no_gradients():
-            floats = {
-                dtype: _fetched([f for f in found if f.dtype == dtype])
-                for dtype in dict.fromkeys([ms.float32, *(f.dtype for f in found)])
+            numbers = {
+                dtype: iter(ops.cat([t for t in parts if t.dtype == dtype]).asnumpy().tolist())
+                for dtype in {part.dtype for part in parts}
             }
-            integers = _fetched([p.integers for p in pending if p.integers is not None])
-        return [
-            self._leaf(
-                p,
-                [next(floats[p.floats.dtype]) for _ in _FLOATS] if p.floats is not None else None,
-                [int(next(integers)) for _ in range(p.integers.size)]
-                if p.integers is not None
-                else [],
-            )
-            for p in pending
-        ]
+
+        def fetched(part: Tensor | None) -> list[Any]:
+            return [] if part is None else [next(numbers[part.dtype]) for _ in range(part.size)]
+
+        return [self._leaf(p, fetched(p.floats), fetched(p.integers)) for p in pending]
 
     def _reduced(self, tensor: Tensor) -> _Pending:
         dtype, shape = str(tensor.dtype), tuple(tensor.shape)
@@ -123,7 +117,7 @@ class DeviceSummaries:
             counts += [_hash(_words(flat), position) for position in _POSITION]
         return _Pending(dtype, shape, floats, ops.stack([c.astype(ms.int64) for c in counts]))
 
-    def _leaf(self, p: _Pending, floats: Sequence[float] | None, integers: list[int]) -> Leaf:
+    def _leaf(self, p: _Pending, floats: Sequence[float], integers: list[int]) -> Leaf:
         leaf: dict[str, Any] = {"type": "mindspore.Tensor", "dtype": p.dtype, "shape": p.shape}
         if not integers:
             empty = _named(p.dtype, p.shape, [0] * len(_POSITION)) if self._fingerprint else None
@@ -132,12 +126,10 @@ class DeviceSummaries:
         if p.dtype == "Bool":
             leaf |= {"max": bool(first), "min": bool(second), "nan_count": 0, "inf_count": 0}
         elif "Int" in p.dtype:
-            assert floats is not None
-            leaf |= dict(zip(_FLOATS, map(float, floats)))
+            leaf |= dict(zip(_FLOATS, floats))
             leaf |= {"max": first, "min": second, "nan_count": 0, "inf_count": 0}
         else:
-            assert floats is not None
-            found = [math.nan] * len(_FLOATS) if first else list(map(float, floats))
+            found = [math.nan] * len(_FLOATS) if first else floats
             leaf |= dict(zip(_FLOATS, found)) | {"nan_count": first, "inf_count": second}
         if words:
             leaf["fingerprint"] = _named(p.dtype, p.shape, words)
@@ -176,11 +168,6 @@ def _hash(words: Tensor, position: int) -> Tensor:
         mixed = ops.bitwise_xor(mixed, low)
         mixed = mixed if factor is None else mixed * factor
     return mixed.sum()
-
-
-def _fetched(parts: list[Tensor]) -> Any:
-    """Return an iterator over the numbers of all parts, brought to the host in one transfer."""
-    return iter(ops.cat(parts).asnumpy().tolist() if parts else ())
 
 
 def _named(dtype: str, shape: tuple[int, ...], words: Sequence[int]) -> str:
