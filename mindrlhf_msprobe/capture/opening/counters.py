@@ -18,15 +18,8 @@ class CallCounter(dict[str, int]):
         return number
 
 
-class ParameterLog:
+class ParameterLog(dict[str, str]):
     """The state of each parameter when it was last recorded, e.g. its fingerprint."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, str] = {}
-
-    def holds(self, name: str, state: str | None) -> bool:
-        """Tell whether a parameter was in this state when it was last recorded."""
-        return self._states.get(name) == state
 
     def changes(self, name: str, state: str | None) -> bool:
         """Tell whether a parameter is to be recorded, and note its state.
@@ -36,8 +29,8 @@ class ParameterLog:
         """
         if state is None:
             return True
-        changed = self._states.get(name) != state
-        self._states[name] = state
+        changed = self.get(name) != state
+        self[name] = state
         return changed
 
 

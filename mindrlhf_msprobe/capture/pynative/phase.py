@@ -456,7 +456,7 @@ class EagerCapture:
         if self._glances[key] != self._opening.entries.glance(parameter):
             return  # it changed as a whole, after the last call
         state = self._opening.entries.state_of(parameter)
-        if not self._opening.counters.parameters.holds(key, state):
+        if self._opening.counters.parameters.get(key) != state:
             raise RuntimeError(
                 f"{key} changed in a few elements; which of its calls ran with which is not known"
             )
