@@ -20,12 +20,15 @@ def checked_cell(call: str, network: Any) -> Any:
     if network is None:
         return None
     try:
-        from mindrlhf_msprobe.capture.networks.cells import check_cell
+        from mindspore import nn
     except ImportError as error:
         raise UsageError(
             message("error.no_mindspore", call=call, name=type(network).__name__, error=error)
         ) from None
-    return check_cell(call, network)
+    if not isinstance(network, nn.Cell):
+        kind = f"class {network.__name__}" if isinstance(network, type) else type(network).__name__
+        raise UsageError(message("error.no_cell", call=call, kind=kind))
+    return network
 
 
 def checked_tokens(call: str, token_range: Any) -> tuple[int, int]:

@@ -12,8 +12,6 @@ from mindrlhf_msprobe.capture.framework.private import (
     is_recompute_helper,
     parameters_of,
 )
-from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.errors import UsageError
 
 ROOT_NAME = "root"
 OUTER_NAME = "outer"
@@ -118,15 +116,3 @@ def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
         for cell in cells
         if id(cell) in tuples
     }
-
-
-def check_cell(call: str, cell: object) -> nn.Cell:
-    """Return `cell` if it is a network.
-
-    Raises:
-        UsageError: it is not a mindspore.nn.Cell.
-    """
-    if not isinstance(cell, nn.Cell):
-        kind = f"class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__
-        raise UsageError(message("error.no_cell", call=call, kind=kind))
-    return cell
