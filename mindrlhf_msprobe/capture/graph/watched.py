@@ -28,14 +28,14 @@ from mindrlhf_msprobe.capture.framework.private import (
 from mindrlhf_msprobe.capture.graph.calls import CellSlot
 from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
+    INSIDE_RECOMPUTED,
+    OPTIMIZER,
     Asked,
     cell_source,
     has_been_asked,
-    is_inside_recomputed,
-    is_optimizer,
+    has_mark,
     is_wrapped,
-    note_inside_recomputed,
-    note_optimizer,
+    mark,
     number_of,
     optimizer_source,
     put_back,
@@ -138,7 +138,7 @@ class GraphProbes:
         Raises:
             UsageError: in GRAPH_MODE, it has been compiled already.
         """
-        if graph_mode() and not is_optimizer(optimizer):
+        if graph_mode() and not has_mark(optimizer, OPTIMIZER):
             _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
             self._wrap_optimizer(optimizer, shows_signature=False)
             self._wrapped_for_good.add(optimizer)
@@ -164,7 +164,7 @@ class GraphProbes:
         for optimizer in (cell for cells in self._optimizers.values() for cell in cells):
             if self._elements:
                 SITES.whole.add(number_of(optimizer))
-            if not (is_optimizer(optimizer) and is_wrapped(optimizer)):
+            if not (has_mark(optimizer, OPTIMIZER) and is_wrapped(optimizer)):
                 with self._counted():
                     self._put_on.append(optimizer)
                     self._wrap_optimizer(optimizer, shows_signature=not graph_mode())
@@ -274,12 +274,12 @@ class GraphProbes:
         for cell in filter(is_recomputed, cells.values()):
             for child in children_of(cell).values():
                 if child is not None and is_recomputed(child):
-                    note_inside_recomputed(child)
+                    mark(child, INSIDE_RECOMPUTED)
         optimizers = {id(cell) for known in self._optimizers.values() for cell in known}
         asked = [
             (cell, self._asked(role, name, cell))
             for name, cell in cells.items()
-            if not (is_optimizer(cell) or id(cell) in optimizers)
+            if not (has_mark(cell, OPTIMIZER) or id(cell) in optimizers)
         ]
         return [(cell, what) for cell, what in asked if what is not None]
 
@@ -308,7 +308,7 @@ class GraphProbes:
     def _wrap_optimizer(self, optimizer: nn.Cell, *, shows_signature: bool) -> None:
         asked = Asked(gradients=True, elements=self._elements)
         wrap(optimizer, lambda _: optimizer_source(), asked, shows_signature=shows_signature)
-        note_optimizer(optimizer)
+        mark(optimizer, OPTIMIZER)
 
 
 def why_no_gradients(cell: nn.Cell) -> tuple[Message, ...]:
@@ -316,7 +316,7 @@ def why_no_gradients(cell: nn.Cell) -> tuple[Message, ...]:
     reasons = []
     if cell.has_bprop:
         reasons.append("coverage.gradients_own_bprop")
-    if is_inside_recomputed(cell):
+    if has_mark(cell, INSIDE_RECOMPUTED):
         # MindSpore orders what it recomputes behind the gradients that arrive, and a probe of
         # those behind the forward pass: "Graph cycle exists".
         reasons.append("coverage.gradients_recomputed")

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.calls import CellSlot, GraphCalls
 from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
 from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
-from mindrlhf_msprobe.capture.graph.compiling.wrappers import is_optimizer, number_of
+from mindrlhf_msprobe.capture.graph.compiling.wrappers import OPTIMIZER, has_mark, number_of
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
 from mindrlhf_msprobe.capture.graph.probes import SITES, Receiver, Site
 from mindrlhf_msprobe.capture.graph.watched import (
@@ -139,7 +139,7 @@ class PhaseCapture:
             yield message("coverage.gradients_in_python")
         if self._opening.backward:
             yield from why_no_gradients(cell)
-        if is_optimizer(cell):
+        if has_mark(cell, OPTIMIZER):
             yield message("coverage.optimizer_itself")
         if id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
             yield message("coverage.parameters_in_tuple")

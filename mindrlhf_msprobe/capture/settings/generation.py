@@ -59,7 +59,7 @@ class GenerationSettings:
             new = [
                 Change.of(step=step, name=name, value=value)
                 for name, value in settings.items()
-                if name not in known or not _alike(known[name], value)
+                if name not in known or (type(known[name]), known[name]) != (type(value), value)
             ]
             if not new or room <= 0:
                 return None
@@ -68,10 +68,6 @@ class GenerationSettings:
         known.update(settings)
         self._phases = {**self._phases, phase: content}
         return self._phases
-
-
-def _alike(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and bool(a == b)
 
 
 class GenerateCalls:

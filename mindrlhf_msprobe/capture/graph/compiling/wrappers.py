@@ -158,10 +158,12 @@ def _construct_of(source: str) -> FunctionType:
 
 
 _ASKED = "msprobe_asked"
-_OPTIMIZER = "msprobe_optimizer"  # wrapped as what takes gradients, not as a cell among others
-_INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
+#: A cell is wrapped as what takes gradients, not as a cell among others.
+OPTIMIZER = "msprobe_optimizer"
+#: A cell lies inside a recomputed one, and is computed again as a part of it.
+INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
 _OWN_CONSTRUCT = "msprobe_own_construct"  # what stood in the cell's own attributes before
-_ALL = (CONSTRUCT, NUMBER, _ASKED, WRAPPER, _OPTIMIZER, _INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
+_ALL = (CONSTRUCT, NUMBER, _ASKED, WRAPPER, OPTIMIZER, INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
 _numbers = itertools.count(1)
 
 
@@ -227,24 +229,14 @@ def put_back(cell: nn.Cell) -> None:
         vars(cell)["construct"] = vars(cell)[WRAPPER]
 
 
-def note_optimizer(cell: nn.Cell) -> None:
-    """Note that a cell is wrapped as what takes gradients."""
-    vars(cell)[_OPTIMIZER] = True
+def mark(cell: nn.Cell, name: str) -> None:
+    """Note something of a cell: `OPTIMIZER` or `INSIDE_RECOMPUTED`."""
+    vars(cell)[name] = True
 
 
-def is_optimizer(cell: nn.Cell) -> bool:
-    """Tell whether a cell is wrapped as what takes gradients."""
-    return bool(vars(cell).get(_OPTIMIZER))
-
-
-def note_inside_recomputed(cell: nn.Cell) -> None:
-    """Note that a cell lies inside a recomputed one, and is computed again as a part of it."""
-    vars(cell)[_INSIDE_RECOMPUTED] = True
-
-
-def is_inside_recomputed(cell: nn.Cell) -> bool:
-    """Tell whether a cell lies inside a recomputed one."""
-    return bool(vars(cell).get(_INSIDE_RECOMPUTED))
+def has_mark(cell: nn.Cell, name: str) -> bool:
+    """Tell whether `mark` noted something of a cell."""
+    return bool(vars(cell).get(name))
 
 
 def _note_own(cell: nn.Cell) -> None:
