@@ -93,10 +93,11 @@ def copy_that_saves(function: Any, variables: Sequence[Variable]) -> FunctionTyp
 
 @dataclass
 class _Source:
-    """The source of a function, as a tree."""
+    """The source of a function, as a tree: of a module, and of the function in it."""
 
     original: FunctionType
     module: ast.Module
+    tree: ast.FunctionDef
 
     @classmethod
     def of(cls, function: Any) -> _Source:
@@ -118,24 +119,19 @@ class _Source:
         except (OSError, TypeError, SyntaxError) as error:
             raise NotThere(message("trainer.no_source", of=name, error=str(error))) from None
         module = ast.Module(body[0].body if isinstance(body[0], ast.If) else body, [])
-        if not isinstance(module.body[0], ast.FunctionDef) or module.body[0].decorator_list:
+        tree = module.body[0]
+        if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
             raise NotThere(message("trainer.no_plain_function", of=name))
         if any(_is_mangled(node) for node in ast.walk(module)):
             raise NotThere(message("trainer.mangled_names", of=name))
         ast.increment_lineno(module, first - 2)
-        return cls(function, module)
-
-    @property
-    def _function(self) -> ast.FunctionDef:
-        function = self.module.body[0]
-        assert isinstance(function, ast.FunctionDef)
-        return function
+        return cls(function, module, tree)
 
     def saved(self) -> Iterator[str]:
         """Yield the keys that the function saves itself with our `save`, if they are constants."""
         if self.original.__globals__.get("save") is not save:
             return
-        for node in ast.walk(self._function):
+        for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and _name_of(node.func) == "save" and len(node.args) > 1:
                 key = node.args[1]
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -143,26 +139,25 @@ class _Source:
 
     def add_saves(self, variables: Sequence[Variable]) -> list[str]:
         """Save each variable behind the statement that assigns it last; return their keys."""
-        parameters = {arg.arg for arg in ast.walk(self._function.args) if isinstance(arg, ast.arg)}
+        parameters = {arg.arg for arg in ast.walk(self.tree.args) if isinstance(arg, ast.arg)}
         found: dict[str, str] = {}
         for name, key in variables:
             own = self._made_by(name.removesuffix("()")) if name.endswith("()") else name
-            if key not in found and own is not None and self._assigns(own):
+            if key in found or own is None:
+                continue
+            if any(_assigns(statement, own) for statement in self.tree.body):
                 found[key] = own
         saved = [
             key
             for key, name in found.items()
-            if _save_last(self._function.body, name, key, name in parameters)
+            if _save_last(self.tree.body, name, key, name in parameters)
         ]
         ast.fix_missing_locations(self.module)
         return saved
 
-    def _assigns(self, name: str) -> bool:
-        return any(_assigns(statement, name) for statement in self._function.body)
-
     def _made_by(self, method: str) -> str | None:
         """Return the variable that is assigned the result of a method of the cell."""
-        for node in ast.walk(self._function):
+        for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 target = node.targets[0]
                 if _name_of(node.value.func) == f"self.{method}" and isinstance(target, ast.Name):
@@ -184,9 +179,8 @@ class _Source:
         name = original.__name__
         own = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
         copy = FunctionType(own, original.__globals__, original.__name__, original.__defaults__)
-        copy.__kwdefaults__ = original.__kwdefaults__
-        copy.__qualname__, copy.__module__ = original.__qualname__, original.__module__
-        copy.__doc__, copy.__annotations__ = original.__doc__, original.__annotations__
+        for kept in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+            setattr(copy, kept, getattr(original, kept))
         return copy
 
 
@@ -237,16 +231,13 @@ def _assigns(statement: ast.AST, name: str) -> bool:
     """Tell whether a statement, or one inside it, gives a variable a value, or an element one."""
     if isinstance(statement, _SCOPES):
         return False
-    if isinstance(getattr(statement, "ctx", None), ast.Store) and _stored_in(statement) == name:
-        return True
+    if isinstance(getattr(statement, "ctx", None), ast.Store):
+        stored = statement
+        while isinstance(stored, ast.Subscript):
+            stored = stored.value
+        if isinstance(stored, ast.Name) and stored.id == name:
+            return True
     return any(_assigns(child, name) for child in ast.iter_child_nodes(statement))
-
-
-def _stored_in(node: ast.AST) -> str | None:
-    """Return the variable that is assigned, or in whose elements something is stored."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
 
 
 def _always_assigns(statement: ast.stmt, name: str) -> bool:
