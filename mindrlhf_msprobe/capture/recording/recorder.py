@@ -390,19 +390,16 @@ class Recorder:
         with counted(self.fault, f"phase {names_of(opening.phases)}"):
             opening.close()
             for phase, capture in opening.phases.items():
-                self._note_graph_gaps(phase.role, capture.gaps())
+                gaps = capture.gaps()  # cells that could not be recorded whole, being compiled
+                with self._lock:
+                    new = self._writer.manifest.note_graph_gaps(phase.role, gaps)
+                if new:
+                    self._messages.gaps(phase.role, new)
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
         for phase, capture in opening.phases.items():
             if not (capture.cells_seen or raised):
                 self._messages.silent(phase, self.step)
-
-    def _note_graph_gaps(self, role: str, gaps: Mapping[str, Sequence[Message]]) -> None:
-        """Write down, and say once, which cells could not be recorded whole, being compiled."""
-        with self._lock:
-            new = self._writer.manifest.note_graph_gaps(role, gaps)
-        if new:
-            self._messages.gaps(role, new)
 
     def save_key_data(self, key: str, value: Any, at: tuple[int | None] | None = None) -> None:
         """Save one value under `key`, as the next micro-step of this step.
@@ -552,11 +549,6 @@ class Recorder:
         if self._failure is not None and self._failure.of_process:
             self._failure = None
 
-    @property
-    def in_step(self) -> bool:
-        """Whether anything was begun in the open step."""
-        return self._begun is not None or self._open_step.has_saves
-
     def stop(
         self, phase: str | None, error: BaseException | None, *, at_exit: bool = False
     ) -> Stop | None:
@@ -577,7 +569,8 @@ class Recorder:
             state = INTERRUPTED if ended.quietly else FAILED
             return Stop(state, self.step, ended.phase, ended.error, ended.text)
         unasked = at_exit or error is not None
-        if unasked and (phase is not None or self.in_step):
+        begun = self._begun is not None or self._open_step.has_saves
+        if unasked and (phase is not None or begun):
             return Stop(INTERRUPTED, self.step, phase)
         return None
 
