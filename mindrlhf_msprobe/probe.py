@@ -1,4 +1,4 @@
-"""The probe: what a trainer calls."""
+"""The probe and its phases: what a trainer calls."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindrlhf_msprobe.capture.calls.arguments import (
     MISSING,
@@ -20,7 +20,6 @@ from mindrlhf_msprobe.capture.calls.arguments import (
     checked_tokens,
     key_data_items,
 )
-from mindrlhf_msprobe.capture.calls.phase import NO_PHASE, NoPhase, PhaseContext
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
@@ -30,6 +29,13 @@ from mindrlhf_msprobe.phases import GENERATE, ROLES, Phase
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
     from mindrlhf_msprobe.storage.manifest.ending import Stop
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_RUN_LATER = (
+    inspect.isgeneratorfunction,
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+)
 
 
 class Probe:
@@ -483,6 +489,105 @@ class Probe:
                 self._open = None
                 if self._recorder is not None:
                     self._recorder.leave()
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class PhaseContext:
+    """One phase of the step, or several at once: `with probe.phase(…):` or `@probe.phase(…)`.
+
+    Exceptions inside pass through; the phase is closed all the same.
+    """
+
+    _probe: Probe
+    _recorder: Recorder
+    _phases: Sequence[Phase]
+    _model: Any
+    _token_range: tuple[int, int] | None
+    _capture: Any = None
+
+    @property
+    def name(self) -> str:
+        """The phase's name; of several, all of them."""
+        return " and ".join(phase.name for phase in self._phases)
+
+    def __enter__(self) -> PhaseContext:
+        networks = self._probe.enter_phases(self, self._phases, self._model)
+        if networks:
+            try:
+                with self._recorder.ledger.charge(next(iter(networks)).name):
+                    self._capture = self._recorder.open_phases(networks, self._token_range)
+            except BaseException:
+                self._probe.leave_phases(self)
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._recorder.note_failure(self._phases, error)
+        try:
+            self.end(raised=error is not None)
+        except Exception:
+            if error is None:  # strict mode never hides the training's own exception
+                raise
+
+    def end(self, *, raised: bool = False) -> None:
+        """Remove the hooks; does nothing where the phase has ended already.
+
+        Args:
+            raised: the training raised inside the phase, so it may well be empty.
+        """
+        capture, self._capture = self._capture, None
+        try:
+            if capture is not None:
+                with self._recorder.ledger.charge(next(iter(capture.phases)).name):
+                    self._recorder.close_phases(capture, raised=raised)
+        finally:
+            self._probe.leave_phases(self)
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return `function` wrapped so that each call of it is this phase.
+
+        Raises:
+            UsageError: it is not a function, or one whose body runs after it returned.
+        """
+        if not callable(function):
+            raise UsageError(message("error.no_function", name=self.name, function=function))
+        if any(kind(function) for kind in _RUN_LATER):
+            raise UsageError(
+                message("error.late_function", name=self.name, qualname=function.__qualname__)
+            )
+        probe, model, tokens = self._probe, self._model, self._token_range
+        each = [phase.name for phase in self._phases]
+        names = each if len(each) > 1 else each[0]
+
+        @functools.wraps(function)
+        def in_phase(*args: Any, **kwargs: Any) -> Any:
+            with probe.phase(names, model=model, token_range=tokens):
+                return function(*args, **kwargs)
+
+        return in_phase  # type: ignore[return-value]
+
+
+class NoPhase:
+    """The phase of a probe that is switched off: costs nothing, changes nothing."""
+
+    def __enter__(self) -> NoPhase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return `function` as it is."""
+        return function
+
+
+NO_PHASE = NoPhase()
 
 
 _RECORDING: weakref.WeakSet[Probe] = weakref.WeakSet()

@@ -10,10 +10,9 @@ import os
 import weakref
 from typing import Any
 
-from mindrlhf_msprobe.capture.calls.phase import PhaseContext
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.probe import Probe, recording_probes
+from mindrlhf_msprobe.probe import PhaseContext, Probe, recording_probes
 
 _PathLike = str | os.PathLike[str]
 
