@@ -36,7 +36,7 @@ def wait_for(tensor: Any) -> None:
     """Wait until a tensor has been computed.
 
     MindSpore raises what an operator met at the first wait for its outputs, and only there: later
-    ones are told nothing, and find elements that were never computed. Who waits for the training
+    ones raise nothing, and find elements that were never computed. Who waits for the training
     has to pass it on to the training.
 
     Raises:
@@ -53,7 +53,7 @@ def wait_for(tensor: Any) -> None:
 
 
 def is_of_training(error: BaseException) -> bool:
-    """Tell whether an exception is an operator's of the training, which `wait_for` was told."""
+    """Tell whether an exception is an operator's of the training, which `wait_for` met."""
     return getattr(error, _OF_TRAINING, False) is True
 
 

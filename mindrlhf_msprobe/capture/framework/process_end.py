@@ -1,6 +1,6 @@
 """How the process ends, as far as Python tells: `sys.exit()`, and threads that die by an exception.
 
-What was there before is called as ever: whoever replaced `threading.excepthook` is told, too.
+What was there before is called as ever: whoever replaced `threading.excepthook` is called, too.
 
 Whoever has wrapped what stands here keeps it, also after the last listener is gone: nobody can see
 into a wrapper. So what stands here is made anew for each time, and calls, as long as it lives, what
@@ -22,7 +22,7 @@ Listener = Callable[[BaseException, "threading.Thread | None"], None]
 
 _listeners: list[Listener] = []
 _lock = threading.RLock()
-_on_its_way = threading.local()  # .ends: the statuses and exceptions that this thread was told of
+_on_its_way = threading.local()  # .ends: the statuses and exceptions it is called with
 
 
 def listen(listener: Listener) -> None:
@@ -88,7 +88,7 @@ class _ThreadDied:
 
 @contextmanager
 def _first_of(end: object) -> Iterator[bool]:
-    """Tell whether this thread is not being told of this end already, further out."""
+    """Tell whether this thread is not being called for this end already, further out."""
     ends: list[object] = _on_its_way.__dict__.setdefault("ends", [])
     is_first = not any(end is one for one in ends)
     ends.append(end)

@@ -13,7 +13,7 @@ MARK = ".msprobe"
 #: How MindSpore writes down that what a graph runs depends on what it computes.
 _BRANCHES = b"\x06Switch", b"\x0bSwitchLayer", b"\x0cswitch_layer"
 
-#: The attribute of the operators that keep a state in the graph, such as random numbers.
+#: MindSpore's attribute of operators that keep a state in the graph, such as random numbers.
 _HIDDEN_STATE = b"side_effect_hidden"
 
 
@@ -65,10 +65,10 @@ class Graph:
         """
         if self.only is None:
             try:
-                text = executor.get_func_graph_proto(self.phases[probed], "anf_ir", False)
+                proto = executor.get_func_graph_proto(self.phases[probed], "anf_ir", False)
             except Exception:  # it cannot be looked at
                 return
-            if _HIDDEN_STATE in text:
+            if _HIDDEN_STATE in proto:
                 self.only = probed or will_record
 
     def learn(self, cells: frozenset[int], calls: Iterable[tuple[int, bool]]) -> None:

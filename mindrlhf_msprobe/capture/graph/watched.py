@@ -76,7 +76,7 @@ class GraphProbes:
     """The probes of one recorded run.
 
     Args:
-        fault: told about every fault; may raise only in strict mode.
+        fault: called with every fault; may raise only in strict mode.
         will_record: tells whether the layers of this step, or of a later one, are recorded.
         cost: takes what compiling and host functions cost.
     """
@@ -219,7 +219,7 @@ class GraphProbes:
         return {number_of(cell) for each in outer for cell in named_cells(each).values()} - {0}
 
     def compiled(self, seconds: float, without: float | None) -> None:
-        """Note what compiling cost; see `graph_compiling.Wrapping`."""
+        """Note what compiling cost; see `moments.Wrapping`."""
         if seconds:
             self._cost.with_probes += 1
             self._cost.with_seconds += seconds

@@ -41,7 +41,7 @@ class HostEntries:
         summaries: of the whole run: what they remember helps all phases.
         fingerprint: whether fingerprints are written.
         charge: what the time is charged to.
-        fault: told about every fault.
+        fault: called with every fault.
         elements: whether elements are stored, too (task: tensor).
     """
 

@@ -61,7 +61,7 @@ class Opening:
         directions: what is recorded of a cell: forward, backward.
         parameter_hooks: hooks parameters; the same at every opening.
         buffer_bytes: of gradients that may wait to be summarised.
-        fault: told about every fault while recording; may raise only in strict mode.
+        fault: called with every fault while recording; may raise only in strict mode.
     """
 
     number: int

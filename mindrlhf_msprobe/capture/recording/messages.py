@@ -23,17 +23,17 @@ class Messages:
 
     def __init__(self, config: ProbeConfig) -> None:
         self._config = config
-        self._told: set[Hashable] = set()
+        self._reported: set[Hashable] = set()
 
     def _first(self, *event: Hashable) -> bool:
-        """Tell whether an event has not been told of, and take it as told."""
-        known = event in self._told
-        self._told.add(event)
+        """Tell whether an event has not been reported, and note that it is."""
+        known = event in self._reported
+        self._reported.add(event)
         return not known
 
-    def has_told(self, *event: Hashable) -> bool:
-        """Tell whether an event has been told of."""
-        return event in self._told
+    def has_reported(self, *event: Hashable) -> bool:
+        """Tell whether an event has been reported."""
+        return event in self._reported
 
     def started(self, root: Path, step: int, *, continues: bool) -> None:
         """Say where is recorded and what; `continues`: an earlier attempt's run."""
@@ -89,11 +89,11 @@ class Messages:
         new = {path: value for path, value in texts.items() if self._first("text", path)}
         if not new:
             return
-        told = [
+        shown = [
             message("log.text", path=path, kind=type(value).__name__, text=as_text(value)[:80])
             for path, value in itertools.islice(new.items(), _MOST_TEXTS)
         ]
-        logger.warning("%s", message("log.texts", what=told, left=len(new) - len(told)))
+        logger.warning("%s", message("log.texts", what=shown, left=len(new) - len(shown)))
 
     def left_out(self, what: str, why: Iterable[Message]) -> None:
         """Say that something which is switched on is not recorded."""

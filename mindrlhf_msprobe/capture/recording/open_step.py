@@ -43,7 +43,7 @@ class OpenStep:
         """Enter one save of a key: (step, micro-step), which are its own.
 
         Args:
-            counted: whether it takes the next micro-step; else it is told 0, and says itself which.
+            counted: whether it takes the next micro-step; else it gets 0, and says itself which.
 
         Raises:
             UsageError: the run has ended meanwhile.

@@ -115,7 +115,7 @@ class Recorder:
             self.fault(what, error)
         FOLDERS.begin(self._writer.root, rank, config.buffer_mb << 20)
         self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
-        # The last: what is raised above, under `strict`, leaves nobody behind who would be told.
+        # The last: what is raised above, under `strict`, leaves no listener behind.
         process_end.listen(self.note_end)
 
     @property
@@ -609,7 +609,7 @@ class Recorder:
         if stop is None:
             self._tell_forgotten()
         for name, (first, last) in self._phases_run.items():
-            silent = self._messages.has_told("silent", name)
+            silent = self._messages.has_reported("silent", name)
             if not (name in self._writer.phases or silent or self._lost):
                 self._messages.nothing_recorded(name, first, last)
 
@@ -632,7 +632,7 @@ class Recorder:
     def fault(self, what: str, error: BaseException, count: int = 1) -> None:
         """Count a fault while recording and log it once per kind; raise it in strict mode.
 
-        What an operator of the training met is raised in any mode: it is told nobody else.
+        What an operator of the training met is raised in any mode: nobody else learns of it.
         """
         if error is self._raised:  # on its way out already, through another guard
             raise error

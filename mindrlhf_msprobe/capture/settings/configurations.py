@@ -20,9 +20,9 @@ from mindrlhf_msprobe.common.secret import could_be_secret
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json, number_to_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
-#: Told the path and the value of what could only be written as text.
+#: Takes the path and the value of what could only be written as text.
 TextNote = Callable[[str, Any], None]
-#: Told the path of what could not be written at all, and why; a description stands in its place.
+#: Takes the path of what could not be written at all, and why; a description stands in its place.
 FailureNote = Callable[[str, Exception], None]
 
 _MAX_REASON = 200  # characters of an error's text
@@ -68,10 +68,10 @@ def to_plain(
     that two runs can be compared. Of what raises when it is looked at, a description is written.
 
     Args:
-        written_as_text: told about each value of which only the text is written.
+        written_as_text: called with each value of which only the text is written.
         path: where the value stands.
         around: the ids of the values it lies in, so that one which holds itself ends.
-        failed: told about each value that raised; without it, nobody is.
+        failed: called with each value that raised.
     """
 
     def inner(item: Any, at: str = path) -> Any:

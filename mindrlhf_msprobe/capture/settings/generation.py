@@ -22,7 +22,7 @@ from mindrlhf_msprobe.capture.settings.attributes import is_setting, plain_value
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.storage.manifest.run_file import Change, Generation
 
-#: Told what generation ran with: name → JSON value.
+#: Takes what generation ran with: name → JSON value.
 Note = Callable[[dict[str, Any]], None]
 
 MAX_CHANGES = 4000
@@ -74,9 +74,9 @@ class GenerateCalls:
     """Listens to the calls of `generate`.
 
     Args:
-        note: told what each call is given, when it ends.
+        note: called with what each call is given, when it ends.
         wanted: tells whether a phase is open that generates.
-        fault: told of every fault while looking; may raise only in strict mode.
+        fault: called with every fault while looking; may raise only in strict mode.
     """
 
     def __init__(self, note: Note, wanted: Callable[[], bool], fault: FaultSink) -> None:

@@ -3,8 +3,8 @@
 Taken when a network is watched and when it first runs. From then on a step looks at the attributes
 when the network first runs in it, and again in an update; at learning rates then and at every
 opening of an update; at the cells' modes at the first opening of each phase; at the root's mode at
-every opening. A look compares objects and walks through no
-cells. Nothing is hooked, and no network is kept alive.
+every opening. A look compares objects and walks through no cells. Nothing is hooked, and no network
+is kept alive.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NetworkSettings:
     """Modes, attributes and optimizers of one recorded run, for the manifest.
 
     Args:
-        fault: told of every fault while looking; may raise only in strict mode.
+        fault: called with every fault while looking; may raise only in strict mode.
     """
 
     def __init__(self, fault: FaultSink) -> None:

@@ -109,7 +109,7 @@ def are_only_returned(graph: bytes) -> bool:
 
     Where anything else waits for such a value or uses it, MindSpore infers shapes while the graph
     runs, which fails for host functions. The format leaves out what stands in branches: where
-    Python computes there, this is not known, and not told from a use.
+    Python computes there, this is not known, and counts as a use.
 
     Args:
         graph: in MindSpore's `anf_ir` format.

@@ -77,7 +77,7 @@ class Reader(Protocol):
 
 
 class Drain:
-    """Empties folders; may be told so by several threads.
+    """Empties folders; several threads may call it.
 
     Args:
         folders: returns the folders there are.

@@ -2,8 +2,8 @@
 
 The larger batches are cut to the smaller ones: of a tensor whose sizes in both phases differ along
 one axis only, as the batch sizes do, the rows of a micro-batch are a piece of the whole. Which rows
-those are is told by what the network was given: rows with the same bytes in every input stand for
-each other, in whatever order a trainer shuffled them. Of statistics there are no pieces.
+those are is known by what the network was given: rows with the same bytes in every input are the
+same row, in whatever order a trainer shuffled them. Of statistics there are no pieces.
 """
 
 from __future__ import annotations
