@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import mindspore
 import numpy as np
 from mindspore import Tensor, ops
+from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.generated_modules import load
 from mindrlhf_msprobe.capture.graph.outline import (
@@ -201,6 +202,25 @@ def array_of(number: int) -> np.ndarray:
 def number_in(array: np.ndarray) -> int:
     """Return the number that an array stands for."""
     return int(array[0])
+
+
+_NOTHING = Tensor([0], mindspore.int32)
+_cast, _reshape = ops.Cast(), ops.Reshape()
+
+
+def as_array(tensor: Any) -> Any:
+    """Return a tensor as one that reaches the host as an array: one without axes would not.
+
+    MindSpore compiles it.
+    """
+    tensor = F.stop_gradient(tensor)
+    if F.size(tensor) == 0:  # MindSpore cannot copy nothing
+        return _NOTHING
+    if F.rank(tensor) > 0:
+        return tensor
+    if F.dtype(tensor) == mindspore.bfloat16:  # not reshaped on CPU
+        tensor = _cast(tensor, mindspore.float32)
+    return _reshape(tensor, (1,))
 
 
 # What the compiler asks.

@@ -17,11 +17,11 @@ import threading
 import numpy as np
 from mindspore import Tensor
 
-from mindrlhf_msprobe.capture.graph.array import as_array
 from mindrlhf_msprobe.capture.graph.outline import TensorOutline
 from mindrlhf_msprobe.capture.graph.probes import (
     Question,
     array_of,
+    as_array,
     as_recorded,
     host_function,
     number_in,

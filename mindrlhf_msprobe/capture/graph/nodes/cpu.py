@@ -15,7 +15,6 @@ import mindspore
 from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 
-from mindrlhf_msprobe.capture.graph.array import as_array
 from mindrlhf_msprobe.capture.graph.keydata import (
     CLOSE_VALUE,
     DATA,
@@ -34,6 +33,7 @@ from mindrlhf_msprobe.capture.graph.probes import (
     Hands,
     Site,
     array_of,
+    as_array,
 )
 
 _depend = ops.Depend()
@@ -145,7 +145,7 @@ class _Writing:
 
 
 def _array(found: Found) -> str:
-    """Return the expression of a tensor that reaches the host as an array: see array.py."""
+    """Return the expression of a tensor that reaches the host as an array: see `as_array`."""
     tensor = f"stop_gradient({found.name})"
     outline: TensorOutline = found.site.outline
     if outline.shape:
