@@ -236,7 +236,9 @@ class CallGradients:
                 place.leaves.append(leaf)
             return leaf
 
-        describer = TreeDescriber(is_tensor, note, to_json=_none_unless_noted)
+        describer = TreeDescriber(
+            is_tensor, note, to_json=lambda leaf: leaf if isinstance(leaf, dict) else _none()
+        )
         return describer.describe(value, f"{self._entry}.{io}")
 
     def _tap_output(self, tensor: Tensor, place: _Place) -> None:
@@ -305,10 +307,6 @@ class CallGradients:
 
 def _none() -> dict[str, Any]:
     return Leaf("NoneType").to_json()
-
-
-def _none_unless_noted(leaf: Any) -> dict[str, Any]:
-    return leaf if isinstance(leaf, dict) else _none()
 
 
 class ParameterGradients:

@@ -15,7 +15,9 @@ from mindrlhf_msprobe.capture.framework import process_end
 from mindrlhf_msprobe.capture.framework.memory import is_of_training
 from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
 from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
+from mindrlhf_msprobe.capture.opening.counters import StepCounters
 from mindrlhf_msprobe.capture.opening.entries import DeviceEntries, HostEntries
+from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.recording.disk_room import tell_missing_ranks, tell_room
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.recording.messages import Messages
@@ -35,7 +37,7 @@ from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.capture.words import counted, in_english
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, as_messages, message
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import ProbeConfig, Selection
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.phases import Phase
@@ -50,7 +52,6 @@ from mindrlhf_msprobe.storage.writing.writer import RunWriter
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.graph.watched import GraphProbes
-    from mindrlhf_msprobe.capture.opening.counters import StepCounters
     from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
     from mindrlhf_msprobe.capture.settings.generation import GenerateCalls, GenerationSettings
     from mindrlhf_msprobe.capture.settings.networks import NetworkSettings
@@ -351,15 +352,9 @@ class Recorder:
         self, phase: Phase, network: Any, token_range: tuple[int, int] | None
     ) -> PhaseCapture:
         from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
-        from mindrlhf_msprobe.capture.opening.counters import StepCounters
-        from mindrlhf_msprobe.capture.opening.opening import Opening
         from mindrlhf_msprobe.capture.recording.phase_capture import PhaseCapture
-        from mindrlhf_msprobe.config import Selection
 
-        counters = self._counters.get(phase.name)
-        if counters is None:
-            counters = StepCounters(Selection(self._config))
-            self._counters[phase.name] = counters
+        counters = self._counters.setdefault(phase.name, StepCounters(Selection(self._config)))
         opening = Opening(
             number=counters.openings,
             root=network,

@@ -119,19 +119,13 @@ def environment_variables(environment: Mapping[str, str] = os.environ) -> dict[s
     looks like a credential is replaced by `WITHHELD`, a long one is cut. Those which stand among
     the seeds and the determinism settings are left out here.
     """
-    taken: dict[str, str] = {}
-    for name in sorted(environment):
-        wanted = name.startswith(_PREFIXES) or name in _NAMES
-        if not wanted or name in _DETERMINISM or len(name) > _MAX_NAME:
-            continue
-        if is_secret_name(name):
-            continue
-        if len(taken) == _MAX_VARIABLES:
-            break
-        value = _recordable(environment[name])
-        if value is not None:
-            taken[name] = value
-    return taken
+    names = [
+        name
+        for name in sorted(environment)
+        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _DETERMINISM
+        if len(name) <= _MAX_NAME and not is_secret_name(name)
+    ]
+    return {name: str(_recordable(environment[name])) for name in names[:_MAX_VARIABLES]}
 
 
 def _recordable(value: str | None) -> str | None:

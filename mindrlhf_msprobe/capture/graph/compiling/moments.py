@@ -312,7 +312,8 @@ class Compilations:
                 seconds = perf_counter() - began
                 if graph is not None:
                     graph.compiled(probed, args[3], cells, executor, seconds)
-                    graph.keep_to_one(probed, executor, self._will_record())
+                    will_record = any(wrapping.will_record() for wrapping in self._wrappings)
+                    graph.keep_to_one(probed, executor, will_record)
         finally:
             self._local.call = call
         if call is not None and isinstance(call.target, nn.Cell):
@@ -329,9 +330,6 @@ class Compilations:
 
     def _with_inner(self, cells: set[int]) -> set[int]:
         return cells.union(*(wrapping.inside(cells) for wrapping in self._wrappings))
-
-    def _will_record(self) -> bool:
-        return any(wrapping.will_record() for wrapping in self._wrappings)
 
     def _note(self, seconds: float, without: float | None) -> None:
         for wrapping in self._wrappings[-1:]:

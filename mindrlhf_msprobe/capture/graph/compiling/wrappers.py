@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -35,15 +35,6 @@ class Asked:
     parameters: tuple[str, ...] = ()
     gradients: bool = False
     elements: bool = False
-
-    def covers(self, other: Asked) -> bool:
-        """Tell whether nothing that `other` asks for is missing."""
-        return (
-            self.tensors >= other.tensors
-            and set(self.parameters) >= set(other.parameters)
-            and self.gradients >= other.gradients
-            and self.elements >= other.elements
-        )
 
     def __or__(self, other: Asked) -> Asked:
         return Asked(
@@ -125,12 +116,6 @@ def _source(what: str, lines: list[str]) -> str:
     return head + "".join(f"    {x}\n" for x in lines)
 
 
-def function_source(head: Sequence[str], arguments: str, body: Sequence[str]) -> str:
-    """Return the source of a module whose `construct` is a function."""
-    lines = [*head, "", "", f"def construct({arguments}):", *(f"    {line}" for line in body)]
-    return "\n".join(lines) + "\n"
-
-
 def function_of(source: str, *, like: Callable[..., Any] | None) -> FunctionType:
     """Return a function of `source`; each source is written once.
 
@@ -181,7 +166,8 @@ def number_of(cell: nn.Cell) -> int:
 
 def has_been_asked(cell: nn.Cell, asked: Asked) -> bool:
     """Tell whether a cell has, or had while MindSpore compiled, a wrapper for what is asked."""
-    return _ASKED in vars(cell) and bool(vars(cell)[_ASKED].covers(asked))
+    before: Asked | None = vars(cell).get(_ASKED)
+    return before is not None and before | asked == before
 
 
 def wrap(

@@ -13,6 +13,7 @@ operator here is in the graph once for each tensor, so they are few.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -56,12 +57,9 @@ class _Reduction(Question):
             return WHOLE
         if 0 in tensor.shape:
             return EMPTY
-        return WHOLE if cell in SITES.whole or not reduces() else kind_of(tensor)
-
-
-def kind_of(tensor: TensorOutline) -> str:
-    """Return what a tensor that is not empty is reduced to; `WHOLE` where it cannot be."""
-    return _KINDS.get(tensor.dtype, WHOLE)
+        if cell in SITES.whole or not reduces():
+            return WHOLE
+        return _KINDS.get(tensor.dtype, WHOLE)
 
 
 class _Rows(Question):
@@ -153,7 +151,7 @@ def leaf_of(tensor: TensorOutline, numbers: np.ndarray) -> Leaf:
     Raises:
         ValueError: these are not as many numbers as it returns.
     """
-    how, size = kind_of(tensor), math.prod(tensor.shape)
+    how, size = _KINDS[tensor.dtype], math.prod(tensor.shape)
     if numbers.shape != (_LENGTHS[how],):
         raise ValueError(f"statistics of shape {numbers.shape}; expected ({_LENGTHS[how]},)")
     found = [float(number) for number in numbers]
@@ -182,7 +180,4 @@ def leaf_of(tensor: TensorOutline, numbers: np.ndarray) -> Leaf:
 
 
 def _number(digits: list[float]) -> int:
-    number = 0
-    for digit in digits:
-        number = number * _BASE + round(digit)
-    return number
+    return functools.reduce(lambda number, digit: number * _BASE + round(digit), digits, 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mindrlhf_msprobe.capture.graph.compiling.wrappers import function_of, function_source
+from mindrlhf_msprobe.capture.graph.compiling.wrappers import function_of
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
 from mindrlhf_msprobe.capture.graph.keydata import NO_CELL
 from mindrlhf_msprobe.capture.graph.nodes.structure import Lines, Value, Visit
@@ -111,7 +111,8 @@ UPDATING = _Updating()
 
 
 def _written(arguments: str, lines: Lines) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    source = function_source(lines.head, f"{arguments}, constants", lines.body)
+    head = [*lines.head, "", "", f"def construct({arguments}, constants):"]
+    source = "\n".join([*head, *(f"    {line}" for line in lines.body), ""])
     return function_of(source, like=None), lines.constants
 
 
