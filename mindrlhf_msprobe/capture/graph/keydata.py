@@ -91,8 +91,11 @@ class _SaveGradientNow(Question):
         if not isinstance(tensor, Tensor) or not (
             tensor.is_floating_point() or tensor.is_complex()
         ):
+            what = f"value of type {type(tensor).__name__}"
+            if isinstance(tensor, Tensor):
+                what = f"tensor of dtype {tensor.dtype}"
             CURRENT.tell_once(
-                f"save_grad({name!r}, …) got a {_described(tensor)}; expected a tensor "
+                f"save_grad({name!r}, …) got a {what}; expected a tensor "
                 f"that can have a gradient, of floating point or complex numbers. Nothing is saved."
             )
             return tensor
@@ -106,12 +109,6 @@ class _SaveGradientNow(Question):
             return tapped
         tensor.assign_value(tapped)  # so that a later change in place reaches whoever holds it
         return tensor
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"tensor of dtype {value.dtype}"
-    return f"value of type {type(value).__name__}"
 
 
 SAVING = _Saving()

@@ -202,21 +202,19 @@ class GraphProbes:
 
     def holds_watched(self, cell: nn.Cell) -> bool:
         """Tell whether a cell holds one of a watched network, or a watched optimizer."""
-        networks = (watched.network() for watched in self._watched)
-        watched = {
-            id(known)
-            for network in networks
-            if network is not None
-            for known in named_cells(network).values()
-        }
+        watched = {id(known) for known in self._cells()}
         watched |= {id(known) for cells in self._optimizers.values() for known in cells}
         return any(id(held) in watched for held in named_cells(cell).values())
 
     def inside(self, numbers: set[int]) -> set[int]:
         """Return the numbers of the cells inside those with the given numbers."""
-        networks = [n for watched in self._watched if (n := watched.network()) is not None]
-        outer = [c for n in networks for c in named_cells(n).values() if number_of(c) in numbers]
+        outer = [cell for cell in self._cells() if number_of(cell) in numbers]
         return {number_of(cell) for each in outer for cell in named_cells(each).values()} - {0}
+
+    def _cells(self) -> list[nn.Cell]:
+        """Return the cells of the watched networks."""
+        networks = [n for watched in self._watched if (n := watched.network()) is not None]
+        return [cell for network in networks for cell in named_cells(network).values()]
 
     def compiled(self, seconds: float, without: float | None) -> None:
         """Note what compiling cost; see `moments.Wrapping`."""

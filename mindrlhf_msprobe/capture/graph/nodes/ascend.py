@@ -19,20 +19,9 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.graph.files import reading
 from mindrlhf_msprobe.capture.graph.files.drain import FENCE
 from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
-from mindrlhf_msprobe.capture.graph.files.reading import (
-    CLOSE,
-    CLOSE_VALUE,
-    GRADIENT,
-    OPEN,
-    OPEN_VALUE,
-    REDUCED,
-    TENSOR,
-    VALUE,
-    VALUE_GRADIENT,
-    GraphReading,
-)
 from mindrlhf_msprobe.capture.graph.files.reduced import EMPTY, REDUCTION, WHOLE, reduced
 from mindrlhf_msprobe.capture.graph.files.switch import stands_in
 from mindrlhf_msprobe.capture.graph.keydata import DATA, NO_CELL, VALUES
@@ -46,7 +35,7 @@ else:
 
 
 _depend = ops.Depend()
-READING = GraphReading()
+READING = reading.GraphReading()
 MARK = Tensor(np.zeros(1, np.int32))
 
 
@@ -76,7 +65,7 @@ class _File(Question):
     ) -> str:
         """Return the path."""
         number = SITES.number(Site(cell, part, path, value))
-        kind = kind if how in (WHOLE, EMPTY) else REDUCED + kind
+        kind = kind if how in (WHOLE, EMPTY) else reading.REDUCED + kind
         return FOLDERS.file(f"{kind}.{number}", lambda: READING)
 
 
@@ -85,27 +74,27 @@ FILE = _File()
 
 def opened(cell, given):
     """Open a call and return what stands for it."""
-    dump(FILE(OPEN, cell, "", (), given), MARK)
+    dump(FILE(reading.OPEN, cell, "", (), given), MARK)
     return MARK
 
 
 def closed(cell, call, returned):
     """Close a call."""
-    dump(FILE(CLOSE, cell, "", (), returned), call)
+    dump(FILE(reading.CLOSE, cell, "", (), returned), call)
 
 
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over."""
     how = REDUCTION(cell, tensor)
-    dump(FILE(TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
+    dump(FILE(reading.TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
 
 
 def watched(cell, part, path, tensor, call):
     """Hand a tensor over, and later its gradient; return the tensor."""
     how = REDUCTION(cell, tensor)
     leaves = reduced(how, F.stop_gradient(tensor))
-    written = _depend(MARK, dump(FILE(TENSOR, cell, part, path, tensor, how), leaves))
-    return BORDER(tensor, FILE(GRADIENT, cell, part, path, tensor, how), how, written)
+    written = _depend(MARK, dump(FILE(reading.TENSOR, cell, part, path, tensor, how), leaves))
+    return BORDER(tensor, FILE(reading.GRADIENT, cell, part, path, tensor, how), how, written)
 
 
 # What a call is given and what it returns.
@@ -177,20 +166,22 @@ def after_phase(receiver: Receiver) -> None:
 
 def value_opened(name, data):
     """Open a value that is saved and return what stands for it."""
-    dump(FILE(OPEN_VALUE, NO_CELL, DATA, (name,), data), MARK)
+    dump(FILE(reading.OPEN_VALUE, NO_CELL, DATA, (name,), data), MARK)
     return MARK
 
 
 def value_tensor(path, tensor, value):
     """Hand over a tensor of a value that is saved."""
-    dump(FILE(VALUE, NO_CELL, DATA, path, tensor), F.stop_gradient(tensor))
+    dump(FILE(reading.VALUE, NO_CELL, DATA, path, tensor), F.stop_gradient(tensor))
 
 
 def value_closed(name, data, value):
     """Close a value that is saved."""
-    dump(FILE(CLOSE_VALUE, NO_CELL, DATA, (name,), data), value)
+    dump(FILE(reading.CLOSE_VALUE, NO_CELL, DATA, (name,), data), value)
 
 
 def gradient_saved(name, tensor):
     """Return a tensor, whose gradient will be saved."""
-    return BORDER(tensor, FILE(VALUE_GRADIENT, NO_CELL, DATA, (name,), tensor), "whole", MARK)
+    return BORDER(
+        tensor, FILE(reading.VALUE_GRADIENT, NO_CELL, DATA, (name,), tensor), "whole", MARK
+    )
