@@ -40,7 +40,6 @@ _SEED = _module("mindspore.common.seed")
 _GENERATOR = _module("mindspore.common.generator")
 _BYTECODE = _module("mindspore.graph._utils.pijit_context", "mindspore.common._pijit_context")
 _SETS_CAST = "_executor.set_mixed_precision_type"
-_HOOK_KINDS = ("", "_with_kwargs")
 _EXECUTOR = getattr(_API, "_pynative_executor", None)
 
 
@@ -108,7 +107,7 @@ NAMES: tuple[PrivateName, ...] = (
     *_names("nn.Cell", nn.Cell, "mindspore.graphs", "_predict", "compile_and_run"),
     *_names("nn.Cell", nn.Cell, "", "_init_flag", "_is_check_and_refresh", "_compile_cache"),
     *_names("nn.Cell", nn.Cell, "", "_has_config_recompute", "_lazy_forward_hook_with_kwargs"),
-    *_names("nn.Cell", nn.Cell, "", *(f"_lazy_forward_pre_hook{kind}" for kind in _HOOK_KINDS)),
+    *_names("nn.Cell", nn.Cell, "", "_lazy_forward_pre_hook", "_lazy_forward_pre_hook_with_kwargs"),
     *_names(*_RECOMPUTING, "mindspore.recomputed", "_RecomputeCell.construct"),
     *_names(*_RECOMPUTING, "mindspore.recomputed", "_RecomputeCell.bprop"),
     PrivateName(*_RECOMPUTING[:1], "_RecomputeHandle.recompute", "", _RECOMPUTE, "2.10"),

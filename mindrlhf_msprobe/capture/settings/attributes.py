@@ -82,10 +82,11 @@ def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     fixed = dict(_fixed_parameters(cell))
+    is_mindspores = type(cell).__module__.partition(".")[0] == "mindspore"
     for name, value in [*vars(cell).items(), *fixed.items()]:
         if len(found) == MAX_ATTRIBUTES:
             break
-        if is_setting(name) and not _is_internal(cell, name):
+        if is_setting(name) and not (is_mindspores and name.startswith("_")):  # private to it
             plain = _tensor(value) if name in fixed else plain_value(name, value)
             if plain is not _MISSING:
                 found[name] = plain
@@ -99,11 +100,6 @@ def plain_attributes(cell: nn.Cell) -> Iterator[str]:
     for name, value in vars(cell).items():
         if type(value) in PLAIN_TYPES and is_setting(name):
             yield name
-
-
-def _is_internal(cell: nn.Cell, name: str) -> bool:
-    """Tell whether an attribute is private to a cell of MindSpore's own."""
-    return name.startswith("_") and type(cell).__module__.partition(".")[0] == "mindspore"
 
 
 def plain_value(name: str, value: Any) -> Any:

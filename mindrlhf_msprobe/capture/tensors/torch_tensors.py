@@ -9,9 +9,6 @@ import numpy as np
 
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
 
-#: Of a dtype that numpy has no name for: the wider one that holds its values exactly.
-_WIDER = "float32"
-
 
 def is_torch_tensor(value: Any) -> bool:
     """Tell whether `value` is a tensor of PyTorch."""
@@ -43,7 +40,7 @@ def elements_of(tensor: Any) -> tuple[str, np.ndarray]:
         return BFLOAT16, found.contiguous().view(torch.int16).numpy().view(np.uint16)
     try:
         array = found.numpy()
-    except TypeError:  # numpy has no such dtype
-        array = found.to(getattr(torch, _WIDER)).numpy()
+    except TypeError:  # numpy has no such dtype; a wider one holds its values exactly
+        array = found.to(torch.float32).numpy()
     name = dtype[:2].upper() + dtype[2:] if dtype.startswith("uint") else dtype.capitalize()
     return name, array
