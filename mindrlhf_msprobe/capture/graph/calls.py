@@ -277,7 +277,11 @@ class GraphCalls:
         record = record_name(found.entry("forward"), site.part, site.path)
         if site.part == "parameters":
             key = f"{found.slot.call_name('forward')}.{site.path[0]}"
-            if not self._opening.counters.parameters.changes(key, _state_of(array, site.outline)):
+            state = "recorded"  # all that is known of it where statistics alone came
+            if not isinstance(array, Leaf):
+                host = HostTensor("", site.outline.dtype, to_host(array).array)
+                state = fingerprint_of(host)
+            if not self._opening.counters.parameters.changes(key, state):
                 return
         found.tensors[site.part, site.path] = self._describe(array, site.outline, record)
 
@@ -507,10 +511,3 @@ class GraphCalls:
             line = self._opening.line(entry, self._opening.now(), self._opening.now())
             line.values[PARAMETERS_GRAD] = gradients
             self._opening.entries.append(line)
-
-
-def _state_of(parameter: np.ndarray | Leaf, tensor: TensorOutline) -> str:
-    """Return what changes when a parameter does; of statistics alone, that it was recorded."""
-    if isinstance(parameter, Leaf):
-        return "recorded"
-    return fingerprint_of(HostTensor("", tensor.dtype, to_host(parameter).array))

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
 from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.compiling.wrappers import OPTIMIZER, has_mark, number_of
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
-from mindrlhf_msprobe.capture.graph.probes import SITES, Receiver, Site
+from mindrlhf_msprobe.capture.graph.probes import SITES, Site
 from mindrlhf_msprobe.capture.graph.watched import (
     GraphProbes,
     graph_mode,
@@ -34,29 +34,6 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
-
-
-def listen(receiver: Receiver) -> None:
-    """Let what compiled cells hand over from now on go to a receiver."""
-    if writes_files():
-        from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
-
-        graph_ascend.before_phase()
-    elif SITES.compiled:
-        EXECUTOR.sync()  # what ran before the phase may still be handing over
-    SITES.receiver = receiver
-
-
-def hand_over(receiver: Receiver) -> None:
-    """Wait for what still runs, let the receiver have it, and nothing from then on."""
-    if writes_files():
-        from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
-
-        graph_ascend.after_phase(receiver)
-    else:
-        EXECUTOR.sync()
-    if SITES.receiver is receiver:
-        SITES.receiver = None
 
 
 class PhaseCapture:
@@ -93,7 +70,7 @@ class PhaseCapture:
         COMPILATIONS.listeners.append(self._after_compiling)
 
     def end(self) -> None:
-        """End to record; what compiled cells handed over must have been `hand_over`ed."""
+        """End to record; what compiled cells handed over must have arrived."""
         COMPILATIONS.listeners.remove(self._after_compiling)
         try:
             self.graph.end()
@@ -214,20 +191,33 @@ class JointCapture:
         self._receiver = graphs[0] if len(graphs) == 1 else JointCalls(graphs)
 
     def open(self) -> None:
-        """Begin to record; where one cannot, none does."""
+        """Begin to record, what compiled cells hand over, too; where one cannot, none does."""
         with ExitStack() as undo:
             for capture in self.phases.values():
                 capture.begin()
                 undo.callback(capture.end)
-            listen(self._receiver)
+            if writes_files():
+                from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
+
+                graph_ascend.before_phase()
+            elif SITES.compiled:
+                EXECUTOR.sync()  # what ran before the phase may still be handing over
+            SITES.receiver = self._receiver
             undo.pop_all()
 
     def close(self) -> None:
-        """End to record; waits for what still runs."""
+        """End to record; waits for what still runs, and takes nothing from then on."""
         with ExitStack() as ends:
             for capture in reversed([*self.phases.values()]):
                 ends.callback(capture.end)
-            hand_over(self._receiver)
+            if writes_files():
+                from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
+
+                graph_ascend.after_phase(self._receiver)
+            else:
+                EXECUTOR.sync()
+            if SITES.receiver is self._receiver:
+                SITES.receiver = None
 
 
 class JointCalls:

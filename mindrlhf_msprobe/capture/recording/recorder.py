@@ -564,8 +564,7 @@ class Recorder:
             state = INTERRUPTED if ended.quietly else FAILED
             return Stop(state, self.step, ended.phase, ended.error, ended.text)
         unasked = at_exit or error is not None
-        begun = self._begun is not None or self._open_step.has_saves
-        if unasked and (phase is not None or begun):
+        if unasked and any((phase, self._begun, self._open_step.has_saves)):
             return Stop(INTERRUPTED, self.step, phase)
         return None
 

@@ -25,10 +25,8 @@ from mindrlhf_msprobe.storage.directory.graph_files import GraphFile
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 OPEN, TENSOR, CLOSE, GRADIENT = "open", "tensor", "close", "gradient"
-OPEN_VALUE, VALUE, CLOSE_VALUE, VALUE_GRADIENT = (
-    *("open_value", "value"),
-    *("close_value", "value_gradient"),
-)
+OPEN_VALUE, CLOSE_VALUE = "open_value", "close_value"
+VALUE, VALUE_GRADIENT = "value", "value_gradient"
 #: What the kind of a file begins with that holds the statistics of a tensor, not its elements.
 REDUCED = "reduced_"
 _TENSORS, _GRADIENTS = {TENSOR, REDUCED + TENSOR}, {GRADIENT, REDUCED + GRADIENT}
