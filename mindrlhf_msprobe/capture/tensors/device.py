@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,7 @@ class DeviceSummaries:
         parts = [t for p in pending for t in (p.floats, p.integers) if t is not None]
         with no_gradients():
             numbers = {
-                dtype: iter(ops.cat([t for t in parts if t.dtype == dtype]).asnumpy().tolist())
+                dtype: _fetched([part for part in parts if part.dtype == dtype])
                 for dtype in {part.dtype for part in parts}
             }
 
@@ -168,6 +168,11 @@ def _hash(words: Tensor, position: int) -> Tensor:
         mixed = ops.bitwise_xor(mixed, low)
         mixed = mixed if factor is None else mixed * factor
     return mixed.sum()
+
+
+def _fetched(parts: list[Tensor]) -> Iterator[Any]:
+    """Return an iterator over the numbers of all parts, brought to the host in one transfer."""
+    return iter(ops.cat(parts).asnumpy().tolist())
 
 
 def _named(dtype: str, shape: tuple[int, ...], words: Sequence[int]) -> str:
