@@ -50,7 +50,7 @@ class Messages:
         logger.info("%s", message(code, root=str(root), step=step, what=what))
 
     def starts_at(self, step: int) -> None:
-        """Say that the trainer told the step it resumes with."""
+        """Say that the trainer named the step it resumes with."""
         logger.info("%s", message("log.resumes", step=step))
 
     def fault(self, what: str, step: int, error: BaseException) -> None:
