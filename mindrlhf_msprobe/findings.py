@@ -110,10 +110,10 @@ class Cause(_Keyword):
 
 
 class _Shown:
-    """What stands in verdict.json with all its fields, under their names."""
+    """What verdict.json holds with all its fields, under their names."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         return _by_fields(self)
 
 
@@ -275,7 +275,7 @@ class CheckFirst:
     what: Difference | Weights
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         if isinstance(self.what, Difference):
             return {"near": self.near.value, **self.what.to_json()}
         weights = self.what
@@ -345,7 +345,7 @@ class Culprit:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         return {"code": self.code.value, **self.details}
 
 
@@ -408,7 +408,7 @@ class Inside:
     axes: tuple[tuple[int, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         return {
             "basis": self.basis,
             "kind": None if self.change is None else self.change.kind,
@@ -484,7 +484,7 @@ class Divergence:
         return any(check.near is not Nearness.RUN for check in self.check_first)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         number, of_key = self.occasion.number, self.key is not None
         otherwise: dict[str, dict[str, Any]] = {
             "next_step_whole": {"next_step_whole_bytes": self.next_step_whole},
@@ -525,7 +525,7 @@ class Spread:
     layers: tuple[Spread, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         shown = _by_fields(self)
         if not self.layers:
             del shown["layers"]
@@ -534,7 +534,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class RankDivergence(_Shown):
-    """Where one rank of two runs first parts.
+    """Where one rank of two runs first diverges.
 
     Attributes:
         phase: None for key data.
@@ -606,7 +606,7 @@ class Difference:
         return self.section == SECTION or SECTION in self.setting.split(".")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         several = list(self.phases) if len(self.phases) > 1 else None
         name = self.name
         more = {
@@ -667,7 +667,7 @@ class Preflight:
         return tuple(map(str, self.not_compared))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         return {
             "differences": _as_json(self.differences),
             "initial_weights": _as_json(self.weights),
@@ -697,7 +697,7 @@ class CoverageGap:
         return cls("", only_in, records, message)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         said = {"reason": self.reason, "only_in": self.only_in, "records": self.records}
         return said if self.message is None else {**said, **self.message.as_json()}
 
@@ -729,7 +729,7 @@ class NonFinite:
     record: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         first = {"step": self.step, "rank": self.rank, "phase": self.phase, "record": self.record}
         return {"records": self.records, "first": first if self.records else None}
 
@@ -814,7 +814,7 @@ class RuleUse:
         return _in_words(self.compared_by)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         codes = [message.as_json() for message in self.compared_by]
         return {"rule": self.rule, "records": self.records, "passed": self.passed, "codes": codes}
 
@@ -853,14 +853,14 @@ class Earlier:
     agreed_before: int | None = None
 
     def knows(self, finding: Finding, origin: str | None) -> bool:
-        """Tell whether it looked at all cells and blamed the same one."""
+        """Return whether it looked at all cells and blamed the same one."""
         place = (self.step, self.phase, self.entry)
         return (
             self.all_cells and origin is not None and place == (finding.step, finding.phase, origin)
         )
 
     def to_json(self, relation: Relation) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         return {"path": self.path, "relation": relation.value, **_by_fields(self)}
 
 
@@ -890,7 +890,7 @@ class Chosen:
     steps_after: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that stands in verdict.json."""
+        """Return the object of verdict.json."""
         shown = {**_by_fields(self), "steps": self.steps or None}
         left_out = {
             "steps": shown.pop("steps_left_out"),
@@ -992,7 +992,7 @@ def table_of(finding: Finding) -> TableName:
 
 
 def _holds_text(finding: Finding) -> bool:
-    """Tell whether a finding is of a text on either side."""
+    """Return whether a finding is of a text on either side."""
     return isinstance(finding.a.value, str) or isinstance(finding.b.value, str)
 
 

@@ -342,7 +342,7 @@ def _never_ran(plan: DemoPlan, dump_path: Path) -> Message:
 
 
 def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, Messages]:
-    """Tell whether the verdict is what was planted, and say so."""
+    """Return whether the verdict is what was planted, and say so."""
     status, first = result.verdict.status, result.verdict.first_divergence
     if fault is None:
         if status is Outcome.IDENTICAL:

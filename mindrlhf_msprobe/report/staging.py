@@ -115,7 +115,7 @@ def _claimed(output: Path) -> tuple[Path, str]:
 
 
 def holds_only_a_copy(output: Path) -> bool:
-    """Tell whether verdict.json and summary.xlsx may be replaced without losing a comparison.
+    """Return whether verdict.json and summary.xlsx may be replaced without losing a comparison.
 
     They are not there, or are a copy of files with a time in their names, which stay.
     """
@@ -291,7 +291,7 @@ def _is_table(name: Any) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    """Tell whether a file stands there; a name that can be none does not."""
+    """Return whether a file stands there; a name that can be none does not."""
     try:
         return path.is_symlink() or path.is_file()
     except (OSError, ValueError):
@@ -311,7 +311,7 @@ def _remove_stale(output: Path) -> None:
 
 
 def _is_stale(path: Path) -> bool:
-    """Tell whether nobody writes there any more; on another machine, after a day."""
+    """Return whether nobody writes there any more; on another machine, after a day."""
     if path.name.count(".") < 4:  # nothing that `staged` made
         return False
     host, pid = path.name.split(".")[2:4]

@@ -121,7 +121,7 @@ def configs(runs: tuple[Run, Run]) -> list[ProbeConfig | None]:
 
 
 def is_filtered(runs: tuple[Run, Run]) -> bool:
-    """Tell whether either run left out cells or entries by their names."""
+    """Return whether either run left out cells or entries by their names."""
     return any(
         config and (config.include or config.exclude or config.entries or config.scope)
         for config in configs(runs)

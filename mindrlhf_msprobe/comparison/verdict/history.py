@@ -140,7 +140,7 @@ class History:
         return list(found.values())
 
     def is_first(self, step: int) -> bool:
-        """Tell whether both runs began with a step."""
+        """Return whether both runs began with a step."""
         configs = [view.config(self.rank) for view in self.sides]
         return all(config is not None and step <= config.initial_step for config in configs)
 
@@ -186,7 +186,7 @@ def matched(a: Mapping[Parameter, Leaf], b: Mapping[Parameter, Leaf]) -> dict[Pa
 
 
 def same(a: Leaf, b: Leaf) -> bool | None:
-    """Tell whether two parameters of one run are the same; None where that is not known.
+    """Return whether two parameters of one run are the same; None where that is not known.
 
     By their fingerprints; where none were recorded, by all four statistics.
     """

@@ -169,7 +169,7 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
 
 
 def _can_be_looked_into(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether two arrays hold numbers, alike in shape and dtype, and not too many."""
+    """Return whether two arrays hold numbers, alike in shape and dtype, and not too many."""
     alike = a.shape == b.shape and a.dtype == b.dtype
     return alike and 0 < a.size <= _MOST_ELEMENTS and a.dtype.kind in "biuf"
 
@@ -388,7 +388,7 @@ def _reordered(order: Sequence[int], axis: int) -> Change:
 
 
 def _may_be_moved(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether there is no NaN, and the sum of all bits is the same on both sides.
+    """Return whether there is no NaN, and the sum of all bits is the same on both sides.
 
     It is where the same elements stand in other places, and of other ones hardly ever.
     """
@@ -437,14 +437,14 @@ def _shifted(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Change | N
 
 
 def _same(new: np.ndarray, old: np.ndarray) -> bool:
-    """Tell whether two arrays are equal, some rows at a time."""
+    """Return whether two arrays are equal, some rows at a time."""
     rows = max(1, _CHUNK * len(old) // max(1, old.size))
     places = (slice(start, start + rows) for start in range(0, len(old), rows))
     return all(bool((new[place] == old[place]).all()) for place in places)
 
 
 def _constant(rows: np.ndarray) -> bool:
-    """Tell whether all places along the first axis hold the same, so that a shift shows nothing."""
+    """Return whether all along the first axis holds the same, so that a shift shows nothing."""
     return bool((rows == rows[:1]).all())
 
 
@@ -487,7 +487,7 @@ def of_statistics(a: Leaf, b: Leaf) -> Inside | None:
 
 
 def _all_known(leaf: Leaf) -> bool:
-    """Tell whether max, min, mean and norm are known, and every element is finite."""
+    """Return whether max, min, mean and norm are known, and every element is finite."""
     known = all(
         isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < math.inf
         for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)
@@ -496,7 +496,7 @@ def _all_known(leaf: Leaf) -> bool:
 
 
 def _fingerprints_differ(a: Leaf, b: Leaf) -> bool:
-    """Tell whether two fingerprints are known and not the same."""
+    """Return whether two fingerprints are known and not the same."""
     return None not in (a.fingerprint, b.fingerprint) and a.fingerprint != b.fingerprint
 
 

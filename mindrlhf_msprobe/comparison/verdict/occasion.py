@@ -88,13 +88,13 @@ def _update_since(occasion: Occasion, phase: str) -> str | None:
 
 
 def _agreed_in(before: JudgedPairs, pair: Pair, micro_step: int) -> bool:
-    """Tell whether a pair's key was compared in an earlier micro-step: it agrees there, then."""
+    """Return whether a pair's key was compared in an earlier micro-step: it agrees there, then."""
     compared = (p.event.micro_step for p, f in before if f is not None and _same_key(p, pair))
     return micro_step in compared
 
 
 def _gave_the_same(before: JudgedPairs, pair: Pair, phase: str, micro_step: int) -> bool:
-    """Tell whether another result of the updated network is known to agree in a micro-step."""
+    """Return whether another result of the updated network is known to agree in a micro-step."""
     for other, found in before:
         home = key_data_home(other.event.name) if other.event.kind == DATA else None
         if found is None or home is None or home.phase != phase:
@@ -106,7 +106,7 @@ def _gave_the_same(before: JudgedPairs, pair: Pair, phase: str, micro_step: int)
 
 
 def _is_given(pair: Pair, micro_step: int) -> bool:
-    """Tell whether a pair is of what the loss is given in a micro-step."""
+    """Return whether a pair is of what the loss is given in a micro-step."""
     event = pair.event
     return event.kind == DATA and event.name == LOSS_INPUTS and event.micro_step == micro_step
 
@@ -165,7 +165,7 @@ def _since_last_opening(
 
 
 def _weights_moved(pairs: Iterable[Pair], number: int) -> bool | None:
-    """Tell whether a phase's parameters were recorded again: that is done where they changed."""
+    """Return whether a phase's parameters were recorded again: that is done where they changed."""
     recorded = {
         p.entry.opening for p in pairs if p.entry is not None and p.record.io == "parameters"
     }

@@ -41,7 +41,7 @@ def relative_distance(finding: Finding) -> float | None:
 
 
 def _is_text(finding: Finding) -> bool:
-    """Tell whether text was compared; the distance of its bytes means nothing."""
+    """Return whether text was compared; the distance of its bytes means nothing."""
     return any(
         isinstance(side.value, str) and side.shape is not None for side in (finding.a, finding.b)
     )

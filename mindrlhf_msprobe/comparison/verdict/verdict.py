@@ -48,7 +48,7 @@ def conclude(
 ) -> Verdict:
     """Return the verdict over all steps and ranks.
 
-    Among ranks, whose clocks cannot be compared, the one that parts in the earliest phase of its
+    Among ranks, whose clocks cannot be compared, the one that diverges in the earliest phase of its
     step comes first; within that, after the fewest entry events, key data in the order of a step;
     of equal ones the lowest.
 

@@ -97,7 +97,7 @@ def _relative_difference(name: str) -> Callable[[Finding], Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether `value` is a number that can be computed with."""
+    """Return whether `value` is a number that can be computed with."""
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) < 1 << 64
     return isinstance(value, float)

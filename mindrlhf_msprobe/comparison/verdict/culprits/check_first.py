@@ -129,7 +129,7 @@ class _Reached:
         return Nearness.CELL if self._cause is Cause.COMPUTATION else Nearness.ROLE
 
     def _came_of_update(self, difference: Difference) -> bool:
-        """Tell whether it can have changed an update of the role before the finding."""
+        """Return whether it can have changed an update of the role before the finding."""
         role = difference.role
         return (
             (not difference.phases or any(p in UPDATE_PHASES for p in difference.phases))
@@ -139,7 +139,7 @@ class _Reached:
         )
 
     def _in_origin(self, difference: Difference) -> bool:
-        """Tell whether the cells of a setting are among those that the finding blames."""
+        """Return whether the cells of a setting are among those that the finding blames."""
         if self._cause is Cause.INPUT and self._key is None and not self._backward:
             return False  # it came from outside the cells
         if self._cause is Cause.PARAMETER:
@@ -155,7 +155,7 @@ class _Reached:
         return any(cell == self._cell or cell.startswith(own) for cell in cells)
 
     def _concerns(self, role: str | None) -> bool:
-        """Tell whether a role's network can have made what the finding shows."""
+        """Return whether a role's network can have made what the finding shows."""
         if self._phase is not None:
             return role == self._phase.role and self._key not in PROMPTS
         home = key_data_home(self._key) if self._key is not None else None
@@ -185,7 +185,7 @@ class _Reached:
         return self._key in INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)
 
     def _drawn_from(self, difference: Difference) -> bool:
-        """Tell whether tokens may be drawn from a generator that was in other states then."""
+        """Return whether tokens may be drawn from a generator that was in other states then."""
         if difference.setting == "random_state":
             return False
         return states_differ(*self._sides, difference.setting) is not False

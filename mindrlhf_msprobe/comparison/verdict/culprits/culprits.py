@@ -22,7 +22,7 @@ from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion
 
 #: What does not decide: what is known of the record itself is said as well.
 _NOT_RECORDED = (CulpritCode.GRADIENTS_NOT_RECORDED, CulpritCode.UPDATE_NOT_RECORDED)
-#: What leaves it open where the weights part.
+#: What leaves it open where the weights diverge.
 _UNDECIDED = (
     None,
     CulpritCode.UPDATE_NOT_RECORDED,

@@ -1,4 +1,4 @@
-"""Whether gradients part between the backward pass and the optimizer: clipping, unscaling, …"""
+"""Whether gradients diverge between the backward pass and the optimizer: clipping, unscaling, …"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 
 def enters_optimizer(pair: Pair) -> bool:
-    """Tell whether both sides of a pair are a gradient as it entered the optimizer."""
+    """Return whether both sides of a pair are a gradient as it entered the optimizer."""
     return all(record is not None and record.leaf.at_optimizer for record in (pair.a, pair.b))
 
 

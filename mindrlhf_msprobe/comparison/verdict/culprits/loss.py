@@ -1,4 +1,4 @@
-"""Whether key data of an update part in its loss, or in how it is set, and not in a network."""
+"""Whether key data of an update diverge in its loss, or in how it is set, not in a network."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _unmoved(differing: Differing, phases: Sequence[str], update: Opened) -> str
 
 
 def _ranks_unseen(run: Run) -> bool:
-    """Tell whether the job has ranks of which nothing was recorded."""
+    """Return whether the job has ranks of which nothing was recorded."""
     if run.missing_ranks:
         return True
     return any(config.ranks for rank in run.ranks[:1] if (config := run.config(rank)) is not None)

@@ -1,4 +1,4 @@
-"""Whether the choice of a token is where two runs part: the logits agree, the tokens do not."""
+"""Whether the choice of a token is where two runs diverge: the logits agree, the tokens do not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _of_next_pass(first: FirstDifference, entry: Entry) -> Culprit | None:
 
 
 def _are_token_ids(record: Record) -> bool:
-    """Tell whether an argument of the network is its token ids, by dtype and name."""
+    """Return whether an argument of the network is its token ids, by dtype and name."""
     path = record.path
     if not record.leaf.is_integer or any(word in path.lower() for word in _NO_TOKENS):
         return False
@@ -56,7 +56,7 @@ def _are_token_ids(record: Record) -> bool:
 
 
 def _is_of_pass(pair: Pair, like: Entry, token: int) -> bool:
-    """Tell whether a pair is of the pass `token` of the same opening of a phase as an entry."""
+    """Return whether a pair is of the pass `token` of the same opening of a phase as an entry."""
     entry = pair.entry
     if entry is None:
         return False
@@ -123,13 +123,13 @@ def _rows_of_outputs(step: JudgedStep, phase: str) -> set[int]:
 
 
 def counts_tokens(phase: str | None) -> bool:
-    """Tell whether each pass through the network is a token in a phase."""
+    """Return whether each pass through the network is a token in a phase."""
     table = phase_table({})
     return phase in table and table[phase].counts_tokens
 
 
 def _outermost(first: FirstDifference, pair: Pair) -> bool:
-    """Tell whether a pair's entry is known to be of a network itself, not of a cell inside it."""
+    """Return whether a pair's entry is known to be of a network itself, not of a cell inside it."""
     entry = pair.entry
     if entry is None or first.step.plan.parents.get((entry.phase, pair.event.name)) is not None:
         return False
@@ -163,7 +163,7 @@ def _code(outputs: Sequence[Finding]) -> CulpritCode | None:
 
 
 def _new_prompt(first: FirstDifference, entry: Entry) -> bool | None:
-    """Tell whether the pass may be given a new prompt instead; None if it certainly is."""
+    """Return whether the pass may be given a new prompt instead; None if it certainly is."""
     shape = first.record.leaf.shape or ()
     last = _shape_before(first, entry)
     if not shape or not last:

@@ -92,7 +92,7 @@ def _parameter(record: Record) -> Parameter:
 
 
 def is_trained_here(differing: Differing, opened: Opened) -> bool:
-    """Tell whether the phase in which a parameter differs is one that trains its network."""
+    """Return whether the phase in which a parameter differs is one that trains its network."""
     return differing.phase in UPDATE_PHASES or opened.trains
 
 

@@ -62,13 +62,13 @@ def _closer(
 
 
 def _recording_more_is_useless(finding: Finding) -> bool:
-    """Tell whether a side is not there, or nothing of the step has run before the divergence."""
+    """Return whether a side is not there, or nothing of the step has run before the divergence."""
     lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
     return lacking or finding.key in PROMPTS
 
 
 def _are_cells_compared(first: FirstDifference, phase: Phase) -> bool:
-    """Tell whether the cells before key data of a phase were recorded: all tokens never are."""
+    """Return whether the cells before key data of a phase were recorded: all tokens never are."""
     compared = {p.entry.phase for p, f in first.judged if f is not None and p.entry}
     return phase.name in compared and not phase.counts_tokens
 
