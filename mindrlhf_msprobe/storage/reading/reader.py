@@ -123,7 +123,7 @@ class Run:
             if not any(known.covers(problem) for known in unlisted):
                 self._problem(problem)
         self._lost_times: dict[tuple[int, int], set[str]] = {}
-        if not (self.manifests or self.problems or self._layer_dirs or self._key_dirs):
+        if not any((self.manifests, self.problems, self._layer_dirs, self._key_dirs)):
             refused = message(
                 "error.no_run",
                 path=path,
