@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
@@ -71,14 +72,13 @@ def statistic(leaf: LeafJson, name: str) -> float | None:
 
 def is_float(leaf: LeafJson) -> bool:
     """Tell whether a leaf is a tensor of floating numbers with at least one element."""
-    dtype = leaf.get("dtype")
     shape = leaf.get("shape")
-    return (
-        isinstance(dtype, str)
-        and "float" in dtype.lower()
-        and isinstance(shape, list)
-        and 0 not in shape
-    )
+    return type(shape) is list and 0 not in shape and _is_float_dtype(leaf.get("dtype"))
+
+
+@lru_cache(maxsize=256)
+def _is_float_dtype(dtype: Any) -> bool:
+    return isinstance(dtype, str) and "float" in dtype.lower()
 
 
 def non_finite(leaf: LeafJson) -> tuple[int, int] | None:

@@ -38,7 +38,7 @@ class EntryView:
     """
 
     __slots__ = (
-        *("_line", "_records", "_stacks", "content"),
+        *("_line", "_parts", "_records", "_stacks", "content"),
         *("name", "parent", "phase", "rank", "seq", "step"),
     )
 
@@ -57,6 +57,7 @@ class EntryView:
         self.phase, self.step, self.rank = phase, step, rank
         self._stacks = stacks
         self._records: list[RecordView] | None = None
+        self._parts: dict[str, list[tuple[str, LeafJson]]] = {}
         self._line: JournalLine | None = None
 
     @classmethod
@@ -131,12 +132,18 @@ class EntryView:
                 for path, leaf in flat(structure, at)
             ]
         get = self.content.get
-        return [
-            (io, path, leaf)
-            for part, io in _IO
-            if (structure := get(part))
-            for path, leaf in flat(structure)
-        ]
+        return [(io, *found) for part, io in _IO if get(part) for found in self.part(part)]
+
+    def part(self, name: str) -> list[tuple[str, LeafJson]]:
+        """Return (path, leaf) of `input_args`, `output`, `parameters` or the like, alone.
+
+        A rule that looks at one of them need not have the others made.
+        """
+        found = self._parts.get(name)
+        if found is None:
+            structure = self.content.get(name)
+            found = self._parts[name] = flat(structure) if structure else []
+        return found
 
     def record_name(self, io: str, path: str) -> str:
         """Return the full name of one of its records."""

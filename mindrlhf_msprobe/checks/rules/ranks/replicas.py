@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import LeafJson, flat, numbers_of
+from mindrlhf_msprobe.checks.reading.values import LeafJson, numbers_of
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
 from mindrlhf_msprobe.checks.registry.rule import PARAMETERS, ranks, rule
 from mindrlhf_msprobe.checks.story import Found
@@ -49,16 +49,16 @@ class Replicas:
 
     def entry(self, entry: EntryView) -> None:
         """Note the parameters of a cell where they are first seen in a phase and step."""
-        content, rank = entry.content, entry.rank
+        rank = entry.rank
         seen = self._seen.setdefault(entry.phase, {})
-        for path, leaf in flat(content.get("parameters")):
+        for path, leaf in entry.part("parameters"):
             if "shape" in leaf:
                 by_rank = seen.setdefault(f"{entry.cell}.{path}", {})
                 if rank not in by_rank:
                     by_rank[rank] = _identity(leaf), entry, path, leaf
         first = self._given.setdefault(entry.phase, {})
         if rank not in first or entry.seq < first[rank][0]:
-            given = flat([content.get("input_args"), content.get("input_kwargs")])
+            given = entry.part("input_args") + entry.part("input_kwargs")
             if given:
                 first[rank] = entry.seq, tuple(_identity(leaf) for _, leaf in given)
 
