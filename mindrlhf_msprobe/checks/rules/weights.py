@@ -162,28 +162,27 @@ class NotSynchronised(_OfSteps):
             training = parameters.get((rank, _TRAINING), {})
             earlier = self._earlier.setdefault(rank, {})
             for name in _FOLLOWING:
-                following = parameters.get((rank, name), {})
-                common = [p for p in following if p in training and _alike(p, following, training)]
-                if not common:
-                    continue
-                other = {
-                    p: following[p][0]
-                    for p in common
-                    if following[p][0].fingerprint != training[p][0].fingerprint
-                }
-                if other:
-                    since = [earlier.get(p, {}).get(v.fingerprint or "") for p, v in other.items()]
-                    known = [number for number in since if number is not None]
-                    still = max(known) if known and len(known) == len(since) else None
-                    yield self.finding(
-                        "not_synchronised", other, (name,), total=len(common), still=still
-                    )
+                yield from self._compared(parameters.get((rank, name), {}), training, earlier, name)
             for p, versions in training.items():
                 kept = earlier.setdefault(p, {})
                 for version in versions:
                     kept.setdefault(version.fingerprint or "", step.number)
                 while len(kept) > _KEPT:
                     del kept[next(iter(kept))]
+
+    def _compared(
+        self, following: Versions, training: Versions, earlier: dict[str, dict[str, int]], name: str
+    ) -> Iterator[Found]:
+        common = [p for p in following if p in training and _alike(p, following, training)]
+        other = {
+            p: following[p][0]
+            for p in common
+            if following[p][0].fingerprint != training[p][0].fingerprint
+        }
+        if other:
+            since = [earlier.get(p, {}).get(v.fingerprint or "", -1) for p, v in other.items()]
+            still = max(since) if min(since) >= 0 else None
+            yield self.finding("not_synchronised", other, (name,), total=len(common), still=still)
 
 
 def _alike(name: str, one: Versions, other: Versions) -> bool:
@@ -254,31 +253,32 @@ class Frozen(_OfSteps):
         self._moved: dict[tuple[int, str], set[str]] = {}
         self._idle: dict[tuple[int, str], bool] = {}
 
-    def step(self, step: Step) -> Iterator[Found]:
+    def step(self, step: Step) -> None:
         """Note what moved since the step before."""
         parameters, gradients = self.taken()
         for at, versions in parameters.items():
-            rank, name = at
-            if name not in UPDATE_PHASES:
+            if at[1] not in UPDATE_PHASES:
                 continue
-            before = self._before.get(at, {})
-            for p, found in versions.items():
-                if _is_number(found[0]) or p not in before or self._idle.get(at):
-                    continue
-                if found[0].fingerprint != before[p].fingerprint:
-                    self._moved.setdefault(at, set()).add(p)
-                else:
-                    count, first = self._still.setdefault(at, {}).get(p, (0, before[p]))
-                    self._still[at][p] = count + 1, first
+            if not self._idle.get(at):
+                self._look(at, versions)
             self._before[at] = {p: found[-1] for p, found in versions.items()}
-            with_gradient = {
+            self._with_gradient.setdefault(at, set()).update(
                 p
                 for p, found in gradients.get(at, {}).items()
                 if not all(version.is_zero for version in found)
-            }
-            self._with_gradient.setdefault(at, set()).update(with_gradient)
-            self._idle[at] = _nothing_happens(step, rank)
-        yield from ()
+            )
+            self._idle[at] = _nothing_happens(step, at[0])
+
+    def _look(self, at: tuple[int, str], versions: Versions) -> None:
+        before = self._before.get(at, {})
+        for p, found in versions.items():
+            if _is_number(found[0]) or p not in before:
+                continue
+            if found[0].fingerprint != before[p].fingerprint:
+                self._moved.setdefault(at, set()).add(p)
+            else:
+                count, first = self._still.setdefault(at, {}).get(p, (0, before[p]))
+                self._still[at][p] = count + 1, first
 
     def end(self) -> Iterator[Found]:
         """Yield what never moved while others did."""

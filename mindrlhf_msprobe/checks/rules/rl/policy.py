@@ -126,17 +126,24 @@ def _against_old(
 
     What the loss was given is known to; else rows do if most of them are rows of old_log_prob.
     """
-    for datum, inputs in inputs_of(step, rank):
-        if datum.micro_step == new.micro_step:
-            for name, given in inputs.items():
-                if name.startswith("old") and given.shape == values.shape:
-                    return _distance(values, given.astype(np.float64))
+    given = [
+        array
+        for datum, inputs in inputs_of(step, rank)
+        if datum.micro_step == new.micro_step
+        for name, array in inputs.items()
+        if name.startswith("old") and array.shape == values.shape
+    ]
+    if given:
+        return _distance(values, given[0].astype(np.float64))
+    return _to_nearest_rows(values, old, allowed)
+
+
+def _to_nearest_rows(values: np.ndarray, old: list[KeyDatum], allowed: float) -> float | None:
     known = [array for datum in old if (array := floats_of(datum)) is not None]
-    if values.ndim != 2 or not known or any(a.ndim != 2 for a in known):
+    shapes = {array.shape[1:] for array in known if array.ndim == 2}
+    if values.ndim != 2 or shapes != {values.shape[1:]}:
         return None
-    if any(a.shape[1] != values.shape[1] for a in known):
-        return None
-    rows = np.concatenate(known)
+    rows = np.concatenate([array for array in known if array.ndim == 2])
     off = [float(np.min(np.nanmean(np.abs(rows - row), axis=1))) for row in values]
     alike = sum(distance <= allowed for distance in off)
     return float(np.mean(off)) if alike * 2 > len(off) else None

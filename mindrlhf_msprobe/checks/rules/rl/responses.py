@@ -21,6 +21,7 @@ from mindrlhf_msprobe.checks.rules.rl.rows import (
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Severity
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 _RESPONSES = ("responses", "response", "completions")
@@ -47,20 +48,11 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
         prompts = step.key_data("prompts", "prompt", rank=rank)
         for number, datum in enumerate(step.key_data(*_RESPONSES, rank=rank)):
             samples = texts_or_rows(datum)
-            if len(samples) < 2:
-                continue
             of = texts_or_rows(prompts[number]) if number < len(prompts) else []
             groups = groups_of(of) if len(of) == len(samples) else {}
             alike = len(set(samples)) == 1
-            if not alike:
-                several = [group for group in groups.values() if len(group) > 1]
-                within = [group for group in several if len({samples[i] for i in group}) == 1]
-                if (
-                    len(several) < 2
-                    or len(within) < len(several)
-                    or settings.get("do_sample") is False
-                ):
-                    continue
+            if len(samples) < 2 or not (alike or (not greedy and _alike_within(groups, samples))):
+                continue
             few = (len(groups) == 1 and seeded) or (greedy and len(groups) < 4)
             yield check.finding(
                 message("check_rl.identical", count=len(samples), all=alike),
@@ -69,6 +61,12 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
                 evidence=[Evidence(place_of(datum), {"sample": str(samples[0])[:_SHOWN]})],
                 same="identical",
             )
+
+
+def _alike_within(groups: Mapping[Any, Sequence[int]], samples: Sequence[Any]) -> bool:
+    """Tell whether the samples of each of several prompts are identical."""
+    several = [group for group in groups.values() if len(group) > 1]
+    return len(several) > 1 and all(len({samples[i] for i in group}) == 1 for group in several)
 
 
 @rule("rl.empty_responses", needs=(key(*_RESPONSES),), severity=Severity.WARNING, live=True)
@@ -210,34 +208,37 @@ def mask(step: Step, check: Check) -> Iterator[Found]:
             )
 
 
-def _masks(step: Step, rank: int) -> Iterator[tuple[Any, str, np.ndarray, np.ndarray | None]]:
+def _masks(step: Step, rank: int) -> Iterator[tuple[KeyDatum, str, np.ndarray, np.ndarray | None]]:
     """Yield masks of responses with the tokens of the same rows, where those are known."""
     for datum in step.key_data("loss_inputs", rank=rank):
         inputs = arrays_of(datum)
         for name, array in inputs.items():
-            if not _is_mask(name, array):
-                continue
-            given_tokens = [
-                given
-                for other, given in inputs.items()
-                if given.dtype.kind in "iu"
-                and given.ndim == 2
-                and "mask" not in other
-                and "index" not in other
-                and len(given) == len(array)
-                and given.shape[1] - array.shape[1] in (0, 1)
-            ]
-            given_tokens.sort(key=lambda given: -given.shape[1])
-            yield datum, name, array, next(iter(given_tokens), None)
+            if _is_mask(name, array):
+                yield datum, name, array, _tokens_under(array, inputs)
+    responses = step.key_data(*_RESPONSES, rank=rank)
     for name in step.keys(rank):
+        if not name.endswith("mask"):
+            continue
         for number, datum in enumerate(step.key_data(name, rank=rank)):
-            alone = array_of(datum) if name.endswith("mask") else None
-            if alone is None or not _is_mask(name, alone):
-                continue
-            responses = step.key_data(*_RESPONSES, rank=rank)
-            rows = array_of(responses[number]) if number < len(responses) else None
-            fits = rows is not None and rows.shape == alone.shape and rows.dtype.kind in "iu"
-            yield datum, "", alone, rows if fits else None
+            alone = array_of(datum)
+            if alone is not None and _is_mask(name, alone):
+                rows = array_of(responses[number]) if number < len(responses) else None
+                fits = rows is not None and rows.shape == alone.shape and rows.dtype.kind in "iu"
+                yield datum, "", alone, rows if fits else None
+
+
+def _tokens_under(mask: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return the token ids among what the loss was given: the widest that fit the mask."""
+    fitting = [
+        array
+        for name, array in inputs.items()
+        if array.dtype.kind in "iu"
+        and array.ndim == 2
+        and not {"mask", "index"} & set(name.split("_"))
+        and len(array) == len(mask)
+        and array.shape[1] - mask.shape[1] in (0, 1)
+    ]
+    return max(fitting, key=lambda array: array.shape[1], default=None)
 
 
 def _is_mask(name: str, array: np.ndarray) -> bool:
