@@ -103,8 +103,8 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
     patterns = _items(name, value, message("config.patterns"))
     if len(patterns) > MOST_PATTERNS:
         count, setting = len(patterns), f"{SECTION}.{name}"
-        raise ConfigError(
-            message("config.too_many_patterns", setting=setting, count=count, most=MOST_PATTERNS)
+        raise ConfigError.saying(
+            "config.too_many_patterns", setting=setting, count=count, most=MOST_PATTERNS
         )
     expected = message("config.pattern")
     for i, text in enumerate(patterns):
@@ -114,7 +114,7 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
             pattern(text)
         except PatternError as error:
             wrong = _wrong(f"{name}[{i}]", text, expected)
-            raise ConfigError(message("config.unusable", wrong=wrong, error=error)) from None
+            raise ConfigError.saying("config.unusable", wrong=wrong, error=error) from None
     return patterns
 
 
@@ -222,14 +222,12 @@ class ProbeConfig:
         _check_range("token_range_start", "token_range_end", self)
         _check_range("step_start", "step_end", self)
         if self.steps and not self.recorded_steps:
-            raise ConfigError(
-                message(
-                    "config.steps_outside",
-                    steps=str(list(self.steps)),
-                    first=self.step_start,
-                    last=self.step_end,
-                    needed=max(self.steps),
-                )
+            raise ConfigError.saying(
+                "config.steps_outside",
+                steps=str(list(self.steps)),
+                first=self.step_start,
+                last=self.step_end,
+                needed=max(self.steps),
             )
 
     def phase_table(self) -> dict[str, Phase]:
@@ -379,7 +377,7 @@ def _as_items(section: Any) -> dict[Any, Any]:
         section, (str, bytes, numbers.Number, list, tuple, set)
     ):
         kind = type(section).__name__
-        raise ConfigError(message("config.no_mapping", shown=repr(section), kind=kind))
+        raise ConfigError.saying("config.no_mapping", shown=repr(section), kind=kind)
     if dataclasses.is_dataclass(section) and not isinstance(section, type):
         return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
     names = _attribute_names(section) | {key for key in _KEYS if hasattr(section, key)}
@@ -396,7 +394,7 @@ def _check_range(start_name: str, end_name: str, config: ProbeConfig) -> None:
     start, end = getattr(config, start_name), getattr(config, end_name)
     if end < start:
         names = {"first": start_name, "last": end_name}
-        raise ConfigError(message("config.inverted_range", **names, start=start, end=end))
+        raise ConfigError.saying("config.inverted_range", **names, start=start, end=end)
 
 
 class Selection:

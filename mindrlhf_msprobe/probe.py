@@ -20,7 +20,7 @@ from mindrlhf_msprobe.capture.calls.arguments import (
     key_data_items,
 )
 from mindrlhf_msprobe.common.current import CURRENT
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import GENERATE, ROLES, Phase
@@ -61,7 +61,7 @@ class Probe:
 
     def __init__(self, config: ProbeConfig | None = None) -> None:
         if not isinstance(config, ProbeConfig | None):
-            raise UsageError(message("error.no_config", name=type(config).__name__))
+            raise UsageError.saying("error.no_config", name=type(config).__name__)
         self._config = config or ProbeConfig()
         self._phases = self._config.phase_table()
         self._networks: dict[str, Any] = {}
@@ -132,7 +132,7 @@ class Probe:
         if (recorder := self._recording("start_at")) is None:
             return
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise UsageError(message("error.start_at", step=step))
+            raise UsageError.saying("error.start_at", step=step)
         recorder.start_at(step)
 
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
@@ -155,13 +155,11 @@ class Probe:
         roles = [*ROLES, *(phase.role for phase in self._phases.values())]
         for role in (*networks, *(optimizers or {})):
             if role not in roles:
-                raise UsageError(
-                    message(
-                        "error.unknown_role",
-                        role=role,
-                        join=", ".join(dict.fromkeys(roles)),
-                        nearest=nearest_of(role, roles),
-                    )
+                raise UsageError.saying(
+                    "error.unknown_role",
+                    role=role,
+                    join=", ".join(dict.fromkeys(roles)),
+                    nearest=nearest_of(role, roles),
                 )
         checked = {
             role: checked_cell(f"watch({role}=…)", network) for role, network in networks.items()
@@ -247,10 +245,10 @@ class Probe:
         several = isinstance(name, (list, tuple)) and len(name) != 1
         together = [self._known_phase("phase", each) for each in (name if several else [name])]
         if len({phase.role for phase in together}) < max(len(together), 1):
-            raise UsageError(message("error.phases_of_a_role", name=name))
+            raise UsageError.saying("error.phases_of_a_role", name=name)
         if model is not None:
             if len(together) > 1:
-                raise UsageError(message("error.model_of_phases", name=name))
+                raise UsageError.saying("error.model_of_phases", name=name)
             model = checked_cell(f"phase({name!r}, model=…)", model)
         if token_range is not None:
             token_range = checked_tokens(f"phase({name!r}, token_range=…)", token_range)
@@ -259,14 +257,12 @@ class Probe:
     def _known_phase(self, call: str, name: Any) -> Phase:
         phase = self._phases.get(name) if isinstance(name, str) else None
         if phase is None:
-            raise UsageError(
-                message(
-                    "error.unknown_phase",
-                    call=call,
-                    name=name,
-                    nearest=nearest_of(str(name), self._phases),
-                    join=", ".join(self._phases),
-                )
+            raise UsageError.saying(
+                "error.unknown_phase",
+                call=call,
+                name=name,
+                nearest=nearest_of(str(name), self._phases),
+                join=", ".join(self._phases),
             )
         return phase
 
@@ -338,12 +334,10 @@ class Probe:
         if nameless or not (named or hasattr(configurations, "_fields")):
             from mindrlhf_msprobe.capture.settings.configurations import as_text
 
-            raise UsageError(
-                message(
-                    "error.no_configurations",
-                    as_text=as_text(configurations)[:80],
-                    name=type(configurations).__name__,
-                )
+            raise UsageError.saying(
+                "error.no_configurations",
+                as_text=as_text(configurations)[:80],
+                name=type(configurations).__name__,
             )
         from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS
 
@@ -363,7 +357,7 @@ class Probe:
             return
         with self._lock:
             if self._open is not None:
-                raise UsageError(message("error.step_in_phase", name=self._open.name))
+                raise UsageError.saying("error.step_in_phase", name=self._open.name)
             recorder.wait_for_graphs()
             ended = recorder.advance()
         recorder.end_step(ended)
@@ -435,7 +429,7 @@ class Probe:
     def _recording(self, call: str) -> Recorder | None:
         """Return what records; None where nothing is. After `close` a call of it raises."""
         if self._closed and self._recorder is not None:
-            raise UsageError(message("error.after_close", call=call))
+            raise UsageError.saying("error.after_close", call=call)
         return self._recorder
 
     def enter_phases(
@@ -446,8 +440,8 @@ class Probe:
         assert recorder is not None
         with self._lock:
             if self._open is not None:
-                raise UsageError(
-                    message("error.nested_phase", name=context.name, name2=self._open.name)
+                raise UsageError.saying(
+                    "error.nested_phase", name=context.name, name2=self._open.name
                 )
             self._open = context
         recorder.enter(phases)
@@ -473,7 +467,7 @@ class Probe:
         if not self._config.records_phase(phase):
             return None
         if model is None and phase.role not in self._networks:
-            raise UsageError(message("error.no_network", name=phase.name, role=phase.role))
+            raise UsageError.saying("error.no_network", name=phase.name, role=phase.role)
         return model if model is not None else self._networks[phase.role]
 
     def leave_phases(self, context: PhaseContext) -> None:
@@ -545,10 +539,10 @@ class PhaseContext:
             UsageError: it is not a function, or one whose body runs after it returned.
         """
         if not callable(function):
-            raise UsageError(message("error.no_function", name=self.name, function=function))
+            raise UsageError.saying("error.no_function", name=self.name, function=function)
         if any(kind(function) for kind in _RUN_LATER):
-            raise UsageError(
-                message("error.late_function", name=self.name, qualname=function.__qualname__)
+            raise UsageError.saying(
+                "error.late_function", name=self.name, qualname=function.__qualname__
             )
         probe, model, tokens = self._probe, self._model, self._token_range
         each = [phase.name for phase in self._phases]

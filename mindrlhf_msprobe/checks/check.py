@@ -11,7 +11,6 @@ from mindrlhf_msprobe.checks.reading.walk import walk
 from mindrlhf_msprobe.checks.registry.loading import all_rules
 from mindrlhf_msprobe.checks.registry.rule import Rule
 from mindrlhf_msprobe.checks.registry.rule_file import Setting, read_settings, settings_of
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.health import CheckResult, CheckResults, NotChecked
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
@@ -69,7 +68,7 @@ def check_runs(
     settings = _settings(rules, known)
     opened = [*map(_opened, runs)]
     if not opened:
-        raise UsageError(message("checks.no_run"))
+        raise UsageError.saying("checks.no_run")
     others = [*map(_opened, healthy)]
     results = CheckResults(
         tuple(_check(run, known, broken, settings, others, progress) for run in opened)

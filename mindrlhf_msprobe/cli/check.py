@@ -8,7 +8,6 @@ import time
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, answer_in_json
 from mindrlhf_msprobe.cli.parsing import Command, Commands
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -34,7 +33,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.report.console.progress import progress_bar
 
     if "" in arguments.runs:
-        raise UsageError(message("cli.empty_path_of_a_run"))
+        raise UsageError.saying("cli.empty_path_of_a_run")
     began = time.perf_counter()
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
         results = check_runs(

@@ -121,13 +121,13 @@ def _runs(arguments: argparse.Namespace) -> list[str]:
     runs = [arguments.golden_path, *arguments.runs, arguments.target_path]
     runs = [run for run in runs if run is not None]
     if "" in runs:
-        raise UsageError(message("cli.empty_path_of_a_run"))
+        raise UsageError.saying("cli.empty_path_of_a_run")
     within_one = len(runs) == 1 and (
         arguments.phases or arguments.ranks or "=" in (arguments.keys or "")
     )
     if len(runs) != 2 and not within_one:
         hint = message("cli.one_run_hint") if len(runs) == 1 else ""
-        raise UsageError(message("cli.two_runs", runs=runs, hint=hint))
+        raise UsageError.saying("cli.two_runs", runs=runs, hint=hint)
     return runs
 
 
@@ -149,7 +149,7 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if ranks is not None and not all(re.fullmatch("[0-9]{1,9}", rank) for rank in ranks):
         raise _unexpected("--ranks", arguments.ranks, "cli.two_ranks")
     if arguments.address is not None and arguments.engine != "ray":
-        raise UsageError(message("cli.address"))
+        raise UsageError.saying("cli.address")
     return {
         "a": runs[0],
         "b": runs[1] if len(runs) == 2 else None,
@@ -176,4 +176,4 @@ def _unexpected(option: str, value: str, expected: str) -> UsageError:
     from mindrlhf_msprobe.errors import UsageError
 
     wanted = message(expected)
-    return UsageError(message("cli.option", option=option, value=repr(value), expected=wanted))
+    return UsageError.saying("cli.option", option=option, value=repr(value), expected=wanted)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer, answer_in_json
 from mindrlhf_msprobe.cli.parsing import Command, Commands
-from mindrlhf_msprobe.common.message import message
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.config import ProbeConfig
@@ -34,11 +33,11 @@ def _estimate(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
-        raise UsageError(message("cli.empty_path"))
+        raise UsageError.saying("cli.empty_path")
     for option in ("steps", "ranks"):
         number = getattr(arguments, option)
         if number is not None and number < 1:
-            raise UsageError(message("cli.at_least_1", option=option, number=number))
+            raise UsageError.saying("cli.at_least_1", option=option, number=number)
     wanted, phases, steps = _wanted(arguments)
     found = estimate(
         open_run(arguments.path),
@@ -72,11 +71,11 @@ def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | Non
         wanted = ProbeConfig(**{"task": "tensor", "token_range_end": NO_END, **given})
         return wanted, None, 1
     if given:
-        raise UsageError(message("cli.beside_config", options=", --".join(given)))
+        raise UsageError.saying("cli.beside_config", options=", --".join(given))
     wanted = load_config(arguments.config)
     phases = [name for name, phase in wanted.phase_table().items() if wanted.records_phase(phase)]
     if wanted.msprobe and wanted.key_data_dump:
         phases.append(KEY_DATA)
     if not phases:
-        raise UsageError(message("cli.nothing_on", file=arguments.config))
+        raise UsageError.saying("cli.nothing_on", file=arguments.config)
     return wanted, phases, wanted.recorded_steps or 1

@@ -6,7 +6,6 @@ import argparse
 
 from mindrlhf_msprobe.cli.exit_codes import SAME, answer, answer_in_json, complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 
@@ -26,7 +25,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 
     if "" in (arguments.output_path, *arguments.runs):
-        raise UsageError(message("cli.empty_path_of_a_run"))
+        raise UsageError.saying("cli.empty_path_of_a_run")
     merged = merge_runs(arguments.runs, arguments.output_path)
     for remark in merged.remarks:
         complain("merge", remark)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, answer_in_json, complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -52,15 +51,13 @@ def _show(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
-        raise UsageError(message("cli.empty_path"))
+        raise UsageError.saying("cli.empty_path")
     run, name = open_run(arguments.path), arguments.name
     at = {"step": arguments.step, "rank": arguments.rank}
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):
         if number is not None and number not in held:
-            raise UsageError(
-                message(
-                    "listing.holds_none", path=str(run.path), what=what, number=number, held=held
-                )
+            raise UsageError.saying(
+                "listing.holds_none", path=str(run.path), what=what, number=number, held=held
             )
     if name is None:
         shown = _run(run, at)

@@ -15,7 +15,6 @@ from mindrlhf_msprobe.cli.exit_codes import (
     complain,
 )
 from mindrlhf_msprobe.cli.parsing import Command, Commands
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def _trend(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
 
     if "" in (arguments.path, arguments.path2):
-        raise UsageError(message("cli.empty_path_of_a_run"))
+        raise UsageError.saying("cli.empty_path_of_a_run")
     return _gradients(arguments) if arguments.gradients else _series(arguments)
 
 
@@ -144,11 +143,11 @@ def _gradients(arguments: argparse.Namespace) -> int:
 
     paths = _paths(arguments)
     if len(paths) < 2:
-        raise UsageError(message("trend.gradients_of_two"))
+        raise UsageError.saying("trend.gradients_of_two")
     if os.path.exists(paths[0]) and os.path.exists(paths[1]) and os.path.samefile(*paths):
-        raise UsageError(message("trend.same_run", path=paths[0]))
+        raise UsageError.saying("trend.same_run", path=paths[0])
     if not (-1 <= arguments.first <= 1 and 0 <= arguments.fall <= 2):
-        raise UsageError(message("trend.bad_threshold", first=arguments.first, fall=arguments.fall))
+        raise UsageError.saying("trend.bad_threshold", first=arguments.first, fall=arguments.fall)
     measure = None if arguments.measure is None else Measure(arguments.measure)
     a, b = map(open_gradients, paths)
     with progress_bar(say("trend.reading")) as advance:

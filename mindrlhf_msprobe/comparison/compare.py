@@ -175,7 +175,7 @@ def compare_runs(
     _check_two("ranks", ranks, int)
     chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
     if chosen.keys and phases is not None:
-        raise UsageError(message("error.keys_and_phases"))
+        raise UsageError.saying("error.keys_and_phases")
     earlier = None if after is None else load_earlier(after)
     by_file, remarks = _msprobe_mapping(
         mapping,
@@ -271,8 +271,8 @@ def _written(
         error.comparison = comparison
         raise
     except Exception as error:
-        failed = OutputError(
-            message("error.tables_unwritten", output=output, name=type(error).__name__, error=error)
+        failed = OutputError.saying(
+            "error.tables_unwritten", output=output, name=type(error).__name__, error=error
         )
         failed.comparison = comparison
         raise failed from error
@@ -482,8 +482,8 @@ def _job(
 
 def _check_patterns_leave_something(comparison: Comparison, filters: Filters) -> None:
     if filters.by_name and not (comparison.findings or comparison.agreements):
-        raise UsageError(
-            message("error.no_record_left", list=list(filters.include), list2=list(filters.exclude))
+        raise UsageError.saying(
+            "error.no_record_left", list=list(filters.include), list2=list(filters.exclude)
         )
 
 
@@ -554,7 +554,7 @@ def _repetitions(
     for path in paths:
         for what, other in known:
             if _same(path, other):
-                raise UsageError(message("error.repetition", path=path, what=what))
+                raise UsageError.saying("error.repetition", path=path, what=what)
         known.append((message("error.given_twice"), path))
     found: list[View] = []
     notes: list[Message] = []
@@ -582,17 +582,17 @@ def _check_choice(
     paths: Mapping[str, object], engine: str, workers: int | None, lang: str | None
 ) -> None:
     for name in (name for name, path in paths.items() if path == ""):
-        raise UsageError(message("error.empty_path", name=name))
+        raise UsageError.saying("error.empty_path", name=name)
     if lang not in (None, *LANGUAGES):
-        raise UsageError(message("error.lang", lang_=lang, join=" or ".join(LANGUAGES)))
+        raise UsageError.saying("error.lang", lang_=lang, join=" or ".join(LANGUAGES))
     if engine not in ENGINES:
-        raise UsageError(
-            message("error.engine", engine=engine, nearest=nearest_of(str(engine), ENGINES))
+        raise UsageError.saying(
+            "error.engine", engine=engine, nearest=nearest_of(str(engine), ENGINES)
         )
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
-        raise UsageError(message("error.workers", workers=workers))
+        raise UsageError.saying("error.workers", workers=workers)
     if workers is not None and workers < 1:
-        raise UsageError(message("error.workers_least", workers=workers))
+        raise UsageError.saying("error.workers_least", workers=workers)
 
 
 def _check_two(name: str, value: object, kind: type) -> None:
@@ -601,7 +601,7 @@ def _check_two(name: str, value: object, kind: type) -> None:
     is_pair = isinstance(value, (tuple, list)) and len(value) == 2
     if not (is_pair and all(isinstance(v, kind) for v in value)):  # type: ignore[attr-defined]
         what = message("error.two_phases" if kind is str else "error.two_numbers")
-        raise UsageError(message("error.expected", name=name, value=value, what=what))
+        raise UsageError.saying("error.expected", name=name, value=value, what=what)
 
 
 def _engine(
@@ -634,14 +634,14 @@ def _is_one_run(
     if b is not None and not _same(a, b):
         places = Path(os.path.realpath(a)), Path(os.path.realpath(b))
         if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
-            raise RunError(message("error.inside_each_other", a=Path(a), b=Path(b)))
+            raise RunError.saying("error.inside_each_other", a=Path(a), b=Path(b))
         return False
     same = [left for left, right in keys if left == right]
     if same and ranks is None:
-        raise RunError(message("error.same_directory_key", a=a, value=same[0]))
+        raise RunError.saying("error.same_directory_key", a=a, value=same[0])
     unlike = any(pair is not None and pair[0] != pair[1] for pair in (phases, ranks))
     if not unlike and (same or not keys):
-        raise RunError(message("error.same_directory", a=a))
+        raise RunError.saying("error.same_directory", a=a)
     return True
 
 
@@ -659,7 +659,7 @@ def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
                 is_it = place == evidence
                 code = "error.output_is" if is_it else "error.output_lies_inside"
                 where = message(code, run=str(evidence))
-                raise RunError(message("error.output_inside", output=output, where=where))
+                raise RunError.saying("error.output_inside", output=output, where=where)
 
 
 def _check_sides(
@@ -671,12 +671,12 @@ def _check_sides(
             known = ", ".join(side.phases) or message("error.no_phase_at_all")
             near = nearest_of(str(name), side.phases)
             what = {"path": side.path, "name": name, "nearest": near, "value": known}
-            raise UsageError(message("error.no_phase", **what))
+            raise UsageError.saying("error.no_phase", **what)
     for rank, side in zip(ranks or (), (a, b)):
         if rank not in side.ranks:
             some = ", ".join(map(str, side.ranks[:16]))
             what = {"join": some, "value": " …" if len(side.ranks) > 16 else ""}
-            raise UsageError(message("error.no_rank", path=side.path, rank=rank, **what))
+            raise UsageError.saying("error.no_rank", path=side.path, rank=rank, **what)
 
 
 def _msprobe_mapping(
@@ -689,7 +689,7 @@ def _msprobe_mapping(
 
     by_file, notes = load_msprobe_mapping({Kind(name): value for name, value in given.items()})
     if mapping is not None and by_file is not None:
-        raise UsageError(message("error.two_mappings", value=by_file.kind.value))
+        raise UsageError.saying("error.two_mappings", value=by_file.kind.value)
     return by_file, notes
 
 
@@ -716,8 +716,8 @@ def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:
     """Refuse rules and name patterns that match nothing, before any tensor is read."""
     rules = {rule.pattern: pattern(rule.pattern).search for rule in job.tolerances.rules}
     for unused in unmatched(rules, (record_names(job.load(*place)) for place in places)):
-        raise UsageError(message("error.rule_unused", pattern=unused))
+        raise UsageError.saying("error.rule_unused", pattern=unused)
     names = {rule.source: rule.rename for rule in job.mapping}
     cells = ({entry.cell for entry in job.load(*place)[0].entries} for place in places)
     for unused in unmatched(names, cells):
-        raise UsageError(message("error.name_unused", pattern=unused, path=job.sides[0].run.path))
+        raise UsageError.saying("error.name_unused", pattern=unused, path=job.sides[0].run.path)

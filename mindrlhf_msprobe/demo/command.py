@@ -110,7 +110,7 @@ class DemoPlan:
             self.output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             why = error.strerror or str(error)
-            raise RunError(message("demo.output", path=str(self.output), error=why)) from None
+            raise RunError.saying("demo.output", path=str(self.output), error=why) from None
 
     def fault(self) -> Fault | None:
         """Return the fault to plant; imports the framework."""
@@ -127,25 +127,20 @@ class DemoPlan:
         """
         if arguments.steps < 1:
             more = message("demo.one_or_more")
-            raise UsageError(
-                message("demo.range", option="--steps", value=arguments.steps, expected=more)
+            raise UsageError.saying(
+                "demo.range", option="--steps", value=arguments.steps, expected=more
             )
         if not 0 <= arguments.seed < 2**32:
             seeds = f"0 … {2**32 - 1}"
-            raise UsageError(
-                message("demo.range", option="--seed", value=arguments.seed, expected=seeds)
+            raise UsageError.saying(
+                "demo.range", option="--seed", value=arguments.seed, expected=seeds
             )
         from_step = arguments.fault_step
         if from_step is None:
             from_step = min(1, arguments.steps - 1)
         if not 0 <= from_step < arguments.steps:
-            raise UsageError(
-                message(
-                    "demo.fault_step",
-                    value=from_step,
-                    last=arguments.steps - 1,
-                    steps=arguments.steps,
-                )
+            raise UsageError.saying(
+                "demo.fault_step", value=from_step, last=arguments.steps - 1, steps=arguments.steps
             )
         phase, cell = (None, "") if arguments.no_fault else _parse_fault(arguments.fault)
         trainer_config, probe_config = _read_config(arguments.config)
@@ -167,7 +162,7 @@ class DemoPlan:
             return
         for run in (self.run_a, self.run_b):
             if run.exists() and (layout.manifests(run) or layout.has_dumps(run)):
-                raise RunError(message("demo.holds_a_run", run=str(run), output=str(self.output)))
+                raise RunError.saying("demo.holds_a_run", run=str(run), output=str(self.output))
 
 
 def _parse_fault(text: str | None) -> tuple[Phase, str]:
@@ -176,17 +171,13 @@ def _parse_fault(text: str | None) -> tuple[Phase, str]:
         return phases[DEFAULT_CELL[0]], DEFAULT_CELL[1]
     name, _, cell = (part.strip() for part in text.partition(":"))
     if not name or not cell:
-        raise UsageError(
-            message("demo.fault_form", value=repr(text), example=":".join(DEFAULT_CELL))
-        )
+        raise UsageError.saying("demo.fault_form", value=repr(text), example=":".join(DEFAULT_CELL))
     if name not in phases:
-        raise UsageError(
-            message(
-                "demo.fault_phase",
-                name=repr(name),
-                nearest=nearest_of(name, phases),
-                phases=", ".join(phases),
-            )
+        raise UsageError.saying(
+            "demo.fault_phase",
+            name=repr(name),
+            nearest=nearest_of(name, phases),
+            phases=", ".join(phases),
         )
     return phases[name], cell
 
@@ -201,19 +192,17 @@ def _read_config(path: str | None) -> tuple[Mapping[str, Any], ProbeConfig]:
         if section != SECTION
     }
     if config["rl_config"]["minibatches"] > config["rl_config"]["batch_size"]:
-        raise UsageError(message("demo.minibatches", path=str(path)))
+        raise UsageError.saying("demo.minibatches", path=str(path))
     source = path if path is not None and SECTION in given else example
     probe_config = load_config(source)
     if not probe_config.msprobe or not probe_config.records_rank(0):
         setting = "ranks" if probe_config.msprobe else "msprobe"
-        raise UsageError(
-            message(
-                "demo.nothing_recorded",
-                path=str(path),
-                section=SECTION,
-                setting=setting,
-                value=repr(getattr(probe_config, setting)),
-            )
+        raise UsageError.saying(
+            "demo.nothing_recorded",
+            path=str(path),
+            section=SECTION,
+            setting=setting,
+            value=repr(getattr(probe_config, setting)),
         )
     return config, probe_config
 
@@ -228,17 +217,15 @@ def _merged(place: str, example: Mapping[str, Any], given: Any) -> dict[str, Any
         given = {}
     if not isinstance(given, Mapping):
         shown = str(dict(example))
-        raise UsageError(message("demo.no_settings", place=place, value=repr(given), example=shown))
+        raise UsageError.saying("demo.no_settings", place=place, value=repr(given), example=shown)
     for key in given:
         if key not in example:
-            raise UsageError(
-                message(
-                    "demo.unknown_key",
-                    key=repr(key),
-                    place=place,
-                    nearest=nearest_of(str(key), example),
-                    keys=", ".join(example),
-                )
+            raise UsageError.saying(
+                "demo.unknown_key",
+                key=repr(key),
+                place=place,
+                nearest=nearest_of(str(key), example),
+                keys=", ".join(example),
             )
     merged = {}
     for key, usual in example.items():
@@ -257,7 +244,7 @@ def _check_number(place: str, value: Any, usual: float) -> None:
     least = 1 if whole else 0
     if not number or not least <= value < math.inf or (place.endswith("temperature") and not value):
         known = {"place": place, "value": repr(value), "usual": str(usual)}
-        raise UsageError(message("demo.number", **known, whole=whole))
+        raise UsageError.saying("demo.number", **known, whole=whole)
 
 
 def example_path(name: str) -> Path:
@@ -266,7 +253,7 @@ def example_path(name: str) -> Path:
     for folder in (package / "yaml_examples", package.parent / "yaml_examples"):
         if (folder / name).is_file():
             return folder / name
-    raise RunError(message("demo.no_example", name=name))
+    raise RunError.saying("demo.no_example", name=name)
 
 
 def _require_frameworks() -> None:
@@ -274,7 +261,7 @@ def _require_frameworks() -> None:
 
     missing = [n for n in ("mindspore", "mindformers") if importlib.util.find_spec(n) is None]
     if missing:
-        raise UsageError(message("demo.needs", names=missing))
+        raise UsageError.saying("demo.needs", names=missing)
 
 
 class _PhaseNote:
@@ -312,7 +299,7 @@ def _check_training(plan: DemoPlan) -> None:
             find_cell(trainer.networks[plan.phase.role], plan.cell)
         trainer.make_experience()
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(message("demo.cannot_build", error=error)) from error
+        raise UsageError.saying("demo.cannot_build", error=error) from error
 
 
 def _train(

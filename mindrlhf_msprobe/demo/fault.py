@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 
 RELATIVE_ERROR = 1e-3
@@ -73,14 +72,12 @@ def find_cell(network: nn.Cell, name: str) -> nn.Cell:
     if name not in cells:
         known = [cell for cell in cells if cell]
         network_name, hint = type(network).__name__, nearest_of(name, known)
-        raise UsageError(
-            message(
-                "demo.no_cell",
-                network=network_name,
-                name=repr(name),
-                nearest=hint,
-                cells=", ".join(known),
-            )
+        raise UsageError.saying(
+            "demo.no_cell",
+            network=network_name,
+            name=repr(name),
+            nearest=hint,
+            cells=", ".join(known),
         )
     return cells[name]
 

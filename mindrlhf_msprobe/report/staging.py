@@ -164,8 +164,8 @@ def _clear_errors(output: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) and "\0" not in str(output):
             raise
-        raise OutputError(
-            message("error.output_unwritten", output=output, reason=_reason(error, output))
+        raise OutputError.saying(
+            "error.output_unwritten", output=output, reason=_reason(error, output)
         ) from None
 
 
@@ -258,7 +258,7 @@ def _refuse_foreign(output: Path, names: Iterable[str]) -> None:
     foreign = [name for name in wanted if name not in ours]
     if foreign:
         more = message("error.and_more", count=len(foreign) - 1) if len(foreign) > 1 else ""
-        raise OutputError(message("error.foreign_output", value=output / foreign[0], more=more))
+        raise OutputError.saying("error.foreign_output", value=output / foreign[0], more=more)
 
 
 def fingerprint(path: Path) -> str:

@@ -253,8 +253,8 @@ def _pattern(text: str | None) -> Pattern | None:
     try:
         return Pattern(text)
     except PatternError as error:
-        raise UsageError(
-            message("trend.bad_pattern", pattern=shortened(text), why=str(error))
+        raise UsageError.saying(
+            "trend.bad_pattern", pattern=shortened(text), why=str(error)
         ) from None
 
 
@@ -273,10 +273,8 @@ def _check(run: Run, choice: Choice) -> None:
             if name not in held:
                 few = len(held) <= _SHOWN
                 near = held if few else nearest_names(name, held) or held[:_SHOWN]
-                raise UsageError(
-                    message(
-                        f"trend.unknown_{what}", path=str(run.path), name=shortened(name), near=near
-                    )
+                raise UsageError.saying(
+                    f"trend.unknown_{what}", path=str(run.path), name=shortened(name), near=near
                 )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 
 MISSING: Any = object()  # data that were not given; None is data
@@ -22,12 +21,12 @@ def checked_cell(call: str, network: Any) -> Any:
     try:
         from mindspore import nn
     except ImportError as error:
-        raise UsageError(
-            message("error.no_mindspore", call=call, name=type(network).__name__, error=error)
+        raise UsageError.saying(
+            "error.no_mindspore", call=call, name=type(network).__name__, error=error
         ) from None
     if not isinstance(network, nn.Cell):
         kind = f"class {network.__name__}" if isinstance(network, type) else type(network).__name__
-        raise UsageError(message("error.no_cell", call=call, kind=kind))
+        raise UsageError.saying("error.no_cell", call=call, kind=kind)
     return network
 
 
@@ -40,7 +39,7 @@ def checked_tokens(call: str, token_range: Any) -> tuple[int, int]:
     pair = tuple(token_range) if isinstance(token_range, (list, tuple)) else ()
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
     if len(pair) != 2 or not whole or not 0 <= pair[0] <= pair[1]:
-        raise UsageError(message("error.token_range", call=call, token_range=token_range))
+        raise UsageError.saying("error.token_range", call=call, token_range=token_range)
     return pair
 
 
@@ -56,5 +55,5 @@ def key_data_items(name: Any, data: Any, named: Mapping[str, Any]) -> list[tuple
     if isinstance(name, Mapping):
         return [*name.items(), *items]
     if name is not None or not named:
-        raise UsageError(message("error.key_without_data", name=name))
+        raise UsageError.saying("error.key_without_data", name=name)
     return items

@@ -46,7 +46,7 @@ from mindrlhf_msprobe.capture.graph.files.switch import reduces
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.words import FaultSink, counted
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.manifest.coverage import CASTS_INPUTS
@@ -338,8 +338,8 @@ def _refuse_compiled(call: str, network: nn.Cell) -> None:
     compiled = _compiled_around(network)
     if compiled is not None:
         where = "it" if compiled is network else f"it, inside {type(compiled).__name__},"
-        raise UsageError(
-            message("error.compiled_already", call=call, name=type(network).__name__, where=where)
+        raise UsageError.saying(
+            "error.compiled_already", call=call, name=type(network).__name__, where=where
         )
 
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError
 
 _PATIENCE = 600.0  # seconds that the end of a step waits for a save which does not move
@@ -50,7 +49,7 @@ class OpenStep:
         """
         with self._changed:
             if self._closed:
-                raise UsageError(message("error.data_after_close", key=key))
+                raise UsageError.saying("error.data_after_close", key=key)
             step, micro_step = self.number, self._micro_steps.setdefault(key, 0)
             if counted:
                 self._micro_steps[key] = micro_step + 1

@@ -130,7 +130,7 @@ class Recorder:
             self._writer.manifest.begin(step)
         except OSError as refused:
             path, why = self._config.dump_path, refused.strerror or str(refused)
-            raise RunError(message("error.left_of_step", path=path, step=step, why=why)) from None
+            raise RunError.saying("error.left_of_step", path=path, step=step, why=why) from None
 
     def start_at(self, step: int) -> None:
         """Count the steps from `step` on, unless the configuration says from where.
@@ -142,7 +142,7 @@ class Recorder:
         if self._config.initial_step:
             return
         if self._roles_entered or self._open_step.has_saves or self._steps_ended:
-            raise UsageError(message("error.start_too_late", step=step, step2=self.step))
+            raise UsageError.saying("error.start_too_late", step=step, step2=self.step)
         self._begin(step)
         self._messages.starts_at(step)
 

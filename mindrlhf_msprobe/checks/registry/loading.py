@@ -56,7 +56,7 @@ def given_rule(named: Any) -> Rule:
         return as_rule(named, getattr(named, "__name__", "rule"))
     module, _, function = named.partition(":")
     if not module or not function:
-        raise UsageError(message("checks.rule_form", given=named))
+        raise UsageError.saying("checks.rule_form", given=named)
     if "" not in sys.path:  # a script's directory, as with python -m
         sys.path.insert(0, "")
     try:
@@ -82,7 +82,7 @@ def all_rules(given: Iterable[Any] = ()) -> tuple[list[Rule], list[NotChecked]]:
     names: set[str] = set()
     for rule in rules:
         if rule.name in names:
-            raise UsageError(message("checks.same_name", name=rule.name))
+            raise UsageError.saying("checks.same_name", name=rule.name)
         names.add(rule.name)
     return rules, broken
 

@@ -173,4 +173,4 @@ def as_rule(found: Any, name: str) -> Rule:
         return made
     if callable(found):
         return Rule(name, found)
-    raise UsageError(message("checks.no_rule", name=name, found=type(found).__name__))
+    raise UsageError.saying("checks.no_rule", name=name, found=type(found).__name__)

@@ -82,8 +82,8 @@ def settings_of(
             of = [rule for rule in known.values() if rule.area == name]
         if not of:
             hint = nearest_of(str(name), [*known, *sorted(areas)])
-            raise ConfigError(
-                message("checks.no_such_rule", where=where(name), name=str(name), hint=hint)
+            raise ConfigError.saying(
+                "checks.no_such_rule", where=where(name), name=str(name), hint=hint
             )
         for key, value in _values(name, content[name], of, where).items():
             for one in of:
@@ -99,8 +99,8 @@ def _values(
     if isinstance(value, bool):
         return {"on": value}
     if not isinstance(value, Mapping):
-        raise ConfigError(
-            message("checks.bad_setting", where=where(name), name=name, value=repr(value))
+        raise ConfigError.saying(
+            "checks.bad_setting", where=where(name), name=name, value=repr(value)
         )
     thresholds = {key for rule in of for key in rule.thresholds}
     checked: dict[str, Any] = {}
@@ -117,15 +117,13 @@ def _values(
         else:
             names = [*sorted(thresholds), _SEVERITY, *_PATTERNS, "on"]
             hint = nearest_of(str(key), names)
-            raise ConfigError(
-                message(
-                    "checks.no_such_key",
-                    where=at,
-                    name=called,
-                    value=repr(one),
-                    expected=", ".join(names),
-                    hint=hint,
-                )
+            raise ConfigError.saying(
+                "checks.no_such_key",
+                where=at,
+                name=called,
+                value=repr(one),
+                expected=", ".join(names),
+                hint=hint,
             )
     return checked
 
@@ -141,15 +139,13 @@ def _severity(name: str, value: Any, where: Message | str) -> Severity:
     except ValueError:
         expected = ", ".join(severity.value for severity in Severity)
         hint = nearest_of(str(value), [severity.value for severity in Severity])
-        raise ConfigError(
-            message(
-                "checks.bad_value",
-                where=where,
-                name=name,
-                value=repr(value),
-                expected=expected,
-                hint=hint,
-            )
+        raise ConfigError.saying(
+            "checks.bad_value",
+            where=where,
+            name=name,
+            value=repr(value),
+            expected=expected,
+            hint=hint,
         ) from None
 
 
@@ -157,15 +153,13 @@ def _number(name: str, value: Any, where: Message | str) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number and math.isfinite(value) and value >= 0:
         return float(value)
-    raise ConfigError(
-        message(
-            "checks.bad_value",
-            where=where,
-            name=name,
-            value=repr(value),
-            expected=message("checks.a_number"),
-            hint="",
-        )
+    raise ConfigError.saying(
+        "checks.bad_value",
+        where=where,
+        name=name,
+        value=repr(value),
+        expected=message("checks.a_number"),
+        hint="",
     )
 
 
@@ -173,25 +167,21 @@ def _patterns(name: str, value: Any, where: Message | str) -> tuple[Pattern, ...
     several = [value] if isinstance(value, str) else value
     good = isinstance(several, list) and all(isinstance(one, str) for one in several)
     if not good or len(several) > MOST_PATTERNS:
-        raise ConfigError(
-            message(
-                "checks.bad_value",
-                where=where,
-                name=name,
-                value=repr(value)[:200],
-                expected=message("checks.patterns", most=MOST_PATTERNS),
-                hint="",
-            )
+        raise ConfigError.saying(
+            "checks.bad_value",
+            where=where,
+            name=name,
+            value=repr(value)[:200],
+            expected=message("checks.patterns", most=MOST_PATTERNS),
+            hint="",
         )
     made = []
     for text in several:
         try:
             made.append(Pattern(text))
         except PatternError as error:
-            raise ConfigError(
-                message(
-                    "checks.bad_pattern", where=where, name=name, value=text[:200], error=str(error)
-                )
+            raise ConfigError.saying(
+                "checks.bad_pattern", where=where, name=name, value=text[:200], error=str(error)
             ) from None
     return tuple(made)
 

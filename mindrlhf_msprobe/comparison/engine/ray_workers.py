@@ -100,11 +100,11 @@ class RayWorkers(Engine):
                     if isinstance(cause, (ImportError, AttributeError)):  # it lacks this package
                         failed = f"{type(cause).__name__}: {cause}"
                         what = {"why": failed, "install": _INSTALL}
-                        raise UsageError(message("error.ray_fails", **what)) from None
+                        raise UsageError.saying("error.ray_fails", **what) from None
                     why = str(error).strip().splitlines()[-1]
                     left.append(settings)
         if left:
-            raise UsageError(message("error.ray_begins", why=why))
+            raise UsageError.saying("error.ray_begins", why=why)
 
     def _connect(self, address: str | None, count: int | None) -> None:
         address = address or os.environ.get("RAY_ADDRESS")
@@ -132,7 +132,7 @@ class RayWorkers(Engine):
         except Exception as error:
             cluster = message("error.ray_cluster", address=address)
             where = cluster if address else message("error.ray_here")
-            raise UsageError(message("error.ray_unreached", where=where, error=error)) from None
+            raise UsageError.saying("error.ray_unreached", where=where, error=error) from None
 
 
 def _import_as_here() -> Callable[[], None]:
@@ -196,20 +196,18 @@ def _refuse_unlike(theirs: dict[str, str], own: dict[str, str]) -> None:
     """Refuse a cluster whose workers would compare with another copy of this package."""
     if "error" in theirs:
         why = message("error.on_machine", what=theirs["error"], machine=theirs["machine"])
-        raise UsageError(message("error.ray_fails", why=why, install=_INSTALL))
+        raise UsageError.saying("error.ray_fails", why=why, install=_INSTALL)
     if any(theirs[key] != own.get(key) for key in ("version", "fingerprint")):
         parent = Path(own["path"]).parent
         what = f"{theirs['version']}, {theirs['path']}"
         where = message("error.of_machine", what=what, machine=theirs["machine"])
-        raise UsageError(
-            message(
-                "error.ray_other_copy",
-                where=where,
-                value=own["version"],
-                value2=own["path"],
-                install=_INSTALL,
-                str=str(parent),
-            )
+        raise UsageError.saying(
+            "error.ray_other_copy",
+            where=where,
+            value=own["version"],
+            value2=own["path"],
+            install=_INSTALL,
+            str=str(parent),
         )
 
 
@@ -229,5 +227,5 @@ def _ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise UsageError(message("error.no_ray", error=error)) from None
+        raise UsageError.saying("error.no_ray", error=error) from None
     return ray

@@ -100,14 +100,14 @@ def load_decoder(path: str | Path) -> Decode:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UsageError(message("error.no_tokenizers", error=error)) from None
+        raise UsageError.saying("error.no_tokenizers", error=error) from None
     file = Path(path)
     if file.is_dir():
         file = file / "tokenizer.json"
     try:
         tokenizer: Any = Tokenizer.from_file(str(file))
     except Exception as error:  # its parser raises bare exceptions
-        raise UsageError(message("error.no_tokenizer", file=file, error=error)) from None
+        raise UsageError.saying("error.no_tokenizer", file=file, error=error) from None
 
     def decode(ids: Sequence[int]) -> str:
         known = [token for token in ids if 0 <= token < 1 << 32]

@@ -71,23 +71,21 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
 
 def _rule(path: str | Path, text: Any, values: Any) -> Rule:
     if not isinstance(text, str) or not isinstance(values, Mapping) or not values:
-        raise ConfigError(message("error.rule_form", path=path, text=text, values=values))
+        raise ConfigError.saying("error.rule_form", path=path, text=text, values=values)
     for name in values:
         if name not in _FIELDS:
             near = nearest_of(str(name), _FIELDS)
-            raise ConfigError(
-                message("error.rule_key", path=path, text=text, name=name, nearest=near)
+            raise ConfigError.saying(
+                "error.rule_key", path=path, text=text, name=name, nearest=near
             )
     try:
         pattern(text)
     except PatternError as error:
-        raise ConfigError(
-            message("error.rule_pattern", path=path, text=text, error=error)
-        ) from None
+        raise ConfigError.saying("error.rule_pattern", path=path, text=text, error=error) from None
     try:
         return Rule(text, Tolerance(**{name: _number(v) for name, v in values.items()}))
     except ConfigError as error:
-        raise ConfigError(message("error.rule_value", path=path, text=text, error=error)) from None
+        raise ConfigError.saying("error.rule_value", path=path, text=text, error=error) from None
 
 
 def _number(value: Any) -> Any:
@@ -115,4 +113,4 @@ def tolerances(tolerance: Tolerance | Tolerances | str | Path | None) -> Toleran
         return Tolerances(tolerance)
     if isinstance(tolerance, (str, Path)):
         return Tolerances(rules=load_rules(tolerance))
-    raise UsageError(message("error.tolerance", tolerance=tolerance))
+    raise UsageError.saying("error.tolerance", tolerance=tolerance)

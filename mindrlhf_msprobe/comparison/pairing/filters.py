@@ -95,7 +95,7 @@ def filters(
     """
     for name, flag in (("first_only", first_only), ("common", common)):
         if not isinstance(flag, bool):
-            raise UsageError(message("error.flag", name=name, flag=flag))
+            raise UsageError.saying("error.flag", name=name, flag=flag)
     return Filters(
         _steps(steps),
         _patterns("include", include),
@@ -117,15 +117,15 @@ def _steps(given: object) -> tuple[tuple[int, int], ...]:
             continue
         match = _RANGE.fullmatch(part) if isinstance(part, str) else None
         if match is None:
-            raise UsageError(message("error.steps", given=given, steps=_STEPS))
+            raise UsageError.saying("error.steps", given=given, steps=_STEPS)
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise UsageError(
-                message("error.steps_order", given=given, last=last, first=first, steps=_STEPS)
+            raise UsageError.saying(
+                "error.steps_order", given=given, last=last, first=first, steps=_STEPS
             )
         ranges.append((first, last))
     if not ranges:
-        raise UsageError(message("error.steps_none", given=given, steps=_STEPS))
+        raise UsageError.saying("error.steps_none", given=given, steps=_STEPS)
     return tuple(ranges)
 
 
@@ -141,12 +141,12 @@ def _patterns(name: str, given: object) -> tuple[str, ...]:
     patterns = _several(given)
     for text in patterns:
         if not isinstance(text, str) or not text:
-            raise UsageError(message("error.pattern", name=name, text=text))
+            raise UsageError.saying("error.pattern", name=name, text=text)
         try:
             pattern(text)
         except PatternError as error:
-            raise UsageError(
-                message("error.pattern_unusable", name=name, text=text, error=error)
+            raise UsageError.saying(
+                "error.pattern_unusable", name=name, text=text, error=error
             ) from None
     return tuple(patterns)
 
@@ -157,9 +157,9 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
     for left, right in pairs:
         for name in (left, right):
             if not isinstance(name, str) or not name:
-                raise UsageError(message("error.keys", given=given, keys=_KEYS))
+                raise UsageError.saying("error.keys", given=given, keys=_KEYS)
         if left in seen:
-            raise UsageError(message("error.key_twice", given=given, left=left))
+            raise UsageError.saying("error.key_twice", given=given, left=left)
         seen.add(left)
     return tuple(pairs)
 
@@ -169,7 +169,7 @@ def _written_pairs(given: object) -> list[tuple[Any, Any]]:
     pairs = []
     for item in _several(given):
         if not isinstance(item, str):
-            raise UsageError(message("error.keys", given=given, keys=_KEYS))
+            raise UsageError.saying("error.keys", given=given, keys=_KEYS)
         for name in item.split(","):
             left, pairs_two, right = (part.strip() for part in name.partition("="))
             pairs.append((left, right if pairs_two else left))
@@ -185,12 +185,10 @@ def check_steps(chosen: Filters, steps: Collection[int]) -> None:
     for first, last in chosen.steps:
         if not any(first <= step <= last for step in steps):
             asked = str(first) if first == last else f"{first}-{last}"
-            raise UsageError(
-                message(
-                    "error.steps_unknown",
-                    asked=asked,
-                    value=spans(sorted({*steps})) or message("error.no_step_at_all"),
-                )
+            raise UsageError.saying(
+                "error.steps_unknown",
+                asked=asked,
+                value=spans(sorted({*steps})) or message("error.no_step_at_all"),
             )
 
 
@@ -206,14 +204,12 @@ def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
             sides = [(left, {*a, *b}, "neither_holds")]
         for name, known, who in sides:
             if name not in known:
-                raise UsageError(
-                    message(
-                        "error.no_key",
-                        who=Message(f"error.{who}"),
-                        name=name,
-                        nearest=nearest_of(name, known),
-                        value=_some(sorted(known)),
-                    )
+                raise UsageError.saying(
+                    "error.no_key",
+                    who=Message(f"error.{who}"),
+                    name=name,
+                    nearest=nearest_of(name, known),
+                    value=_some(sorted(known)),
                 )
 
 
@@ -261,7 +257,7 @@ def check_names(chosen: Filters, places: Callable[[], Iterable[tuple[StepData, S
         seen = list(itertools.islice(dict.fromkeys(names), _SEARCHED))
         near = difflib.get_close_matches(words, seen, n=3, cutoff=0.3)
         hint = message("error.nearest_names", names=", ".join(near or seen[:3])) if seen else ""
-        raise UsageError(message("error.pattern_unused", option=option, text=text, hint=hint))
+        raise UsageError.saying("error.pattern_unused", option=option, text=text, hint=hint)
 
 
 def _some(names: Sequence[str]) -> Message:

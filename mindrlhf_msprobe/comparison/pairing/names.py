@@ -64,13 +64,13 @@ def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
 
 def _rule(path: str | Path, source: object, target: object) -> NameRule:
     if not (isinstance(source, str) and isinstance(target, str) and source and target):
-        raise ConfigError(message("error.names_form", path=path, source=source, target=target))
+        raise ConfigError.saying("error.names_form", path=path, source=source, target=target)
     rule = NameRule(source, target)
     try:
         _renaming(source, target)
     except PatternError as error:
-        raise ConfigError(
-            message("error.names_pattern", path=path, source=source, target=target, error=error)
+        raise ConfigError.saying(
+            "error.names_pattern", path=path, source=source, target=target, error=error
         ) from None
     return rule
 

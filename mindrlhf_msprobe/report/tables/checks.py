@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mindrlhf_msprobe.common.language import language, speaking
-from mindrlhf_msprobe.common.message import in_words, message
+from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.health import CheckFinding, CheckResults, Severity
 from mindrlhf_msprobe.report.console.checks import values_in_words
 from mindrlhf_msprobe.report.console.console import settings_in_one_line
@@ -61,7 +61,7 @@ def write_checks(results: CheckResults, output: Path, lang: str | None = None) -
     except OSError as error:
         aside.unlink(missing_ok=True)
         why = error.strerror or str(error)
-        raise OutputError(message("checks.not_written", path=str(path), why=why)) from None
+        raise OutputError.saying("checks.not_written", path=str(path), why=why) from None
     return path
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.errors import UsageError
 
@@ -27,7 +26,7 @@ class EventFiles:
         try:
             from tensorboardX import SummaryWriter
         except ImportError as error:
-            raise UsageError(message("trend.no_tensorboardx", why=str(error))) from None
+            raise UsageError.saying("trend.no_tensorboardx", why=str(error)) from None
         self._writer, self._directory = SummaryWriter, directory
         self._open: dict[str, Any] = {}
 

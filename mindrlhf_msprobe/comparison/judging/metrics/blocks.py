@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.arrays.npy import give_back
 
@@ -37,7 +36,7 @@ class Tolerance:
         for name in ("rtol", "atol"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ConfigError(message("tolerance.number", name=name, value=repr(value)))
+                raise ConfigError.saying("tolerance.number", name=name, value=repr(value))
 
     @property
     def bitwise(self) -> bool:

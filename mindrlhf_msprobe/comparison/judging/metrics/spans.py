@@ -19,7 +19,6 @@ from typing import cast
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     ArrayComparison,
     check_comparable,
@@ -187,7 +186,7 @@ def answer_span(cut: Cut, number: int) -> Part:
     first, second = cut.question.records
     arrays = first.array(), second.array()
     if _layout(arrays) != cut.layout:
-        raise ArrayFileError(message("unread.another_file"))
+        raise ArrayFileError.saying("unread.another_file")
     transposed = is_transposed(*arrays)
     a, b = ((x.T if transposed else x).reshape(-1) for x in arrays)
     start, stop = cut.bounds(number)

@@ -102,7 +102,7 @@ def _load(kind: Kind, given: Given) -> MsprobeMapping:
         return MsprobeMapping(kind)
     if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
         more = message("error.or_dict" if kind is Kind.DATA else "error.or_true")
-        raise UsageError(message("error.mapping_given", value=kind.value, given=given, more=more))
+        raise UsageError.saying("error.mapping_given", value=kind.value, given=given, more=more)
     path = Path(given)
     content = read_yaml(
         path,
@@ -111,7 +111,7 @@ def _load(kind: Kind, given: Given) -> MsprobeMapping:
         items=message("error.list_of_apis") if kind is Kind.API else None,
     )
     if not content:
-        raise ConfigError(message("error.mapping_empty", path=path, value=_EXAMPLES[kind]))
+        raise ConfigError.saying("error.mapping_empty", path=path, value=_EXAMPLES[kind])
     if kind is Kind.API:
         return MsprobeMapping(kind, apis=tuple(_apis(path, content)))
     if kind is Kind.LAYER:
@@ -205,10 +205,8 @@ def _wrong(
     if line is not None:
         where = message("error.at_line", path=where, line=line)
     found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
-    return ConfigError(
-        message(
-            "error.mapping_form", where=where, found=found, expected=expected, value=_EXAMPLES[kind]
-        )
+    return ConfigError.saying(
+        "error.mapping_form", where=where, found=found, expected=expected, value=_EXAMPLES[kind]
     )
 
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Divergence, Earlier, Outcome, Relation
 from mindrlhf_msprobe.storage.layout import UnreadError
@@ -28,10 +28,10 @@ def load_earlier(path: str | Path) -> Earlier:
         file = file / VERDICT_FILE
     try:
         if not file.is_file():
-            raise RunError(message("error.no_earlier", path=path, verdict_file=VERDICT_FILE))
+            raise RunError.saying("error.no_earlier", path=path, verdict_file=VERDICT_FILE)
         with open(file, "rb") as stream:
             if os.fstat(stream.fileno()).st_size > _MOST_BYTES:
-                raise UnreadError(message("error.too_large", most=_MOST_BYTES))
+                raise UnreadError.saying("error.too_large", most=_MOST_BYTES)
             content = json.loads(stream.read(_MOST_BYTES + 1))
         return _earlier(str(path), content)
     except (OSError, ValueError, RecursionError) as error:
@@ -39,15 +39,15 @@ def load_earlier(path: str | Path) -> Earlier:
             reason: Message | str = error.said
         else:
             reason = getattr(error, "strerror", None) or str(error)
-        raise RunError(message("error.earlier_unusable", file=file, reason=reason)) from None
+        raise RunError.saying("error.earlier_unusable", file=file, reason=reason) from None
 
 
 def _earlier(path: str, content: Any) -> Earlier:
     if not isinstance(content, dict):
-        raise UnreadError(message("error.earlier_no_object"))
+        raise UnreadError.saying("error.earlier_no_object")
     status = content.get("status")
     if not isinstance(status, str) or status not in {outcome.value for outcome in Outcome}:
-        raise UnreadError(message("error.earlier_status"))
+        raise UnreadError.saying("error.earlier_status")
     first = content.get("first_divergence")
     recorded = content.get("recorded")
     whole = isinstance(recorded, dict) and recorded.get("all_cells") is True
@@ -56,7 +56,7 @@ def _earlier(path: str, content: Any) -> Earlier:
     if first is None:
         return Earlier(path, Outcome(status), all_cells=whole)
     if not isinstance(first, dict):
-        raise UnreadError(message("error.earlier_divergence"))
+        raise UnreadError.saying("error.earlier_divergence")
     return Earlier(
         path,
         Outcome(status),
@@ -75,7 +75,7 @@ def _number(content: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise UnreadError(message("error.earlier_no_number", name=name))
+        raise UnreadError.saying("error.earlier_no_number", name=name)
     return value
 
 
@@ -84,7 +84,7 @@ def _text(content: dict[str, Any], name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > _LONGEST:
-        raise UnreadError(message("error.earlier_no_name", name=name))
+        raise UnreadError.saying("error.earlier_no_name", name=name)
     return value
 
 
