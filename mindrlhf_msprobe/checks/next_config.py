@@ -6,7 +6,7 @@ from typing import Any
 
 from mindrlhf_msprobe.config import ProbeConfig, section_of
 from mindrlhf_msprobe.health import Place
-from mindrlhf_msprobe.phases import UNNAMED_PHASE, phase_table
+from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase, phase_table
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 import re  # isort: skip
@@ -32,11 +32,8 @@ def next_recording(
     None where no phase is known, PrecisionDebugger recorded the run, or the run itself was recorded
     so already.
     """
-    rank = place.rank or 0
-    config = run.config(rank)
-    table = config.phase_table() if config else phase_table({})
-    wanted = phases or ((place.phase,) if place.phase else ())
-    known = [table[name] for name in wanted if name in table and name != UNNAMED_PHASE]
+    config = run.config(place.rank or 0)
+    known = _known_phases(config, phases or (place.phase or UNNAMED_PHASE,))
     if not known:
         return None
     start = place.step if first is None else first
@@ -48,6 +45,11 @@ def next_recording(
     if len(run.ranks) > 1 and place.rank is not None:
         section["ranks"] = [place.rank]
     return None if _was_recorded(config, known, section) else section
+
+
+def _known_phases(config: ProbeConfig | None, names: tuple[str, ...]) -> list[Phase]:
+    table = config.phase_table() if config else phase_table({})
+    return [table[name] for name in names if name in table and name != UNNAMED_PHASE]
 
 
 def _was_recorded(config: ProbeConfig | None, phases: list[Any], section: dict[str, Any]) -> bool:

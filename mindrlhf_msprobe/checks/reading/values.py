@@ -93,16 +93,20 @@ def non_finite(leaf: LeafJson) -> tuple[int, int] | None:
         return (nan, inf) if nan or inf else None
     if "shape" not in leaf:
         value = None if leaf.get("type") == "str" else number_from_json(leaf.get("value"))
-        if type(value) is not float or math.isfinite(value):
-            return None
-        return (1, 0) if math.isnan(value) else (0, 1)
+        return _counted(value) if type(value) is float else None
     # msprobe's max and min pass over NaN on CPU; its mean and norm do not.
     values = [value for name in _STATISTICS if (value := statistic(leaf, name)) is not None]
-    extremes = [value for name in ("Max", "Min") if (value := statistic(leaf, name)) is not None]
-    infinite = any(math.isinf(value) for value in extremes)
+    extremes = [statistic(leaf, name) or 0.0 for name in ("Max", "Min")]
     # inf and -inf together make a mean of NaN; so do finite numbers whose sums overflow to both.
-    is_nan = any(math.isnan(value) for value in values) and not infinite
-    return (int(is_nan), int(infinite)) if is_nan or infinite else None
+    if any(map(math.isinf, extremes)):
+        return 0, 1
+    return (1, 0) if any(map(math.isnan, values)) else None
+
+
+def _counted(value: float) -> tuple[int, int] | None:
+    if math.isfinite(value):
+        return None
+    return (1, 0) if math.isnan(value) else (0, 1)
 
 
 def numbers_of(leaf: LeafJson) -> dict[str, Any]:

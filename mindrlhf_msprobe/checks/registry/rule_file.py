@@ -77,19 +77,17 @@ def settings_of(
     found: dict[str, dict[str, Any]] = {}
     # Areas first: what is said of a rule replaces what is said of its area.
     for name in sorted(content, key=lambda name: (name in known, str(name))):
-        of = [known[name]] if name in known else []
-        if not of and name in areas:
-            of = [rule for rule in known.values() if rule.area == name]
+        of = [rule for rule in known.values() if name in (rule.name, rule.area)]
         if not of:
             hint = nearest_of(str(name), [*known, *sorted(areas)])
             raise ConfigError.saying(
                 "checks.no_such_rule", where=where(name), name=str(name), hint=hint
             )
         for key, value in _values(name, content[name], of, where).items():
+            of_all = key in ("on", _SEVERITY, *_PATTERNS)
             for one in of:
-                if key not in one.thresholds and not (key in ("on", _SEVERITY) or key in _PATTERNS):
-                    continue
-                found.setdefault(one.name, {})[key] = value
+                if of_all or key in one.thresholds:
+                    found.setdefault(one.name, {})[key] = value
     return {name: _setting(values) for name, values in found.items()}
 
 

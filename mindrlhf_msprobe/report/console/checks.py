@@ -108,12 +108,7 @@ def _finding(finding: CheckFinding, indent: str) -> list[str]:
     lines.append(f"{inside}{in_words(finding.said)}")
     if more := again(finding):
         lines.append(inside + more)
-    for one in finding.evidence[:_MOST_EVIDENCE]:
-        note = "" if one.note is None else f"{in_words(one.note)}: "
-        shown = values_in_words(one)
-        lines.append(f"{inside}· {note}{shortened(_named(one, finding), _LONGEST)}  {shown}")
-    if len(finding.evidence) > _MOST_EVIDENCE:
-        lines.append(inside + say("checks.more", count=len(finding.evidence) - _MOST_EVIDENCE))
+    lines += _evidence(finding, inside)
     if finding.causes:
         causes = [in_words(cause) for cause in finding.causes[:_MOST_CAUSES]]
         numbered = (f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
@@ -123,6 +118,22 @@ def _finding(finding: CheckFinding, indent: str) -> list[str]:
     if finding.next_step is not None:
         settings = settings_in_one_line(finding.next_step)
         lines.append(inside + say("checks.look_closer", settings=settings))
+    return lines + _followers(finding, inside)
+
+
+def _evidence(finding: CheckFinding, inside: str) -> list[str]:
+    lines = []
+    for one in finding.evidence[:_MOST_EVIDENCE]:
+        note = "" if one.note is None else f"{in_words(one.note)}: "
+        shown = values_in_words(one)
+        lines.append(f"{inside}· {note}{shortened(_named(one, finding), _LONGEST)}  {shown}")
+    if len(finding.evidence) > _MOST_EVIDENCE:
+        lines.append(inside + say("checks.more", count=len(finding.evidence) - _MOST_EVIDENCE))
+    return lines
+
+
+def _followers(finding: CheckFinding, inside: str) -> list[str]:
+    lines = []
     if finding.followed_by:
         lines.append(inside + say("checks.followed_by", count=len(finding.followed_by)))
         for follower in finding.followed_by[:_MOST_FINDINGS]:

@@ -79,13 +79,7 @@ class FirstNonFinite:
                     ranks.setdefault(rank, Events()).add_data(datum)
         self._scales.step(step)
         hard = {rank: events for rank, events in ranks.items() if events.hard}
-        if self._open is not None:
-            earlier, self._open = self._open, None
-            spread = any(not event.is_backward for of in hard.values() for event in of.hard)
-            if spread or not self._scales.was_skipped(earlier[1]):
-                yield from self._told(*earlier)
-            else:
-                yield from self._scales.retried(*earlier[:2])
+        yield from self._waiting(hard)
         if not hard:
             self._chain = None
             self._scales.clean()
@@ -98,6 +92,17 @@ class FirstNonFinite:
             self._open = step, hard, before
         else:
             yield from self._told(step, hard, before)
+
+    def _waiting(self, hard: dict[int, Events]) -> Iterator[Found]:
+        """Yield what waited for this step to show whether it was skipped."""
+        if self._open is None:
+            return
+        earlier, self._open = self._open, None
+        spread = any(not event.is_backward for of in hard.values() for event in of.hard)
+        if spread or not self._scales.was_skipped(earlier[1]):
+            yield from self._told(*earlier)
+        else:
+            yield from self._scales.retried(*earlier[:2])
 
     def end(self) -> Iterator[Found]:
         """Yield what was still waiting for a step that never came."""

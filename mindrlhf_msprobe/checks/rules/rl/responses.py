@@ -153,8 +153,9 @@ def repeated_prompts(step: Step, check: Check) -> Iterator[Found]:
     """Prompts that were all there in the step before, or more often than others of this step."""
     for rank in step.ranks:
         for datum in step.key_data("prompts", "prompt", rank=rank)[:1]:
-            samples = texts_or_rows(datum)
-            groups = groups_of(samples)
+            groups = groups_of(texts_or_rows(datum))
+            if not groups:
+                continue
             before = check.memory.get(str(rank))
             check.memory[str(rank)] = {*groups}
             sizes = {len(group) for group in groups.values()}
