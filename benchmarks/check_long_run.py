@@ -47,19 +47,24 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss, len(result.all_findings), *
 """
 
 
-def leaf(draw: random.Random, shape: list[int], what: str) -> dict[str, object]:
+def leaf(
+    draw: random.Random, shape: list[int], what: str, version: str | None = None
+) -> dict[str, object]:
+    bits = random.Random(version).getrandbits(128) if version else draw.getrandbits(128)
     largest = draw.gauss(3.0, 0.1)
     return {
         **{"type": "mindspore.Tensor", "dtype": "Float32", "shape": shape},
         **{"Max": largest, "Min": -largest, "Mean": draw.gauss(0, 0.01)},
         **{"Norm": draw.gauss(50.0, 1.0), "nan_count": 0, "inf_count": 0},
-        "fingerprint": f"xxh3_128:{draw.getrandbits(128) if what else 7:032x}",
+        "fingerprint": f"xxh3_128:{bits if what else 7:032x}",
     }
 
 
 def lines(draw: random.Random, phase: str, count: int, step: int, seq: int) -> list[str]:
     made = []
     train = phase == "actor_update"
+    # All ranks have the same weights, those of the reference stay, and others move with each step.
+    now = 0 if phase == "reference_compute_log_prob" else step
     cells = count if not train else count // 2
     for number in range(cells):
         cell = f"model.layers.{number // 8}.block{number % 8}.dense"
@@ -72,8 +77,8 @@ def lines(draw: random.Random, phase: str, count: int, step: int, seq: int) -> l
         entry["input_args"] = [leaf(draw, [8, 128, 256], "x"), leaf(draw, [1, 1, 128, 128], "")]
         entry["input_kwargs"] = {}
         entry["parameters"] = {
-            "weight": leaf(draw, [256, 256], "w"),
-            "bias": leaf(draw, [256], "b"),
+            "weight": leaf(draw, [256, 256], "w", f"{cell} weight {now}"),
+            "bias": leaf(draw, [256], "b", f"{cell} bias {now}"),
         }
         entry["output"] = [leaf(draw, [8, 128, 256], "y")]
         made.append(json.dumps(entry))
@@ -87,10 +92,11 @@ def lines(draw: random.Random, phase: str, count: int, step: int, seq: int) -> l
             "output": [leaf(draw, [8, 128, 256], "dx")],
         }
         if number % 3 == 0:
+            reduced = f"{cell} gradient {step}"
             entry = {
                 **{"entry": f"Cell.{cell}.Dense.parameters_grad.0", "seq": seq, "end": seq},
                 **{"parent": None, "opening": 0},
-                "parameters_grad": {"weight": [leaf(draw, [256, 256], "g")]},
+                "parameters_grad": {"weight": [leaf(draw, [256, 256], "g", reduced)]},
             }
         made.append(json.dumps(entry))
         seq += 2

@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import LeafJson, flat, is_float, statistic
+from mindrlhf_msprobe.checks.reading.values import LeafJson, is_float, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step, place_of, value_of
 from mindrlhf_msprobe.checks.registry.rule import GRADIENTS, LAYERS, rule, steps
 from mindrlhf_msprobe.checks.story import Found
@@ -43,9 +43,10 @@ class _Past:
         self.low, self.high = math.inf, 0.0
 
     def may_jump(self, norm: float, factor: float) -> bool:
-        """Tell whether a norm is further than a factor from any before it, and there are enough."""
-        far = norm > factor * self.low or norm * factor < self.high
-        return far and len(self.norms) >= _LEAST_PAST
+        """Return whether a norm may lie further than a factor from most of those before it."""
+        return (norm > factor * self.low or norm * factor < self.high) and (
+            len(self.norms) >= _LEAST_PAST
+        )
 
     def take(self, norm: float) -> None:
         """Add a norm."""
@@ -83,11 +84,14 @@ class Jump:
     def entry(self, entry: EntryView) -> None:
         """Take the norms of an entry's outputs and gradients."""
         gradients = holds_gradients(entry.name)
-        found = entry.records if gradients else flat(entry.content.get("output"))
+        found = entry.records if gradients else entry.part("output")
         for *_, path, leaf in found:
             norm = leaf.get("Norm")
             if type(norm) is float and norm > 0 and "loat" in str(leaf.get("dtype")):
-                past = self._past.setdefault((entry.rank, entry.phase, entry.name, path), _Past())
+                at = entry.rank, entry.phase, entry.name, path
+                past = self._past.get(at)
+                if past is None:
+                    past = self._past[at] = _Past()
                 if past.may_jump(norm, self._factor):
                     shown = self._compared(past, norm)
                     if shown:
@@ -203,6 +207,7 @@ class Gradients:
     severity=Severity.WARNING,
     causes=("check_history.cause_dead",),
     follows=("non_finite.*", "history.*", "weights.*"),
+    marks=(b"elu", b"eLU", b"ELU", b"ilu", b"iLU", b"ctivation", b"anh", b"igmoid"),
     live=True,
 )
 class Dead:
@@ -244,6 +249,7 @@ class Dead:
     thresholds={"share": 0.95},
     causes=("check_history.cause_balance", "check_history.cause_router"),
     follows=("non_finite.*",),
+    marks=(b"outer", b"gat", b"Gat", b"moe", b"oE", b"opk", b"opK", b"xpert"),
     live=True,
 )
 class Routing:

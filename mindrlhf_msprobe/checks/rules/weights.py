@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import LeafJson, flat, statistic
+from mindrlhf_msprobe.checks.reading.values import LeafJson, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step, value_of
 from mindrlhf_msprobe.checks.registry.rule import (
     FINGERPRINTS,
@@ -41,7 +41,7 @@ class Version(NamedTuple):
 
     fingerprint: str | None
     norm: float | None
-    kind: tuple[str, str]  # dtype and shape
+    kind: tuple[str, list[int]]  # dtype and shape
     at: tuple[int, int, str, str, str, int]  # step, rank, phase, entry, io and path, time
 
     @property
@@ -73,37 +73,33 @@ class Collected:
 
     def entry(self, entry: EntryView) -> None:
         """Take the parameters or gradients of an entry."""
+        cell = "" if entry.cell == "root" else f"{entry.cell}."
         if holds_gradients(entry.name):
+            into = self.gradients.setdefault((entry.rank, entry.phase), {})
             for io, path, leaf in entry.records:
                 if io == PARAMETERS_GRAD:
-                    self._take(
-                        self.gradients, entry, path.removesuffix(".0"), path, entry.end, leaf
-                    )
+                    name = cell + path.removesuffix(".0")
+                    _take(into, name, entry, path, entry.end, leaf)
             return
-        for path, leaf in flat(entry.content.get("parameters")):
-            self._take(self.parameters, entry, path, f"parameters.{path}", entry.seq, leaf)
+        parameters = entry.part("parameters")
+        if parameters:
+            into = self.parameters.setdefault((entry.rank, entry.phase), {})
+            for path, leaf in parameters:
+                _take(into, cell + path, entry, f"parameters.{path}", entry.seq, leaf)
 
-    @staticmethod
-    def _take(
-        into: dict[tuple[int, str], Versions],
-        entry: EntryView,
-        name: str,
-        path: str,
-        seq: int,
-        leaf: LeafJson,
-    ) -> None:
-        dtype = leaf.get("dtype")
-        if not isinstance(dtype, str) or "loat" not in dtype:
-            return
-        fingerprint = leaf.get("fingerprint") or leaf.get("md5")
-        version = Version(
-            fingerprint if isinstance(fingerprint, str) else None,
-            statistic(leaf, "Norm"),
-            (dtype, str(leaf.get("shape"))),
-            (entry.step, entry.rank, entry.phase, entry.name, path, seq),
-        )
-        full = name if entry.cell == "root" else f"{entry.cell}.{name}"
-        into.setdefault((entry.rank, entry.phase), {}).setdefault(full, []).append(version)
+
+def _take(into: Versions, name: str, entry: EntryView, path: str, seq: int, leaf: LeafJson) -> None:
+    dtype = leaf.get("dtype")
+    if not isinstance(dtype, str) or "loat" not in dtype:
+        return
+    fingerprint = leaf.get("fingerprint") or leaf.get("md5")
+    version = Version(
+        fingerprint if isinstance(fingerprint, str) else None,
+        statistic(leaf, "Norm"),
+        (dtype, leaf.get("shape") or []),
+        (entry.step, entry.rank, entry.phase, entry.name, path, seq),
+    )
+    into.setdefault(name, []).append(version)
 
 
 class _OfSteps:
@@ -300,7 +296,7 @@ class Frozen(_OfSteps):
 
 def _is_number(version: Version) -> bool:
     """Tell whether a parameter is a single number: a counter, or a coefficient of a loss."""
-    return version.kind[1] in ("[]", "[1]")
+    return version.kind[1] in ([], [1])
 
 
 def _nothing_happens(step: Step, rank: int) -> bool:
@@ -381,7 +377,7 @@ class LargeUpdate(_OfSteps):
                 for version in found:
                     old, now = before[p].norm if p in before else None, version.norm
                     before[p] = version
-                    matrix = "," in str(version.kind[1])  # a bias may begin with 0
+                    matrix = len(version.kind[1]) > 1  # a bias may begin with 0
                     if matrix and old and now is not None and abs(now - old) > share * old:
                         large[p], most = version, max(most, abs(now - old) / old)
             if large:
