@@ -142,7 +142,7 @@ def test_a_run_recorded_with_such_a_pattern_is_still_compared(tmp_path, setting,
     assert bool(open_run(runs[0]).unusable_patterns) is not known
     result = compare_runs(*runs)
     assert result.verdict.status is Outcome.IDENTICAL
-    said = [note for note in result.notes if repr(text) in note]
+    said = [note for note in result.notes if f"'{text}'" in note]
     assert bool(said) is not known
     for journal in runs[0].rglob("records.jsonl"):
         lines = journal.read_bytes().splitlines(keepends=True)

@@ -13,7 +13,8 @@ def test_keys_that_would_leave_the_directory_are_refused(key):
     """A key that cannot name a directory is refused, and the message shows it."""
     with pytest.raises(UsageError, match="cannot name a directory") as error:
         layout.check_key(key)
-    assert repr(key) in str(error.value)
+    shown = f"'{key}'" if key.isprintable() else repr(key)
+    assert shown in str(error.value)
 
 
 @pytest.mark.parametrize("key", [3, None, b"x", ["x"], "x" * 181, "答" * 61, "\udc80"])
