@@ -45,7 +45,7 @@ def test_the_first_rule_that_matches_counts(pair, tmp_path):
     by_name = {f.record: f for f in result.findings if f.phase == UPDATE}
     mlp = by_name["Cell.layers.1.mlp.Dense.forward.0.output.0"]
     assert mlp.status is Status.WITHIN_TOLERANCE
-    assert mlp.tolerance == r"rtol 0.001, atol 0 (rule 'layers\\.1\\.mlp.*output')"
+    assert mlp.tolerance == r"rtol 0.001, atol 0 (rule 'layers\.1\.mlp.*output')"
     head = by_name["Cell.head.Dense.forward.0.output.0"]
     assert head.status is Status.DIFFERENT
     assert head.tolerance == "bitwise (rule 'head|layers')"
