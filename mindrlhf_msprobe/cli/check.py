@@ -19,6 +19,7 @@ def add_parser(commands: Commands) -> None:
     check.add_argument("runs", nargs="+", metavar="RUN")
     check.add_argument("--rules", metavar="FILE")
     check.add_argument("--rule", metavar="MODULE:FUNCTION", action="append", default=[])
+    check.add_argument("--healthy", metavar="RUN", action="append", default=[])
     check.add_argument("-o", "--output_path", metavar="OUT")
     check.add_argument("--json", action="store_true")
 
@@ -32,7 +33,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.report.console.checks import render
     from mindrlhf_msprobe.report.console.progress import progress_bar
 
-    if "" in arguments.runs:
+    if "" in (*arguments.runs, *arguments.healthy):
         raise UsageError.saying("cli.empty_path_of_a_run")
     began = time.perf_counter()
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
@@ -40,6 +41,7 @@ def _check(arguments: argparse.Namespace) -> int:
             arguments.runs,
             rules=arguments.rules,
             extra=arguments.rule,
+            healthy=arguments.healthy,
             output_path=arguments.output_path,
             lang=arguments.lang,
             progress=advance,

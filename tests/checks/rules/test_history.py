@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from helpers.health_runs import HealthRun, a_nan, tensor
@@ -152,3 +155,14 @@ def test_a_slow_drift_against_healthy_runs(tmp_path, number):
         assert (finding.rule, finding.place.key) == ("healthy.drift", "loss")
         assert 5 < finding.place.step < 40
         assert not alarms(results[1])
+
+
+def test_the_command_takes_healthy_runs(tmp_path):
+    """As `check_run` does; the drift is in the answer, and the exit code says it."""
+    healthy = training(tmp_path / "healthy", 100, steps=40)
+    drifting = training(tmp_path / "drifting", 0, steps=40, drift=0.2)
+    command = [sys.executable, "-m", "mindrlhf_msprobe", "check", str(drifting)]
+    alone = subprocess.run(command, capture_output=True, text=True)
+    beside = subprocess.run([*command, "--healthy", str(healthy)], capture_output=True, text=True)
+    assert (alone.returncode, beside.returncode) == (0, 1)
+    assert "healthy.drift" in beside.stdout

@@ -12,6 +12,7 @@ TEXTS: dict[str, str] = {
     "check_runs": "the dump_path of a run",
     "check_rules": "YAML: rules that are off, thresholds, severities",
     "check_rule": "a rule of your own, a Python function (repeatable)",
+    "check_healthy": "a run that is known to be healthy (repeatable)",
     "check_output_path": "write checks.xlsx into this directory, or into this .xlsx file",
     "check_json": "print the findings as JSON",
     "compare": "compare two runs and find the first divergence",

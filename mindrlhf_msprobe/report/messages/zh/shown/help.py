@@ -11,6 +11,7 @@ TEXTS: dict[str, str] = {
     "check_runs": "一份采集结果的 dump_path",
     "check_rules": "YAML：关闭的规则、阈值、级别",
     "check_rule": "自定义规则，一个 Python 函数（可重复给出）",
+    "check_healthy": "一份已知健康的采集结果（可重复给出）",
     "check_output_path": "将结果写入该目录下的 checks.xlsx，或写入该 .xlsx 文件",
     "check_json": "以 JSON 输出结果",
     "compare": "比对两份采集结果，定位首个差异点",
