@@ -26,7 +26,7 @@ def rows_of(random, prompts=2):
     return asked, answers, mask
 
 
-def grpo(root, seed, *, steps=3, change=lambda step, data: None, checkpoints=()):
+def grpo(root, seed, *, steps=3, change=lambda step, data: None, checkpoints=(), configs=None):
     """Record GRPO's key data; `change` may alter a step's before they are saved."""
     random = np.random.default_rng(seed)
     run = HealthRun(root)
@@ -35,6 +35,8 @@ def grpo(root, seed, *, steps=3, change=lambda step, data: None, checkpoints=())
     writer.note_generation({"actor_generate_sequences": settings})
     for role, path in dict(checkpoints).items():
         writer.note_checkpoint(role, path)
+    if configs is not None:
+        writer.save_configurations(lambda: configs)
     for step in range(steps):
         asked, answers, mask = rows_of(random)
         old = -random.uniform(0.5, 3, answers.shape).astype(np.float32)
@@ -234,3 +236,9 @@ def test_a_collapsed_policy_and_ratios_outside_the_range(tmp_path):
     assert (finding.rule, finding.place.step) == ("rl.entropy_collapse", 5)
     (finding,) = alarms(grpo(tmp_path / "clipped", 0, steps=9, change=clipped))
     assert (finding.rule, finding.place.step) == ("rl.clip_fraction", 8)
+
+
+def test_an_optimizers_epsilon_is_no_clip_range(tmp_path):
+    """Every ratio is outside 1 ± 1e-8; the range is the usual one where none is configured."""
+    configs = {"optimizer": {"epsilon": 1e-8}}
+    assert not alarms(grpo(tmp_path / "run", 0, steps=9, configs=configs))

@@ -12,7 +12,6 @@ from mindrlhf_msprobe.checks.reading.views import Step, place_of
 from mindrlhf_msprobe.checks.registry.rule import key, rule, steps
 from mindrlhf_msprobe.checks.rules.rl.rows import (
     begins_with_random_weights,
-    configured,
     floats_of,
     inputs_of,
     rounding,
@@ -21,8 +20,9 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Severity
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.trends.derived import Settings
+from mindrlhf_msprobe.trends.formulas import CLIP_RANGE
 
-_CLIP = ("clip_range", "cliprange", "clip_eps", "epsilon", "eps_clip")
 _LEAST_CLIPPED = 5  # steps in a row
 
 
@@ -208,8 +208,7 @@ class KLNegative:
 )
 def clip_fraction(step: Step, check: Check) -> Iterator[Found]:
     """Most of the ratios stay within the clip range."""
-    given = [value for value in configured(check.run, *_CLIP) if isinstance(value, float)]
-    span = given[0] if given else 0.2
+    low, high = Settings.of(check.run.configurations()).clip_range or CLIP_RANGE
     for rank in step.ranks:
         arrays = [floats_of(datum) for datum in step.key_data("ratio", rank=rank)]
         values = np.concatenate([a.reshape(-1) for a in arrays if a is not None] or [np.empty(0)])
@@ -218,13 +217,19 @@ def clip_fraction(step: Step, check: Check) -> Iterator[Found]:
         if not moved.size:
             row.clear()
             continue
-        fraction = float(np.mean(np.abs(moved - 1) > span))
+        fraction = float(np.mean((moved < 1 - low) | (moved > 1 + high)))
         row.append(fraction)
         if fraction <= check.threshold("fraction"):
             row.clear()
         elif len(row) >= _LEAST_CLIPPED:
             yield check.finding(
-                message("check_rl.clip_fraction", fraction=fraction, span=span, steps=len(row)),
+                message(
+                    "check_rl.clip_fraction",
+                    fraction=fraction,
+                    low=1 - low,
+                    high=1 + high,
+                    steps=len(row),
+                ),
                 place_of(step.key_data("ratio", rank=rank)[0]),
                 same=("clip", rank),
             )

@@ -34,7 +34,7 @@ TEXTS: dict[str, Text] = {
     ),
     "kl_negative": "{key} is negative (down to {least:.3g}) and never positive",
     "clip_fraction": (
-        "{fraction:.0%} of the ratios are outside 1 ± {span:g}, for {steps} steps in a row"
+        "{fraction:.0%} of the ratios are outside {low:g} to {high:g}, for {steps} steps in a row"
     ),
     "entropy_collapse": "the policy's entropy fell from {before:.3g} to {now:.3g} nats a token",
     "advantages": _advantages,

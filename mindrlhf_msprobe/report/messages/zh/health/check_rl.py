@@ -31,7 +31,7 @@ TEXTS: dict[str, Text] = {
         "{mean:.3g}"
     ),
     "kl_negative": "{key} 为负（最小 {least:.3g}），且从未为正",
-    "clip_fraction": "连续 {steps} 个 step，{fraction:.0%} 的 ratio 超出 1 ± {span:g}",
+    "clip_fraction": "连续 {steps} 个 step，{fraction:.0%} 的 ratio 超出 {low:g} 至 {high:g}",
     "entropy_collapse": "策略的熵从每 token {before:.3g} nat 降到 {now:.3g} nat",
     "advantages": _advantages,
     "groups_unknown": "无法确定哪些样本属于同一 prompt",
