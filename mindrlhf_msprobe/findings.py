@@ -33,14 +33,14 @@ STAND_INS = {
 TOOL = "mindrlhf_msprobe"
 
 
-class _Keyword(str, Enum):
+class Keyword(str, Enum):
     """A word of ours that is shown as it is, in any language."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
-class Status(_Keyword):
+class Status(Keyword):
     """What the comparison of one pair of records says; where several fit, the first of these."""
 
     UNREADABLE = "unreadable"
@@ -59,7 +59,7 @@ class Status(_Keyword):
         return self in (Status.WITHIN_TOLERANCE, Status.IDENTICAL)
 
 
-class Outcome(_Keyword):
+class Outcome(Keyword):
     """What a whole comparison says."""
 
     IDENTICAL = "identical"
@@ -68,7 +68,7 @@ class Outcome(_Keyword):
     INCOMPARABLE = "incomparable"
 
 
-class CulpritCode(_Keyword):
+class CulpritCode(Keyword):
     """What beyond a record and its cell is to blame; see docs/en/comparing.md."""
 
     EARLIER_UPDATE = "earlier_update"
@@ -93,7 +93,7 @@ class CulpritCode(_Keyword):
 KEY_DATA_ONLY = "pairing.key_data_only"
 
 
-class Cause(_Keyword):
+class Cause(Keyword):
     """Why two runs first diverge; see docs/en/comparing.md."""
 
     COMPUTATION = "computation"
@@ -252,7 +252,7 @@ def _with_codes(name: str, messages: Messages) -> dict[str, Any]:
     return said if messages else {}
 
 
-class Nearness(_Keyword):
+class Nearness(Keyword):
     """How near what differs before any tensor lies to a finding."""
 
     CELL = "cell"
@@ -819,7 +819,7 @@ class RuleUse:
         return {"rule": self.rule, "records": self.records, "passed": self.passed, "codes": codes}
 
 
-class Relation(_Keyword):
+class Relation(Keyword):
     """How the first divergence stands to that of an earlier comparison."""
 
     SAME = "same"  #: the same cell, or the same key

@@ -6,25 +6,22 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from enum import Enum
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.findings import Keyword
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
 SCHEMA = 1
 
 
-class Severity(str, Enum):
+class Severity(Keyword):
     """How grave a finding is; a note does not change the exit code."""
 
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def counts(self) -> bool:
@@ -32,15 +29,12 @@ class Severity(str, Enum):
         return self is not Severity.NOTE
 
 
-class Health(str, Enum):
+class Health(Keyword):
     """What the check of one run, or of several, says."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
     NOT_CHECKED = "not_checked"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from mindrlhf_msprobe.checks.reading.values import LeafJson, flat
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.phases import usual_place
@@ -219,4 +221,12 @@ def value_of(datum: KeyDatum) -> Any:
     try:
         return datum.value
     except (ArrayFileError, ValueError, OSError, KeyError):
+        return None
+
+
+def numbers_in(datum: KeyDatum) -> np.ndarray | None:
+    """Return what was saved as a float64 array of any shape; None if it holds other things."""
+    try:
+        return np.asarray(value_of(datum), np.float64)
+    except (TypeError, ValueError):
         return None

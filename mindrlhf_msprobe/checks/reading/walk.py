@@ -5,7 +5,7 @@ What is held at once is one journal, and the key data of one step as far as rule
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from types import NoneType
 from typing import Any, Protocol
@@ -38,6 +38,16 @@ _USUAL = {
     for stack in (int, NoneType)
 }
 _usual = itemgetter("entry", "seq", "end", "parent", "opening")
+
+
+class Entries:
+    """A taker of entries alone, by a function of the entry and its line."""
+
+    def __init__(self, take: Callable[[EntryView, bytes | None], None]) -> None:
+        self.entry = take
+
+    def journal(self, content: bytes | None) -> None:
+        """Take a journal: nothing is asked of it as a whole."""
 
 
 def walk(run: Run, taker: Taker) -> Iterator[Step]:
@@ -79,16 +89,8 @@ def read_again(run: Run, phase: str, step: int, rank: int) -> list[EntryView]:
     """Return the entries of one journal, for what a finding needs to be explained."""
     found: list[EntryView] = []
 
-    class Kept:
-        def journal(self, content: bytes | None) -> None:
-            """Need nothing of it."""
-
-        def entry(self, entry: EntryView, raw: bytes | None) -> None:
-            """Keep it."""
-            found.append(entry)
-
     if phase in run.phases_at(step, rank):
-        _give(run, phase, step, rank, Kept())
+        _give(run, phase, step, rank, Entries(lambda entry, raw: found.append(entry)))
     return found
 
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.values import is_float, non_finite, statistic
-from mindrlhf_msprobe.checks.reading.views import EntryView, Step, place_of, value_of
-from mindrlhf_msprobe.checks.reading.walk import walk
+from mindrlhf_msprobe.checks.reading.views import EntryView, Step, numbers_in, place_of
+from mindrlhf_msprobe.checks.reading.walk import Entries, walk
 from mindrlhf_msprobe.checks.registry.rule import HEALTHY, rule, steps
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
@@ -99,7 +100,7 @@ class Range:
                     name = entry.phase, entry.record_name(io, path)
                     self._learned.setdefault(name, _Learned()).take(leaf)
 
-        for step in walk(run, _Each(learn)):
+        for step in walk(run, Entries(learn)):
             if step.complete:
                 for (_, phase, name), count in counted.items():
                     self._calls.setdefault((phase, name), set()).add(count)
@@ -138,16 +139,6 @@ class Range:
             )
 
 
-class _Each:
-    """Takes the entries of a walk."""
-
-    def __init__(self, take: Any) -> None:
-        self.entry = take
-
-    def journal(self, content: bytes | None) -> None:
-        """Take a journal: nothing is asked of it as a whole."""
-
-
 def _without_call(name: str) -> str:
     return name.rpartition(".")[0]
 
@@ -178,7 +169,7 @@ class Drift:
         for run in check.healthy:
             learned: dict[_Name, dict[int, float]] = {}
             self._into = learned
-            for step in walk(run, _Each(lambda entry, raw: self._take(entry))):
+            for step in walk(run, Entries(lambda entry, raw: self._take(entry))):
                 self._take_keys(step)
             self._healthy.append(learned)
         self._into = self._own
@@ -201,7 +192,7 @@ class Drift:
     def _take_keys(self, step: Step) -> None:
         for key in step.keys(min(step.ranks, default=None)):
             for datum in step.key_data(key, rank=min(step.ranks))[:1]:
-                mean = _mean(value_of(datum))
+                mean = _mean(datum)
                 if mean is not None:
                     self._into.setdefault(("", key), {})[step.number] = mean
                     self._places.setdefault((("", key), step.number), place_of(datum))
@@ -266,10 +257,7 @@ class Drift:
         return np.array(sums)
 
 
-def _mean(value: object) -> float | None:
-    try:
-        array = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        return None
-    mean = float(array.mean()) if array.size else math.nan
+def _mean(datum: KeyDatum) -> float | None:
+    array = numbers_in(datum)
+    mean = float(array.mean()) if array is not None and array.size else math.nan
     return mean if math.isfinite(mean) else None

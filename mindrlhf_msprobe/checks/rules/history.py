@@ -13,12 +13,13 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.values import LeafJson, is_float, statistic
-from mindrlhf_msprobe.checks.reading.views import EntryView, Step, place_of, value_of
+from mindrlhf_msprobe.checks.reading.views import EntryView, Step, numbers_in, place_of
 from mindrlhf_msprobe.checks.registry.rule import GRADIENTS, LAYERS, rule, steps
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _PAST = 32  # values of a record's past that are kept
@@ -115,7 +116,7 @@ class Jump:
         for rank in step.ranks:
             for name in _KEYS:
                 for datum in step.key_data(name, rank=rank)[:1]:
-                    norm = _size(value_of(datum))
+                    norm = _size(datum)
                     if norm is None or not 0 < norm < math.inf:
                         continue
                     past = self._past.setdefault((rank, "", name, ""), _Past())
@@ -139,13 +140,10 @@ class Jump:
                 )
 
 
-def _size(value: object) -> float | None:
-    """Return the root mean square of numbers, or None of other things."""
-    try:
-        array = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        return None
-    return float(np.sqrt(np.mean(np.square(array)))) if array.size else None
+def _size(datum: KeyDatum) -> float | None:
+    """Return the root mean square of what was saved, or None where it holds no numbers."""
+    array = numbers_in(datum)
+    return float(np.sqrt(np.mean(np.square(array)))) if array is not None and array.size else None
 
 
 @rule(
@@ -276,7 +274,7 @@ class Routing:
         """Yield the routers of a step that use one expert."""
         for name in _EXPERT_KEYS:
             for datum in step.key_data(name):
-                share = _largest_share(value_of(datum))
+                share = _largest_share(datum)
                 if share is not None and share >= self._check.threshold("share"):
                     self._found.append((place_of(datum), share))
         found, self._found = self._found, []
@@ -319,10 +317,9 @@ def _share(leaf: LeafJson) -> float | None:
     return None
 
 
-def _largest_share(value: object) -> float | None:
-    try:
-        array = np.asarray(value, np.float64).reshape(-1)
-    except (TypeError, ValueError):
+def _largest_share(datum: KeyDatum) -> float | None:
+    array = numbers_in(datum)
+    if array is None or array.size < 2:
         return None
-    whole = float(array.sum()) if array.size > 1 else 0.0
+    whole = float(array.sum())
     return float(array.max()) / whole if whole > 0 and array.min() >= 0 else None

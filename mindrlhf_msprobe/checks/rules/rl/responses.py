@@ -87,6 +87,16 @@ def empty_responses(step: Step, check: Check) -> Iterator[Found]:
                 )
 
 
+def _token_rows(step: Step, check: Check) -> Iterator[tuple[KeyDatum, list[tuple[int, ...]]]]:
+    """Yield the responses that were saved as token ids, which are checked then."""
+    for rank in step.ranks:
+        for datum in step.key_data(*_RESPONSES, rank=rank):
+            samples = [sample for sample in texts_or_rows(datum) if isinstance(sample, tuple)]
+            if samples:
+                check.checked()
+                yield datum, samples
+
+
 @rule("rl.length_limit", needs=(key(*_RESPONSES),), severity=Severity.NOTE, live=True)
 def length_limit(step: Step, check: Check) -> Iterator[Found]:
     """Responses that end because nothing more may be written were cut."""
@@ -96,20 +106,15 @@ def length_limit(step: Step, check: Check) -> Iterator[Found]:
     if not ends.eos:
         check.not_checked(message("check_rl.no_eos"))
         return
-    for rank in step.ranks:
-        for datum in step.key_data(*_RESPONSES, rank=rank):
-            samples = [sample for sample in texts_or_rows(datum) if isinstance(sample, tuple)]
-            if not samples:
-                continue
-            check.checked()
-            most = limit if isinstance(limit, int) else max(map(len, samples))
-            cut = sum(len(s) >= most and not ends.eos & {*s} and s[-1] != ends.pad for s in samples)
-            if cut:
-                yield check.finding(
-                    message("check_rl.cut", cut=cut, count=len(samples), limit=most),
-                    place_of(datum),
-                    same=("cut", rank),
-                )
+    for datum, samples in _token_rows(step, check):
+        most = limit if isinstance(limit, int) else max(map(len, samples))
+        cut = sum(len(s) >= most and not ends.eos & {*s} and s[-1] != ends.pad for s in samples)
+        if cut:
+            yield check.finding(
+                message("check_rl.cut", cut=cut, count=len(samples), limit=most),
+                place_of(datum),
+                same=("cut", datum.rank),
+            )
 
 
 @rule(
@@ -126,26 +131,19 @@ def pad_inside(step: Step, check: Check) -> Iterator[Found]:
     if ends.pad is None and not ends.eos:
         check.not_checked(message("check_rl.no_eos"))
         return
-    for rank in step.ranks:
-        for datum in step.key_data(*_RESPONSES, rank=rank):
-            samples = [sample for sample in texts_or_rows(datum) if isinstance(sample, tuple)]
-            if not samples:
-                continue
-            check.checked()
-            bad = [n for n, sample in enumerate(samples) if _goes_on(sample, ends)]
-            if bad:
-                few = len(bad) <= check.threshold("share") * len(samples)
-                yield check.finding(
-                    message("check_rl.pad_inside", bad=len(bad), count=len(samples)),
-                    place_of(datum),
-                    severity=Severity.NOTE if few else None,
-                    evidence=[
-                        Evidence(
-                            place_of(datum), {"sample": bad[0], "tokens": samples[bad[0]][:64]}
-                        )
-                    ],
-                    same=("pad", few),
-                )
+    for datum, samples in _token_rows(step, check):
+        bad = [n for n, sample in enumerate(samples) if _goes_on(sample, ends)]
+        if bad:
+            few = len(bad) <= check.threshold("share") * len(samples)
+            yield check.finding(
+                message("check_rl.pad_inside", bad=len(bad), count=len(samples)),
+                place_of(datum),
+                severity=Severity.NOTE if few else None,
+                evidence=[
+                    Evidence(place_of(datum), {"sample": bad[0], "tokens": samples[bad[0]][:64]})
+                ],
+                same=("pad", few),
+            )
 
 
 @rule("rl.repeated_prompts", needs=(key("prompts", "prompt"),), severity=Severity.NOTE, live=True)
