@@ -1,1 +1,1 @@
-"""What several rooms need and none of them is about: patterns, texts, files of YAML, processes."""
+"""What several rooms need and none of them is about: messages, texts, files of YAML, processes."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import logger, warn
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.config import ProbeConfig
@@ -54,12 +54,12 @@ class Current:
         self.snapshot: Callable[[Any], Any] = lambda data: data
         self.expected = False
         self.held: list[tuple[str, Any]] | None = None
-        self._probes: list[tuple[Recording, Callable[[str, BaseException], None]]] = []
+        self._probes: list[tuple[Recording, Callable[[Message, BaseException], None]]] = []
         self.compiled_without: set[str] = set()
-        self._told: set[str] = set()
+        self._logged: set[Message] = set()
         self._missed = False  # whether it was said that there is no probe
 
-    def begin(self, probe: Recording, fault: Callable[[str, BaseException], None]) -> None:
+    def begin(self, probe: Recording, fault: Callable[[Message, BaseException], None]) -> None:
         """Let a probe be the newest.
 
         Args:
@@ -80,7 +80,7 @@ class Current:
         try:
             probe.save_data(name, data)
         except UsageError as error:
-            self.tell_once(f"save({name!r}, …): {error}")
+            self.log_once(message("log.of_call", call=f"save({name!r}, …)", why=error))
 
     @contextmanager
     def hold(self) -> Iterator[list[tuple[str, Any]]]:
@@ -98,23 +98,23 @@ class Current:
         """The newest probe that records."""
         return self._probes[-1][0] if self._probes else None
 
-    def fault(self, what: str, error: BaseException) -> None:
+    def fault(self, what: Message, error: BaseException) -> None:
         """Count a fault of the newest probe; raises it in strict mode."""
         if self._probes:
             self._probes[-1][1](what, error)
 
-    def probe_for(self, call: str) -> Recording | None:
+    def probe_for(self, call: str | Message) -> Recording | None:
         """Return the newest probe that records; where there is none, that is said once."""
         if not (self._probes or self.expected or self._missed):
             self._missed = True
-            logger.warning("%s", message("log.no_probe", call=call))
+            warn("log.no_probe", call=call)
         return self.probe
 
-    def tell_once(self, text: str) -> None:
+    def log_once(self, said: Message) -> None:
         """Log a warning, once."""
-        if text not in self._told:
-            self._told.add(text)
-            logger.warning("%s", text)
+        if said not in self._logged:
+            self._logged.add(said)
+            logger.warning("%s", said)
 
 
 CURRENT = Current()

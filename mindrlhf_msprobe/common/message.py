@@ -6,13 +6,15 @@ words stand for a code, in which language, report/messages knows alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.language import language
+from mindrlhf_msprobe.common.text.language import language
+from mindrlhf_msprobe.common.text.printable import shortened
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,8 +38,8 @@ class Message:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        """Hash it by its code and the plain parameters: others may be of any kind."""
-        plain = ((k, v) for k, v in self.params.items() if isinstance(v, (str, int, float)))
+        """Hash it by its code and the parameters that can be."""
+        plain = ((k, v) for k, v in self.params.items() if isinstance(v, _HASHED))
         return hash((self.code, frozenset(plain)))
 
     def __str__(self) -> str:
@@ -50,6 +52,10 @@ class Message:
         return {"code": self.code, "params": params} if params else {"code": self.code}
 
 
+#: Parameters by which a message is hashed; others may be of any kind.
+_HASHED = (str, int, float, Message)
+#: What JSON has no number for, as `as_json` writes it.
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 #: Messages that stand together, one behind the other.
 Messages = tuple[Message, ...]
 
@@ -60,9 +66,13 @@ def message(code: str, /, **params: Any) -> Message:
 
 
 def _said_by(value: Any) -> Any:
+    if not isinstance(value, BaseException):
+        return value
     if isinstance(value, SpokenError):
         return value.said
-    return str(value) if isinstance(value, BaseException) else value
+    # An error of Python's kinds may be made of a message, too.
+    alone = value.args[0] if len(value.args) == 1 else None
+    return alone if isinstance(alone, Message) else str(value)
 
 
 def in_words(said: Message, lang: str | None = None) -> str:
@@ -70,6 +80,15 @@ def in_words(said: Message, lang: str | None = None) -> str:
     # By its name, and when words are asked for: nothing below report imports it.
     words: str = import_module("mindrlhf_msprobe.report.messages").text_of(said, lang)
     return words
+
+
+def read_words(text: str, area: str) -> Message | None:
+    """Return the message of an area that says a text in English, None if none does.
+
+    For files of older versions, which hold words alone.
+    """
+    read: Message | None = import_module("mindrlhf_msprobe.report.messages").message_of(text, area)
+    return read
 
 
 class SpokenError(Exception):
@@ -132,6 +151,19 @@ def read_messages(found: Any) -> tuple[Message, ...]:
     return tuple(read for one in several if (read := read_message(one)) is not None)
 
 
+def quoted(said: Message) -> Message:
+    """Return a message of a file with its texts as a sentence quotes them: not at any length."""
+    return Message(said.code, {name: _quoted(value) for name, value in said.params.items()})
+
+
+def _quoted(value: Any) -> Any:
+    if isinstance(value, Message):
+        return quoted(value)
+    if isinstance(value, list):
+        return [_quoted(item) for item in value]
+    return shortened(value) if isinstance(value, str) else value
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Message):
         return value.as_json()
@@ -139,6 +171,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
 
 
@@ -158,4 +192,4 @@ def _read(value: Any, depth: int) -> Any:
         return inner or {str(name): _read(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
         return [_read(item, depth + 1) for item in value]
-    return value
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value

@@ -1,14 +1,30 @@
-"""Copies of this process (fork): whether one may be made, and what it does first."""
+"""Other processes: copies of this one (fork), fresh interpreters, and what goes through pipes.
+
+multiprocessing is not used: its spawn would run a caller's script again if that has no `__main__`
+guard.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import struct
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+
+import mindrlhf_msprobe
+
+if TYPE_CHECKING:
+    import subprocess
+
+_PACKAGE_PARENT = Path(str(mindrlhf_msprobe.__file__)).resolve().parents[1]
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_LENGTH = struct.Struct("<Q")
 
 
 def available_cores() -> int:
@@ -23,7 +39,7 @@ _WITH_THREADS = ("mindspore", "ray", "torch", "tensorflow")  # that Python does 
 
 
 def may_fork() -> bool:
-    """Tell whether this process has no threads but those that numpy looks after itself."""
+    """Return whether this process has no threads but those that numpy looks after itself."""
     return (
         hasattr(os, "fork")
         and threading.active_count() == 1
@@ -72,3 +88,74 @@ def _serve(work: Callable[[], object], others: Iterable[int]) -> NoReturn:
         code = 0
     finally:
         os._exit(code)
+
+
+def start_fresh(module: str, pipes: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """Start `python -m module PIPE… DIRECTORY`, an interpreter of its own with this package.
+
+    It has no terminal, one thread for numpy, and Ctrl-C does not reach it.
+
+    Args:
+        pipes: its ends of pipes.
+
+    Raises:
+        OSError: there can be no more processes.
+    """
+    import subprocess  # slow to import, and a fork does without
+
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, pipes), os.getcwd()],
+        cwd=_PACKAGE_PARENT,  # so that it is this package that is imported
+        env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+        pass_fds=pipes,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def framed(message: Any) -> bytes:
+    """Return what one message is in a pipe: its length and its pickled bytes."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
+
+
+def send(pipe: BinaryIO, message: Any) -> None:
+    """Write one message."""
+    pipe.write(framed(message))
+    pipe.flush()
+
+
+def receive(pipe: BinaryIO) -> Any:
+    """Read one message.
+
+    Raises:
+        EOFError: the other side has ended.
+    """
+    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size))
+    return pickle.loads(_read(pipe, length))
+
+
+def _read(pipe: BinaryIO, length: int) -> bytes:
+    parts = []
+    while length:
+        part = pipe.read(length)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def take_messages(buffer: bytearray) -> list[Any]:
+    """Return the messages that a buffer holds whole, and remove them from it."""
+    found = []
+    while len(buffer) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(buffer)
+        end = _LENGTH.size + length
+        if len(buffer) < end:
+            break
+        found.append(pickle.loads(buffer[_LENGTH.size : end]))
+        del buffer[:end]
+    return found

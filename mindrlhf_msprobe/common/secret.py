@@ -64,19 +64,19 @@ _MODEL_TOKEN = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether an environment variable of this name could hold a secret."""
+    """Return whether an environment variable of this name could hold a secret."""
     if _COMPILER_PASS.search(name):
         name = re.sub("PASS", "", name, flags=re.IGNORECASE)
     return _SECRET_NAME.search(name) is not None
 
 
 def is_secret_key(key: str) -> bool:
-    """Tell whether a key of a configuration surely names a secret, even if that is a number."""
+    """Return whether a key of a configuration surely names a secret, even if that is a number."""
     return _SECRET_KEY.search(_snake(key)) is not None
 
 
 def could_name_text(key: str) -> bool:
-    """Tell whether a key of a configuration could name a secret, if its value is a text."""
+    """Return whether a key of a configuration could name a secret, if its value is a text."""
     key = _snake(key)
     return is_secret_name(key) and not _MODEL_TOKEN.search(key)
 
@@ -86,7 +86,7 @@ def _snake(key: str) -> str:
 
 
 def could_be_secret(value: str) -> bool:
-    """Tell whether a text looks like a credential: a URL with a password, a token, a PEM block.
+    """Return whether a text looks like a credential: a URL with a password, a token, a PEM block.
 
     Names are made of words, and tokens are not: rather too much is suspected than too little.
     """

@@ -67,7 +67,7 @@ class Pattern:
         return Pattern, (self.text,)
 
     def search(self, name: str) -> bool:
-        """Tell whether the pattern matches anywhere in a name."""
+        """Return whether the pattern matches anywhere in a name."""
         return _found(self._regexp, name)
 
 

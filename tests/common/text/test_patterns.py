@@ -11,7 +11,7 @@ from helpers.runs import record_training
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mindrlhf_msprobe.common.patterns import Pattern, PatternError, Renaming
+from mindrlhf_msprobe.common.text.patterns import Pattern, PatternError, Renaming
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.judging.tolerance import load_rules
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping

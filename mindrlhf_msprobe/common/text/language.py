@@ -13,6 +13,8 @@ LANGUAGES = ("en", "zh")
 _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts, as in a shell
 #: What a caller asked for, which goes before the locale.
 _CHOSEN: ContextVar[str | None] = ContextVar("language", default=None)
+#: The same for the whole process: its threads have contexts of their own, and so has its end.
+_of_process: str | None = None
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -25,7 +27,7 @@ def language(environment: Mapping[str, str] | None = None) -> str:
         environment: the variables of a locale, which alone decide then; None: the process's.
     """
     if environment is None:
-        if (chosen := _CHOSEN.get()) is not None:
+        if (chosen := _CHOSEN.get() or _of_process) is not None:
             return chosen
         environment = os.environ
     named = next((environment[name] for name in _VARIABLES if environment.get(name)), "")
@@ -40,6 +42,12 @@ def speaking(lang: str | None) -> Iterator[None]:
         yield
     finally:
         _CHOSEN.reset(before)
+
+
+def speak(lang: str | None) -> None:
+    """Give answers in a language from now on, in all threads; None: in the locale's."""
+    global _of_process
+    _of_process = lang
 
 
 def in_its_language(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -29,6 +29,12 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
+def few_ranges(ranges: Sequence[Sequence[int]]) -> str:
+    """Return the first of ranges (first, last), with how many more there are: 1-3, 5, … (+2)."""
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:_FEW])
+    return shown + (f", … (+{len(ranges) - _FEW})" if len(ranges) > _FEW else "")
+
+
 def few_numbers(numbers: Sequence[int]) -> str:
     """Return the first of several numbers, with how many more there are: 0, 2, … (+5)."""
     shown = ", ".join(map(str, numbers[:_FEW]))

@@ -1,0 +1,1 @@
+"""Texts: the language of answers, patterns, numbers as words, and what may be printed."""
