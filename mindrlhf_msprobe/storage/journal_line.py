@@ -167,25 +167,23 @@ class Sink(Protocol):
 
 
 def holds_gradients(entry: str) -> bool:
-    """Tell whether an entry holds gradients of parameters; msprobe's have no number."""
+    """Return whether an entry holds gradients of parameters; msprobe's have no number."""
     return PARAMETERS_GRAD in entry.split(".")[-2:]
 
 
 def _check(line: Any) -> None:
     if not isinstance(line, dict):
-        raise ValueError("a journal line that is no JSON object")
+        raise ValueError(line)
     for name, types in _HEAD.items():
         value = line.get(name)
-        if not isinstance(value, types):
-            raise ValueError(f"a journal line whose {name} is {value!r}")
-        if isinstance(value, int) and not bounds.is_place(value):
-            raise ValueError(f"a journal line whose {name} is out of range")
+        if not isinstance(value, types) or (isinstance(value, int) and not bounds.is_place(value)):
+            raise ValueError(name, value)
     if len(line["entry"]) > bounds.NAME:
-        raise ValueError(f"a journal line whose entry has {len(line['entry'])} characters")
+        raise ValueError("entry", len(line["entry"]))
     if "frames" in line and not all(isinstance(frame, str) for frame in line["frames"] or ()):
-        raise ValueError("a journal line whose frames are no texts")
+        raise ValueError("frames", line["frames"])
     if "frames" in line and not isinstance(line.get("stack"), int):
-        raise ValueError("a journal line with a call stack that has no number")
+        raise ValueError("stack", line.get("stack"))
 
 
 def _gradients_of(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,8 +211,9 @@ def with_lost_files(content: Any, lost: Mapping[str, str]) -> Any:
         return [with_lost_files(item, lost) for item in content]
     if not isinstance(content, dict):
         return content
-    name = content.get("data_name")
-    if isinstance(name, str) and name in lost:
-        kept = {key: value for key, value in content.items() if key != "data_name"}
-        return {**kept, "error": message("unread.not_stored", why=lost[name]).as_json()}
+    for field_name in ("data_name", "signs"):
+        name = content.get(field_name)
+        if isinstance(name, str) and name in lost:
+            kept = {key: value for key, value in content.items() if key != field_name}
+            return {**kept, "error": message("unread.not_stored", why=lost[name]).as_json()}
     return {key: with_lost_files(value, lost) for key, value in content.items()}

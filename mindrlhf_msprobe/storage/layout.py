@@ -1,6 +1,6 @@
 """Every path and file name of a run, in one place.
 
-run.json  configurations.json
+run.json  configurations.json  findings.rank<R>.jsonl
 <phase>/step<S>/rank<R>/records.jsonl, dump.json, stack.json, construct.json
 <phase>/step<S>/rank<R>/dump_tensor_data/<record>.npy
 data/<key>/step<S>/rank<R>/micro_step<M>/<key>.npy, <key>.json
@@ -49,6 +49,11 @@ _NOT_FOR_MSPROBE = re.compile(r"[^a-zA-Z0-9_.:-]")
 def manifest_name(rank: int) -> str:
     """Return the manifest of one rank: each rank writes only its own, so nothing races."""
     return RUN_FILE if rank == 0 else f"run.rank{rank}.json"
+
+
+def findings_name(rank: int) -> str:
+    """Return the file of what was found in one rank's steps while it trained."""
+    return f"findings.rank{rank}.jsonl"
 
 
 def manifest_rank(path: Path) -> int:
@@ -205,7 +210,7 @@ def _file_name(stem: str, suffix: str, unsafe: re.Pattern[str], before_hash: str
 
 
 def inside(root: Path, path: Path) -> bool:
-    """Tell whether `path`, symbolic links followed, lies inside `root`."""
+    """Return whether `path`, symbolic links followed, lies inside `root`."""
     if _is_linkless(root, path):
         return True
     try:
@@ -216,7 +221,7 @@ def inside(root: Path, path: Path) -> bool:
 
 
 def _is_linkless(root: Path, path: Path) -> bool:
-    """Tell whether `path` leads from `root` downwards, and no link lies between: most do."""
+    """Return whether `path` leads from `root` downwards, and no link lies between: most do."""
     top, whole = os.fspath(root), os.fspath(path)
     if not whole.startswith(top + os.sep):
         return whole == top
@@ -329,12 +334,12 @@ def step_directories(
 
 
 def is_step(path: Path) -> bool:
-    """Tell whether a directory is called `step<S>`."""
+    """Return whether a directory is called `step<S>`."""
     return step_number(path.name) is not None
 
 
 def has_dumps(root: Path) -> bool:
-    """Tell whether `root` holds layer data or key data, whoever wrote them."""
+    """Return whether `root` holds layer data or key data, whoever wrote them."""
     return any(rank_directories(step_dir) for step_dir in step_directories(root))
 
 

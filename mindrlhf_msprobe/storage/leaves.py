@@ -19,13 +19,12 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import (
-    TEXT,
     Message,
     as_json_or_text,
     as_message,
+    quoted,
     read_message,
 )
-from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json, number_to_json
 from mindrlhf_msprobe.storage.layout import UnreadError
@@ -67,6 +66,8 @@ class Leaf:
         opaque: nothing but the type is known.
         whole: a gradient of a tensor that the cell was given in several places, or returned as it
             was: it is that of all places together.
+        dialect: the name of the tool that made the statistics, as the reader of its files says
+            (`storage.foreign.dialect`); "" of this package.
     """
 
     type: str
@@ -87,6 +88,7 @@ class Leaf:
     md5: str | None = None
     rounding: float | None = None
     at_optimizer: bool = False
+    dialect: str = ""
 
     @property
     def is_tensor(self) -> bool:
@@ -183,13 +185,15 @@ class GradientLeaf(Leaf):
     shares: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, leaf: Leaf, signs: str | None, shares: tuple[float, ...] | None) -> GradientLeaf:
+    def extend(
+        cls, leaf: Leaf, signs: str | None, shares: tuple[float, ...] | None
+    ) -> GradientLeaf:
         """Return the description of a gradient with its signs and shares."""
         known: dict[str, Any] = {name: getattr(leaf, name) for name in Leaf.__slots__}
         return cls(**known, signs=signs, shares=shares)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GradientLeaf.of, (Leaf(*Leaf.__reduce__(self)[1]), self.signs, self.shares)
+        return GradientLeaf.extend, (Leaf(*Leaf.__reduce__(self)[1]), self.signs, self.shares)
 
     def _json(self, *statistics: str) -> dict[str, Any]:
         content = Leaf._json(self, *statistics)
@@ -200,8 +204,13 @@ class GradientLeaf(Leaf):
         return content
 
 
+def made_by(dialect: str, leaf: Leaf) -> Leaf:
+    """Return a leaf that was read as the tool of that name made it; "": this package."""
+    return replace(leaf, dialect=dialect) if dialect else leaf
+
+
 def is_leaf(content: Any) -> bool:
-    """Tell whether a JSON value describes one value rather than a structure of values."""
+    """Return whether a JSON value describes one value rather than a structure of values."""
     if not isinstance(content, dict):
         return False
     if isinstance(content.get("type"), str):
@@ -254,7 +263,9 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         at_optimizer=content.get("at_optimizer") is True,
     )
     if "signs" in content or "shares" in content:
-        return GradientLeaf.of(leaf, _text(content.get("signs")), _shares(content.get("shares")))
+        return GradientLeaf.extend(
+            leaf, _text(content.get("signs")), _shares(content.get("shares"))
+        )
     return leaf
 
 
@@ -262,11 +273,7 @@ def _why(error: Any) -> Message | None:
     """Return why a value is not there, as its JSON says; an older version wrote a text."""
     if error is None:
         return None
-    found = read_message(error)
-    if found is None or found.code == TEXT:
-        return as_message(shortened(error))
-    short = {k: shortened(v) if isinstance(v, str) else v for k, v in found.params.items()}
-    return Message(found.code, short)
+    return quoted(read_message(error) or as_message(str(error)))
 
 
 def _scalar_from_json(content: dict[str, Any]) -> Leaf:

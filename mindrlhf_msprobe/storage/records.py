@@ -28,6 +28,9 @@ _ENTRY = re.compile(
 
 #: The direction of an entry that holds gradients of parameters.
 PARAMETERS_GRAD = "parameters_grad"
+#: What stands for the cell in entries of an optimizer's state; a second one is `…_2`.
+OPTIMIZER_STATE = "optimizer_state"
+_STATE = re.compile(rf"{OPTIMIZER_STATE}(?:_[0-9]+)?")
 _LONGEST = 2 * bounds.NAME  # characters of a record's name: its entry's, and the path in it
 _MOST_SHOWN = 100  # characters of a file name from elsewhere
 
@@ -42,9 +45,14 @@ def entry_name(cell: str, class_name: str, direction: str, call: int) -> str:
     return f"Cell.{cell}.{class_name}.{direction}.{call}"
 
 
+def is_optimizer_state(cell: str) -> bool:
+    """Return whether an entry of this cell holds the state of an optimizer."""
+    return _STATE.fullmatch(cell) is not None
+
+
 @lru_cache(maxsize=1 << 16)
 def has_plain_call(entry: str) -> bool:
-    """Tell whether an entry's name is one of ours, so that two names are two calls."""
+    """Return whether an entry's name is one of ours, so that two names are two calls."""
     match = _ENTRY.fullmatch(entry)
     return (
         match is not None and match["scope"] == "Cell" and str(int(match["call"])) == match["call"]
@@ -55,6 +63,17 @@ def cell_name(entry: str) -> str:
     """Return the cell's part of an entry's name, e.g. `model.norm`."""
     match = _ENTRY.fullmatch(entry)
     return match["cell"] if match else entry
+
+
+def direction_of(entry: str) -> str:
+    """Return the direction in an entry's name; "" if it has none."""
+    match = _ENTRY.fullmatch(entry)
+    return match["direction"] if match else ""
+
+
+def network_name(cell: str, parameter: str) -> str:
+    """Return what a parameter of a cell is called in its network, e.g. `model.norm.weight`."""
+    return parameter if cell == "root" else f"{cell}.{parameter}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +129,7 @@ class Record:
         return array
 
     def holds_what_was_recorded(self) -> bool | None:
-        """Tell whether the file's elements have the fingerprint that was recorded.
+        """Return whether the file's elements have the fingerprint that was recorded.
 
         None where none was, or one that is not computed on the host. Reads the whole file.
         """
@@ -192,10 +211,12 @@ class Locator:
     Args:
         root: the run's directory.
         directory: lies inside it.
+        gone: whether its files were removed (`keep_mb`): then there are statistics alone.
     """
 
-    def __init__(self, root: Path, directory: Path) -> None:
+    def __init__(self, root: Path, directory: Path, *, gone: bool = False) -> None:
         self._root = root
+        self._gone = gone
         self._directory = f"{directory}{os.sep}"
         try:
             with os.scandir(directory) as found:
@@ -210,7 +231,7 @@ class Locator:
         elsewhere are data, and never decide what is opened.
         """
         # msprobe's word for "no file"; and PyTorch's files, which only PyTorch can read
-        if name is None or name == "-1" or name.endswith(".pt"):
+        if name is None or name == "-1" or name.endswith(".pt") or self._gone:
             return leaf, None
         path = self._directory + name
         leaves_it = "/" in name or name in ("", ".", "..")

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
+
 #: json.dumps would make one anew for every call.
 _ONE_LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -105,7 +107,7 @@ def open_temporary(path: Path) -> tuple[int, Path]:
         with suppress(FileExistsError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             return os.open(temporary, flags, 0o666), temporary
-    raise FileExistsError(errno.EEXIST, "all temporary names of it are taken", str(path))
+    raise FileExistsError(errno.EEXIST, message("fault.names_taken"), str(path))
 
 
 def put_in_place(temporary: Path, directory: Path, last: str) -> None:
@@ -127,7 +129,7 @@ def put_in_place(temporary: Path, directory: Path, last: str) -> None:
     for name in names:
         if os.path.lexists(directory / name):
             taken = str(directory / name)
-            raise FileExistsError(errno.EEXIST, "a file of others stands there", taken)
+            raise FileExistsError(errno.EEXIST, message("fault.of_others"), taken)
     for name in names:
         os.rename(temporary / name, directory / name)
     os.rmdir(temporary)
@@ -139,7 +141,7 @@ def reserve_of(path: Path) -> Path:
 
 
 def is_temporary_of_ours(name: str) -> bool:
-    """Tell whether a file of this name is one that was being written when its process ended."""
+    """Return whether a file of this name is one that was being written when its process ended."""
     return _TEMPORARY.fullmatch(name) is not None
 
 

@@ -37,7 +37,7 @@ NUMBER = 1 << 1024
 
 
 def is_place(value: object) -> bool:
-    """Tell whether a JSON value can be a place in time, or a number of things."""
+    """Return whether a JSON value can be a place in time, or a number of things."""
     return type(value) is int and -PLACE < value < PLACE
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from mindrlhf_msprobe.common.message import SpokenError, message
-from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 
@@ -61,7 +61,7 @@ def save_npy(path: Path, array: np.ndarray) -> int:
     """
     array = np.asarray(array)
     if array.dtype.hasobject:
-        raise ValueError(f"dtype {array.dtype} holds Python objects, which are never pickled")
+        raise ValueError(message("fault.objects", dtype=str(array.dtype)))
     header = npy_header(array.dtype, array.shape)
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return write_atomic(path, [header, content.data])
@@ -162,7 +162,7 @@ def give_back(array: np.ndarray) -> None:
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Tell whether an array is a file that open_npy mapped, or a part of it, and no copy."""
+    """Return whether an array is a file that open_npy mapped, or a part of it, and no copy."""
     return _mapping(array) is not None
 
 

@@ -7,18 +7,23 @@ share a byte.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
+from mindrlhf_msprobe.storage.arrays.npy import (
+    ArrayFileError,
+    bfloat16_bits_to_float32,
+    open_npy,
+)
 
 _BLOCK = 1 << 20  # bytes of packed bits that are compared at a time
+_ELEMENTS = 1 << 16  # of a gradient that are looked at at a time; a multiple of 8
 _SET_BITS = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
 
 
-def packed_signs(gradient: np.ndarray) -> np.ndarray:
+def packed_signs(gradient: np.ndarray, *, bfloat16: bool = False) -> np.ndarray:
     """Return which elements are above zero, as bits: uint8 [ceil(size / 8)].
 
     The elements are taken in C order, the first one is the highest bit of the first byte; the bits
@@ -26,26 +31,46 @@ def packed_signs(gradient: np.ndarray) -> np.ndarray:
 
     Args:
         gradient: any real dtype, any shape.
+        bfloat16: whether it holds the bits of bfloat16 as uint16.
     """
-    return np.packbits(np.greater(gradient, 0).reshape(-1))
+    packed = np.empty(math.ceil(gradient.size / 8), np.uint8)
+    for start, block in _blocks(gradient, bfloat16):
+        bits = np.packbits(block > 0)
+        packed[start // 8 : start // 8 + len(bits)] = bits
+    return packed
 
 
-def shares_within(gradient: np.ndarray, bounds: Sequence[float]) -> list[float]:
+def shares_within(
+    gradient: np.ndarray, bounds: Sequence[float], *, bfloat16: bool = False
+) -> list[float]:
     """Return the share of elements in each interval, then that of zeros: len(bounds) + 2 numbers.
 
     The intervals are (-inf, b0], (b0, b1], …, (bn, inf), as msprobe's grad_probe has them; NaN lies
     in none. Of a gradient without elements all shares are 0.
 
     Args:
-        gradient: any real dtype, any shape.
+        gradient: any real dtype, any shape; compared as float32, wider ones as they are.
         bounds: in ascending order.
+        bfloat16: as `packed_signs` has it.
     """
-    flat = np.asarray(gradient).reshape(-1)
-    kind = np.result_type(flat.dtype, np.float32)  # in which msprobe compares them
-    below = [int(np.count_nonzero(flat <= np.asarray([bound], kind))) for bound in bounds]
-    numbers = flat.size - int(np.count_nonzero(flat != flat))
-    counts = np.diff([0, *below, numbers]).tolist()
-    return [count / max(1, flat.size) for count in [*counts, int(np.count_nonzero(flat == 0))]]
+    found = [0] * (len(bounds) + 2)  # at or below each bound, numbers, zeros
+    for _, block in _blocks(gradient, bfloat16):
+        tests = [block <= block.dtype.type(bound) for bound in bounds]
+        tests += [block == block, block == 0]
+        found = [known + int(np.count_nonzero(test)) for known, test in zip(found, tests)]
+    counts = [*np.diff([0, *found[:-1]]).tolist(), found[-1]]
+    return [count / max(1, gradient.size) for count in counts]
+
+
+def _blocks(gradient: np.ndarray, bfloat16: bool) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield blocks of the elements and where each begins, as float32 or a wider dtype."""
+    flat = gradient.reshape(-1)
+    for start in range(0, flat.size, _ELEMENTS):
+        block = flat[start : start + _ELEMENTS]
+        if bfloat16:
+            yield start, bfloat16_bits_to_float32(block)
+        else:
+            yield start, block.astype(np.result_type(block, np.float32), copy=False)
 
 
 def read_signs(path: str | Path, size: int) -> np.ndarray:

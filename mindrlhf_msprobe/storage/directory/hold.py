@@ -9,6 +9,7 @@ import os
 from enum import Enum
 from pathlib import Path
 
+from mindrlhf_msprobe.common.message import SpokenError, message
 from mindrlhf_msprobe.storage.directory.job import RankLock
 
 
@@ -27,18 +28,18 @@ class Loss(str, Enum):
         return self.value
 
 
-class HoldLostError(Exception):
+class HoldLostError(SpokenError):
     """The directory, its lock or its manifest is no longer the one of this run.
 
     Attributes:
         loss: what happened to it.
-        kind: what is counted of it, in words.
+        kind: what is counted of it.
     """
 
-    kind = "the dump_path was lost"
+    kind = message("lost.dump_path")
 
     def __init__(self, loss: Loss) -> None:
-        super().__init__(f"the dump_path is no longer the directory that was claimed ({loss})")
+        super().__init__(message("fault.hold_lost", loss=loss.value))
         self.loss = loss
 
 

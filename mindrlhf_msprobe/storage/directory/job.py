@@ -100,7 +100,7 @@ class RankLock:
             os.close(file)
 
     def is_in_place(self) -> bool:
-        """Tell whether the file that was locked still stands there, with what was written into it.
+        """Return whether the file that was locked is still there, with what was written into it.
 
         Another job writes into the same one where the file system has no locks.
         """
@@ -113,15 +113,15 @@ class RankLock:
             return True
 
     def exists(self) -> bool:
-        """Tell whether anything stands where the lock's file belongs."""
+        """Return whether anything stands where the lock's file belongs."""
         return os.path.lexists(self._path)
 
     def is_held(self) -> bool:
-        """Tell whether a process holds the lock now, this one or another."""
+        """Return whether a process holds the lock now, this one or another."""
         return self._is_held_here() or self.held_elsewhere()
 
     def held_elsewhere(self) -> bool:
-        """Tell whether another process holds the lock now."""
+        """Return whether another process holds the lock now."""
         if self._is_held_here():
             return False
         try:
@@ -134,7 +134,7 @@ class RankLock:
             os.close(file)
 
     def _is_held_here(self) -> bool:
-        """Tell whether this process holds it, and its file still stands there."""
+        """Return whether this process holds it, and its file still stands there."""
         process, file = self._held.get(self._path, (0, -1))
         return process == os.getpid() and _is_at(file, self._path)
 
@@ -156,7 +156,7 @@ class RankLock:
 
 
 def _says_who_holds_it(file: int) -> bool:
-    """Tell whether a file is a lock's: new, or one that a process left when it was killed."""
+    """Return whether a file is a lock's: new, or one that a process left when it was killed."""
     try:
         text = os.pread(file, _MOST_SAID, 0)
         said = json.loads(text) if text else {"pid": 0}
@@ -174,7 +174,7 @@ def _locked(file: int) -> bool:
 
 
 def _is_locked(file: int) -> bool:
-    """Tell whether another process holds the lock, without taking it for a moment: fcntl(2)."""
+    """Return whether another process holds the lock, without taking it for a moment: fcntl(2)."""
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)

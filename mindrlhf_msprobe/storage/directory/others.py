@@ -77,7 +77,7 @@ class Others:
                 self._steps.setdefault(around, []).append((first, last))
 
     def __contains__(self, directory: Path) -> bool:
-        """Tell whether one of them is `directory`, below the run's."""
+        """Return whether one of them is `directory`, below the run's."""
         if not directory.is_relative_to(self._root):
             return False
         name = directory.relative_to(self._root).as_posix()

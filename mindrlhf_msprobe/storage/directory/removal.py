@@ -26,12 +26,17 @@ _OF_MSPROBE = (layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE)
 class Removal:
     """What was removed of a run, and what was left because no journal of it names it.
 
+    Args:
+        description_last: remove the JSON of a save after its arrays, so that a removal that was cut
+            short can be ended; else before them, so that no save is read without its arrays.
+
     Attributes:
         left: files and directories that stand where the run was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, description_last: bool = False) -> None:
         self.left: list[Path] = []
+        self._description_last = description_last
 
     def remove(self, root: Path, directory: Path) -> None:
         """Remove what was recorded into one rank's directory of a step, of a phase or a key.
@@ -49,8 +54,19 @@ class Removal:
                 path = directory / name
                 if _is_directory(path):
                     self._remove_save(path, key)
-            remove_save(directory, key)
+            remove_save(directory, key, description_last=self._description_last)
         self._remove_if_empty(directory)
+
+    def remove_tensors(self, directory: Path) -> None:
+        """Remove the elements of what was recorded into one rank's directory of a step of a phase.
+
+        Raises:
+            OSError: they cannot be removed.
+        """
+        journal, tensors = directory / layout.JOURNAL_FILE, directory / layout.TENSOR_DIR
+        if is_journal(journal) and _is_directory(tensors):
+            _unlink(tensors, _tensors_in(journal))
+            self._remove_if_empty(tensors)
 
     def _remove_phase(self, directory: Path) -> None:
         journal = directory / layout.JOURNAL_FILE
@@ -69,7 +85,7 @@ class Removal:
         if is_temporary_of_ours(directory.name):
             _unlink(directory, _names(directory))
         elif layout.micro_step_number(directory.name) is not None:
-            remove_save(directory, key)
+            remove_save(directory, key, description_last=self._description_last)
         self._remove_if_empty(directory)
 
     def _remove_if_empty(self, directory: Path) -> None:
@@ -85,15 +101,16 @@ class Removal:
         self.left += [directory / name for name in rest if name not in known | below]
 
 
-def remove_save(directory: Path, key: str) -> None:
-    """Remove what this package saved under a key into a directory; the JSON first.
+def remove_save(directory: Path, key: str, *, description_last: bool = False) -> None:
+    """Remove what this package saved under a key into a directory; the JSON first, or last.
 
     Raises:
         OSError: something cannot be removed.
     """
     description = layout.file_name(key, ".json")
     if (listed := _files_of(directory / description)) is not None:
-        _unlink(directory, [description, *listed])
+        names = [*listed, description] if description_last else [description, *listed]
+        _unlink(directory, names)
 
 
 def _unlink(directory: Path, names: Iterable[str]) -> None:
@@ -104,7 +121,7 @@ def _unlink(directory: Path, names: Iterable[str]) -> None:
 
 
 def was_recorded(root: Path, directory: Path) -> bool:
-    """Tell whether one rank's directory of a step, of a phase or a key, holds what was recorded."""
+    """Return whether a rank's directory of a step, of a phase or a key, holds what was recorded."""
     key = _key_of(root, directory)
     if key is None:
         return is_journal(directory / layout.JOURNAL_FILE) or _is_file(directory / layout.DUMP_FILE)
@@ -115,12 +132,12 @@ def was_recorded(root: Path, directory: Path) -> bool:
 
 
 def is_removable(root: Path, directory: Path) -> bool:
-    """Tell whether `Removal` knows what of a directory that was recorded is this package's."""
+    """Return whether `Removal` knows what of a directory that was recorded is this package's."""
     return _key_of(root, directory) is not None or is_journal(directory / layout.JOURNAL_FILE)
 
 
 def is_journal(path: Path) -> bool:
-    """Tell whether a file is a journal of this package, as far as it was written."""
+    """Return whether a file is a journal of this package, as far as it was written."""
     if not _is_file(path):
         return False
     with open(path, "rb") as file:

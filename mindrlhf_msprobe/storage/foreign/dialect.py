@@ -12,7 +12,6 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32, float32_to_bfloat16_bits
-from mindrlhf_msprobe.storage.leaves import Leaf
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class Dialect:
     """What one tool's files say, and what they never do.
 
     Attributes:
+        name: the tool's; "" of this package.
         precisions: of statistics; none where they are exact: summed in float64, NaN if one element
             is NaN.
         timed: each entry says when it ran.
@@ -43,6 +43,7 @@ class Dialect:
             that is None, and nothing but what the trainer saved by name; None where there is.
     """
 
+    name: str = ""
     precisions: tuple[Precision, ...] = ()
     timed: bool = True
     numbers_single: bool = False
@@ -68,6 +69,7 @@ OWN = Dialect()
 #: float16 in float16, and in a network under `to_float` they round whatever the cell takes or holds
 #: to that dtype first; on CPU its max and min pass over NaN. <key>.npy and <key>0.npy are the same.
 MSPROBE = Dialect(
+    name="msprobe",
     precisions=(
         Precision(None, 1e-5, float(np.finfo(np.float32).max)),
         Precision(_float16, 2.0**-10, float(np.finfo(np.float16).max)),
@@ -81,6 +83,5 @@ MSPROBE = Dialect(
 )
 
 
-def dialect_of(leaf: Leaf) -> Dialect:
-    """Return the dialect of a tensor's statistics: msprobe counts neither NaN nor infinity."""
-    return MSPROBE if leaf.nan_count is None else OWN
+#: Every dialect by its name, as leaves have it.
+DIALECTS = {dialect.name: dialect for dialect in (OWN, MSPROBE)}

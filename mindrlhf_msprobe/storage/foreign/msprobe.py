@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -12,6 +14,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
@@ -27,10 +30,12 @@ class Dump:
     Attributes:
         lines: its entries as journal lines.
         unreadable: the files beside dump.json that are there and cannot be read, each with why.
+        dialect: the name of the tool that wrote it.
     """
 
     lines: list[JournalLine]
     unreadable: list[tuple[Path, Message]]
+    dialect: str
 
 
 def read_dump(root: Path, directory: Path, position: int) -> Dump:
@@ -76,7 +81,17 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
         )
         for name, values in data.items()
     ]
-    return Dump(lines, unreadable)
+    return Dump(lines, unreadable, _dialect(lines).name)
+
+
+def _dialect(lines: Iterable[JournalLine]) -> Dialect:
+    """Return whose a dump is: in this package's dump.json each tensor says how many are NaN."""
+    for line in lines:
+        with suppress(ValueError):
+            for *_, leaf in line.records():
+                if leaf.is_tensor:
+                    return MSPROBE if leaf.nan_count is None else OWN
+    return MSPROBE
 
 
 def in_usual_order(entry: Entry) -> Entry:

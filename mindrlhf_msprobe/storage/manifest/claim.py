@@ -11,7 +11,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import InUseError, RunError
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import is_temporary_of_ours, reserve_of
 from mindrlhf_msprobe.storage.directory import removal
@@ -22,6 +22,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 
 _SHOWN = 3  # files that are named
 _ADVICE = message("error.advice")
+_OF_A_RANK = (layout.findings_name, layout.manifest_name)
 
 
 def own_manifest(root: Path, rank: int) -> RunFile | None:
@@ -66,12 +67,6 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
     )
 
 
-def being_written(root: Path, lock: RankLock) -> Message:
-    """Say that another process holds the lock of a rank."""
-    holder = lock.holder_in_words()
-    return message("error.own_rank_written", root=root, holder=holder, rank=lock.rank)
-
-
 def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
     """Refuse a directory that holds an earlier run, another job's, or another tool's dumps.
 
@@ -97,7 +92,7 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
 
 
 def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str) -> bool:
-    """Tell whether other ranks record here, those of this job.
+    """Return whether other ranks record here, those of this job.
 
     Raises:
         RunError: a rank of another job records here now; with `refuse`, also if one did.
@@ -199,7 +194,8 @@ def remove_rank(root: Path, rank: int, world_size: int) -> list[str]:
         return other == rank or (rank == 0 and other >= world_size)
 
     left = remove_dumps(root, goes)
-    removed = [path for path in ours if goes(0, layout.manifest_rank(path))]
+    gone = [layout.manifest_rank(path) for path in ours if goes(0, layout.manifest_rank(path))]
+    removed = [root / name(of) for of in gone for name in _OF_A_RANK]
     configurations = root / layout.CONFIGURATIONS_FILE
     if rank == 0 and ours and configurations.is_file() and not configurations.is_symlink():
         removed.append(configurations)
@@ -209,7 +205,7 @@ def remove_rank(root: Path, rank: int, world_size: int) -> list[str]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Tell whether a file is a manifest of this package."""
+    """Return whether a file is a manifest of this package."""
     try:
         content = RunFile.load(path).json
     except (OSError, ValueError):
@@ -244,8 +240,7 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
     if removed.left:
         shown = ", ".join(str(path.relative_to(root)) for path in removed.left[:_SHOWN])
         left_out = max(0, len(removed.left) - _SHOWN)
-        known = {"root": str(root), "shown": shown, "left": left_out}
-        logger.warning("%s", message("log.not_recorded_there", **known))
+        warn("log.not_recorded_there", root=str(root), shown=shown, left=left_out)
     return left
 
 

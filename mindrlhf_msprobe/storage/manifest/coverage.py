@@ -1,8 +1,8 @@
 """`coverage` of a manifest: what is switched on and was not recorded, and why.
 
 A reason is a message; what a trainer says itself is a text. `graph_mode` holds role → cell → a list
-of reasons; `phases`, `key_data` and `mindspore` hold name → reason. Older versions wrote texts
-alone, one of a cell.
+of reasons; `phases`, `key_data`, `optimizers` and `mindspore` hold name → reason. Older versions
+wrote texts alone, one of a cell.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mindrlhf_msprobe.common.message import TEXT, Message, as_json_or_text, read_messages
+from mindrlhf_msprobe.common.message import Message, as_json_or_text, read_messages
+from mindrlhf_msprobe.storage.manifest import older_texts
 
 GRAPH_MODE = "graph_mode"
 PHASES = "phases"
 #: A private name that this MindSpore lacks → what is lost.
 MINDSPORE = "mindspore"
 KEY_DATA = "key_data"
+#: What was not looked at while training.
+LIVE = "live"
+#: Role → why the state of its optimizer is not recorded.
+OPTIMIZERS = "optimizers"
 #: Backward entries as a whole; older versions wrote it.
 BACKWARD = "backward"
 
@@ -28,9 +33,7 @@ CASTS_INPUTS = "coverage.gradients_casts_inputs"
 _MOST = 32  # reasons of one thing
 
 #: How many names lead to a reason; of what older versions wrote beside these, none.
-_DEPTHS = {GRAPH_MODE: 2, PHASES: 1, KEY_DATA: 1, MINDSPORE: 1}
-#: What stands in a text of an older version → the code it has now, where something decides by it.
-_OLDER_TEXTS = {"to_float casts them": CASTS_INPUTS}
+_DEPTHS = {GRAPH_MODE: 2, PHASES: 1, KEY_DATA: 1, OPTIMIZERS: 1, MINDSPORE: 1, LIVE: 1}
 
 
 def read_coverage(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,10 +41,8 @@ def read_coverage(found: Mapping[str, Any]) -> dict[str, Any]:
 
     What is neither a reason nor leads to one is left out.
     """
-    read: dict[str, Any] = {}
-    for kind, reasons in found.items():
-        read |= _read({kind: reasons}, _DEPTHS.get(kind, 0))
-    return read
+    by_kind = (_read({kind: why}, _DEPTHS.get(kind, 0)) for kind, why in found.items())
+    return {kind: reasons for read in by_kind for kind, reasons in read.items()}
 
 
 def reasons_of(coverage: Mapping[str, Any], *names: str) -> tuple[Message, ...]:
@@ -102,10 +103,5 @@ def _read(found: Mapping[str, Any], depth: int) -> dict[str, Any]:
         if depth and isinstance(why, Mapping):
             read[str(name)] = _read(why, depth - 1)
         elif not depth and (reasons := read_messages(why)):
-            read[str(name)] = tuple(map(_with_code, reasons))
+            read[str(name)] = tuple(map(older_texts.reason, reasons))
     return read
-
-
-def _with_code(reason: Message) -> Message:
-    text = str(reason.params.get("text", "")) if reason.code == TEXT else ""
-    return next((Message(code) for older, code in _OLDER_TEXTS.items() if older in text), reason)

@@ -40,7 +40,7 @@ class Stop:
 
     def noted(self) -> Stopped:
         """Return it as it stands in run.json, under `stopped`."""
-        return Stopped.of(step=self.step, phase=self.phase, error=self.error, text=self.text)
+        return Stopped.make(step=self.step, phase=self.phase, error=self.error, text=self.text)
 
 
 def stop_of(file: RunFile, *, held: bool) -> Stop | None:

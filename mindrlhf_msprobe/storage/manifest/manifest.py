@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, as_messages
+from mindrlhf_msprobe.common.message import Message, as_messages, in_words
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
@@ -20,7 +20,7 @@ from mindrlhf_msprobe.storage.directory import others
 from mindrlhf_msprobe.storage.directory.hold import Hold, HoldLostError, Loss
 from mindrlhf_msprobe.storage.directory.job import RankLock, world_of
 from mindrlhf_msprobe.storage.manifest import claim as claiming
-from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded
+from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded, thinned
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, FINISHED, RUNNING, Stop
 from mindrlhf_msprobe.storage.manifest.run_file import (
     AT_FIRST_PHASE,
@@ -35,7 +35,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
 )
 
 #: Keys of which the JSON stands in one line.
-_IN_ONE_LINE = ("recorded", "generation", "random_states", "initial_weights", "networks")
+_IN_ONE_LINE = ("recorded", "thinned", "generation", "random_states", "initial_weights", "networks")
 
 
 class Manifest:
@@ -62,6 +62,7 @@ class Manifest:
         self._further = further
         self._written: tuple[int, ...] | None = None  # which file was written last
         self._states_before: dict[str, Any] = {}  # of random generators, in earlier attempts
+        self._lost_before = RunFile({**content.json})  # what they lost
         self._reserve = Reserve(self._path)
         # Thousands of fingerprints that change once, in a file that is written at every step, and
         # thousands of attributes: (id of the part) → the part, encoded.
@@ -87,7 +88,7 @@ class Manifest:
             self._written = found  # not to be read again
 
     def _is_of_this_run(self) -> bool:
-        """Tell whether what stands in the manifest's place is of this run and this attempt.
+        """Return whether what stands in the manifest's place is of this run and this attempt.
 
         It may have been edited, or be an older state that was brought back.
         """
@@ -98,14 +99,23 @@ class Manifest:
         own = found.run_id == self.content.run_id
         return own and 0 < len(found.attempts) <= len(self.content.attempts)
 
-    def save(self) -> None:
+    def save(self, *, durable: bool = False) -> None:
         """Write the manifest, whole or not at all, also where the disk has become full.
+
+        Args:
+            durable: return when it would also survive a power cut.
 
         Raises:
             HoldLostError: its directory, or what stands in its place, is no longer of this run.
         """
         self.check()
         self._save()
+        for path in (self._path, self._path.parent) if durable else ():
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
 
     def _save(self) -> None:
         content = self._encoded(self.content.json)
@@ -129,7 +139,7 @@ class Manifest:
         state = FINISHED if stop is None else stop.state
         if not ours:
             state = FAILED
-            text = f"{HoldLostError.kind} ({self._hold.lost})"
+            text = f"{in_words(HoldLostError.kind, 'en')} ({self._hold.lost})"
             stop = stop or Stop(FAILED, self.content.attempt.open_step, text=text)
             try:
                 ours = self._hold.retake() and _fingerprint(self._path) == self._written
@@ -209,6 +219,10 @@ class Manifest:
         if phase is not None:
             target.taken_in = phase
 
+    def note_lost(self, counts: Mapping[Message, int]) -> None:
+        """Note how many records were lost so far, by kind, beside what earlier attempts lost."""
+        self.content.note_lost(counts, self._lost_before)
+
     def begin(self, step: int) -> None:
         """Note the step with which this attempt begins; what earlier ones left of it goes.
 
@@ -226,6 +240,8 @@ class Manifest:
             )
             self._note_others(left)
             self.content.recorded = recorded.without_steps_from(self.content.recorded or {}, step)
+            if any(self.content.thinned.values()):
+                self.content.thinned = thinned.without_steps_from(self.content.thinned, step)
             known = self.content.random_states
             self._states_before = random_states.without_steps_from(known, step)
             self.content.random_states = self._states_before
@@ -236,11 +252,6 @@ class Manifest:
         named = others.listed([*(self.content.others or ()), *left])
         if named:
             self.content.others = named
-
-    def note_recorded(self, kind: str, step: int, counts: Mapping[str, int]) -> None:
-        """Note how many entries of phases, or saves of keys, a step has; `save` writes it."""
-        known = self.content.recorded or {}
-        self.content.recorded = recorded.with_counts(known, kind, step, counts)
 
     def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
         """Note the initial weights of a role's network; `save` writes them."""
@@ -310,7 +321,7 @@ class Manifest:
         return new
 
     def note_left_out(self, kind: str, name: str, why: str | Message) -> bool:
-        """Note that something which is switched on is not recorded; tell whether it is news.
+        """Note that something which is switched on is not recorded; return whether it is news.
 
         Args:
             kind: `phases` or `key_data`; `name` is one of them.
@@ -345,7 +356,8 @@ class Manifest:
         try:
             root.mkdir(parents=True, exist_ok=True)
             if not lock.acquire():
-                raise InUseError(claiming.being_written(root, lock))
+                who = lock.holder_in_words()
+                raise InUseError.saying("error.own_rank_written", root=root, holder=who, rank=rank)
             hold = Hold(root, lock)
             manifest = cls._claimed(root, rank, config, existing, hold)
             versions = {"python": platform.python_version(), "platform": sys.platform} | {
@@ -402,24 +414,27 @@ def _new_content(
     import uuid  # as in _version
 
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    attempt = Attempt.of(
+    attempt = Attempt.make(
         started=now, pid=os.getpid(), first_step=None, last_completed_step=None, state=RUNNING
     )
     known = earlier or RunFile({})
-    content = RunFile.of(
+    content = RunFile.make(
         schema=SCHEMA,
         tool=TOOL,
         tool_version=_version(TOOL) or "unknown",
         run_id=known.run_id or uuid.uuid4().hex,
         state=RUNNING,
         attempts=[],
-        world=World.of(**world, rank=rank, host=platform.node()),
+        world=World.make(**world, rank=rank, host=platform.node()),
     )
     # What another hand wrote into an earlier attempt is kept as it is.
     before = known.json.get("attempts")
     content.json["attempts"] = [*(before if isinstance(before, list) else []), attempt.json]
     content.json.update(_kept(known), config=config, coverage={}, lost={})
+    content.note_lost({}, known)
     content.recorded = known.recorded or {}
+    if any(known.thinned.values()):
+        content.thinned = known.thinned
     if known.others is not None:
         content.others = known.others
     return content
@@ -435,7 +450,7 @@ def _fingerprint(path: Path) -> tuple[int, ...] | None:
 
 
 def _began_alike(first: Settings, other: Settings) -> bool:
-    """Tell whether two attempts began with the same networks, modes and optimizers.
+    """Return whether two attempts began with the same networks, modes and optimizers.
 
     A phase or a network that the other has not come to yet says nothing.
     """
@@ -457,7 +472,7 @@ def _began_alike(first: Settings, other: Settings) -> bool:
 
 
 def _left_something(earlier: RunFile) -> bool:
-    """Tell whether an earlier attempt entered a network or ended a step."""
+    """Return whether an earlier attempt entered a network or ended a step."""
     ended = any(attempt.last_completed_step is not None for attempt in earlier.attempts)
     return ended or bool(earlier.initial_weights) or earlier.taken == AT_FIRST_PHASE
 

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
 from mindrlhf_msprobe.storage.directory.job import RankLock
-from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded
+from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Attempt,
     Part,
@@ -27,7 +27,9 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
 )
 
 #: What nodes of one job may set differently: it changes nothing that is recorded.
-_OF_A_NODE = frozenset({"dump_path", "existing", "strict", "buffer_mb"})
+_OF_A_NODE = frozenset(
+    {"dump_path", "existing", "strict", "buffer_mb", "keep_mb", "rules", "tensorboard"}
+)
 #: What a further attempt notes under its own entry where it is different, as `Manifest` does.
 _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "taken_in", "at_start")]
 
@@ -160,6 +162,7 @@ def _read(root: Path) -> _Input:
     try:
         known = set(_places(found))
         own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
+        own.update(map(layout.findings_name, manifests))
         for path in sorted(root.iterdir()):
             _refuse_links(root, path)
             if path not in known and path.name not in own and not path.name.startswith("."):
@@ -180,7 +183,11 @@ def _places(found: _Input) -> Iterator[Path]:
             continue
         for rank, path in layout.rank_directories(step_dir, links=True).items():
             _refuse_links(found.root, path)
-            if (path.name, step_dir.name) == (f"rank{rank}", f"step{step}"):
+            kind = thinned.KEY_DATA if name.parts[0] == layout.KEY_DATA_DIR else thinned.LAYERS
+            manifest = found.manifests.get(rank)
+            if manifest is not None and thinned.holds(manifest.thinned, kind, step):
+                pass  # what is left of it was about to be removed
+            elif (path.name, step_dir.name) == (f"rank{rank}", f"step{step}"):
                 found.places[str(name), step, rank] = path
             else:
                 found.left_out.append(path)
@@ -259,6 +266,30 @@ def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:
     for one in inputs:
         for path in one.places.values():
             yield from _tree(path, partial / path.relative_to(one.root))
+    for rank in {rank: None for one in inputs for rank in one.manifests}:
+        yield from _findings(partial, rank, inputs)
+
+
+def _findings(partial: Path, rank: int, inputs: Sequence[_Input]) -> Iterator[bool]:
+    """Link or copy what was found in a rank's steps; of several attempts, one after the other."""
+    name = layout.findings_name(rank)
+    sources = [
+        one.root / name
+        for one in sorted(inputs, key=lambda one: _first_step(rank, one))
+        if rank in one.manifests and (one.root / name).is_file()
+    ]
+    if len(sources) == 1:
+        yield _linked_or_copied(str(sources[0]), partial / name)
+    elif sources:
+        with open(partial / name, "xb") as target:
+            for source in sources:
+                content = source.read_bytes()
+                target.write(content if content.endswith(b"\n") else content + b"\n")
+        yield True
+
+
+def _first_step(rank: int, one: _Input) -> int:
+    return min((step for _, step, of in one.places if of == rank), default=0)
 
 
 def _tree(source: Path, target: Path) -> Iterator[bool]:
@@ -334,14 +365,17 @@ def _one_manifest(manifests: Sequence[RunFile]) -> RunFile:
         if states:
             merged.random_states = states
         merged.recorded = recorded.both(merged.recorded or {}, manifest.recorded or {})
-        merged.lost = dict(Counter(_counts(merged)) + Counter(_counts(manifest)))
+        again = begun.begins_with  # from there on it recorded what the one before may have thinned
+        first_ones = merged.thinned
+        before = first_ones if again is None else thinned.without_steps_from(first_ones, again)
+        if any((together := thinned.both(before, manifest.thinned)).values()):
+            merged.thinned = together
+        merged.lost = dict(Counter(merged.counts_lost) + Counter(manifest.counts_lost))
+        if codes := {**merged.lost_codes, **manifest.lost_codes}:
+            merged.lost_codes = codes
         merged.coverage = coverage.joined(merged.coverage, manifest.coverage)
     return merged
 
 
 def _attempts(manifest: RunFile) -> list[Attempt]:
     return [attempt for attempt in manifest.attempts if attempt.json]
-
-
-def _counts(manifest: RunFile) -> dict[str, int]:
-    return {kind: n for kind, n in manifest.lost.items() if isinstance(n, int)}

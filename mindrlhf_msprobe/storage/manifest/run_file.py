@@ -8,15 +8,19 @@ JSON object that it stands for, with keys of later versions and in its order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from mindrlhf_msprobe.common.message import Message, in_words, quoted, read_message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.manifest.coverage import read_coverage
+from mindrlhf_msprobe.storage.manifest.older_texts import kind_lost
 from mindrlhf_msprobe.storage.manifest.recorded import checked
+from mindrlhf_msprobe.storage.manifest.thinned import checked as checked_spans
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,7 +84,7 @@ class Part:
         return cls(found if isinstance(found, dict) else {})
 
     @classmethod
-    def of(cls, **values: Any) -> Self:
+    def make(cls, **values: Any) -> Self:
         """Return a part with these values, in this order."""
         part = cls({})
         for name, value in values.items():
@@ -302,7 +306,9 @@ class RunFile(Settings):
     config = Key(_one(Config), always=dict)
     coverage = Key(_object, always=dict)
     lost = Key(_object, always=dict)
+    lost_codes = Key(_object)
     recorded = Key(lambda found: None if found is None else checked(found))
+    thinned = Key(checked_spans)
     others = Key(_texts)
     random_states = Key(_object)
     checkpoints = Key(_section)
@@ -356,6 +362,37 @@ class RunFile(Settings):
     def reasons(self) -> dict[str, Any]:
         """What is switched on and was not recorded, with messages; see `read_coverage`."""
         return read_coverage(self.coverage)
+
+    def note_lost(self, counts: Mapping[Message, int], before: RunFile) -> None:
+        """Note how many records were lost, by kind: under its English words, and what its code is.
+
+        By its words older versions know it.
+
+        Args:
+            counts: of this process, so far; another thread may add to it meanwhile.
+            before: what earlier attempts lost.
+        """
+        lost = Counter(before.counts_lost)
+        codes = {**before.lost_codes}
+        for kind, count in dict(counts).items():
+            text = in_words(kind, "en")
+            lost[text] += count
+            codes[text] = kind.as_json()
+        self.lost = dict(lost)
+        if codes:
+            self.lost_codes = codes
+
+    @property
+    def counts_lost(self) -> dict[str, int]:
+        """How many records were lost, by the words of each kind, as far as that is a number."""
+        return {kind: count for kind, count in self.lost.items() if isinstance(count, int)}
+
+    @property
+    def losses(self) -> list[tuple[Message, Any]]:
+        """What was lost, by kind, and how many records of it."""
+        codes = self.lost_codes
+        kinds = {text: read_message(codes.get(text)) or kind_lost(text) for text in self.lost}
+        return [(quoted(kinds[text]), count) for text, count in self.lost.items()]
 
 
 def expected_ranks(files: Iterable[RunFile]) -> set[int]:

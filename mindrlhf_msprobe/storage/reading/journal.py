@@ -52,7 +52,7 @@ def read_journal(root: Path, path: Path) -> JournalContent:
         try:
             line = JournalLine.read(raw)
             if line.entry in entries:
-                raise ValueError("an entry that was recorded already")
+                raise ValueError(line.entry)
         except (ValueError, RecursionError):
             content.damaged[number] = _entry_in(raw)
             continue

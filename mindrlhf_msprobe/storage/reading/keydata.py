@@ -18,8 +18,9 @@ from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
+from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN
 from mindrlhf_msprobe.storage.foreign.tensor_dump import saves_in
-from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaves
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaves, made_by
 from mindrlhf_msprobe.storage.records import Locator, Record, bounded
 
 _MOST_TEXT = 1 << 20  # bytes of one that is read
@@ -108,7 +109,7 @@ def read_key_datum(
     try:
         content = _description(root, described)
         structure, (seq, phase) = content["data"], _when(content)
-        found = dict(bounded(leaves(structure, empty=True), bounds.KEY_VALUES))
+        found = _leaves_of(content)
         ours = ours and "seq" in content  # SingleSave may have continued what msprobe saved
     except FileNotFoundError:
         if ours and not completed:
@@ -143,6 +144,13 @@ def _description(root: Path, path: Path) -> dict[str, Any]:
     return content
 
 
+def _leaves_of(content: Mapping[str, Any]) -> dict[str, Leaf]:
+    """Return what the JSON of a save describes: path → leaf."""
+    dialect = OWN if "seq" in content else MSPROBE
+    found = bounded(leaves(content["data"], empty=True), bounds.KEY_VALUES)
+    return {path: made_by(dialect.name, leaf) for path, leaf in found}
+
+
 def _when(content: Mapping[str, Any]) -> tuple[int | None, str | None]:
     """Return a save's `seq` and `phase`; None for what is no such thing."""
     seq, phase = content.get("seq"), content.get("phase")
@@ -164,7 +172,7 @@ def _records(
 
 
 def is_ours(root: Path, directory: Path, key: str) -> bool:
-    """Tell whether this package saved what lies in one micro-step's directory."""
+    """Return whether this package saved what lies in one micro-step's directory."""
     try:
         content = layout.read_json(root, directory / layout.file_name(key, ".json"), bounds.DATA)
     except (OSError, ValueError):

@@ -6,12 +6,11 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile, expected_ranks
 from mindrlhf_msprobe.storage.reading.keydata import is_ours
 from mindrlhf_msprobe.storage.reading.problems import Problem
@@ -36,11 +35,11 @@ def missing(
     yield from _manifests(root, manifests, layers, keys)
     for manifest in manifests:
         if manifest.rank is not None:
-            yield from _listed(root, manifest.rank, manifest.recorded or {}, layers, keys)
+            yield from _listed(root, manifest.rank, manifest, layers, keys)
 
 
 def part_of_a_run(directory: Path) -> bool:
-    """Tell whether a directory without a manifest is that of one phase, or of one step, of a run.
+    """Return whether a directory without a manifest is that of one phase, or of one step, of a run.
 
     It is called like one, or the run around it says so.
     """
@@ -81,9 +80,9 @@ def _manifests(
 
 
 def _listed(
-    root: Path, rank: int, listed: Mapping[str, Any], layers: _LayerDirs, keys: _KeyDirs
+    root: Path, rank: int, of: RunFile, layers: _LayerDirs, keys: _KeyDirs
 ) -> Iterator[Problem]:
-    manifest = layout.manifest_name(rank)
+    listed, removed, manifest = of.recorded or {}, of.thinned, layout.manifest_name(rank)
     if listed.get(recorded.CONFIGURATIONS):
         path = root / layout.CONFIGURATIONS_FILE
         if not os.path.lexists(path):
@@ -93,7 +92,7 @@ def _listed(
         if at_rank == rank:
             steps.setdefault(phase, set()).add(step)
     for phase, spans in listed.get(recorded.PHASES, {}).items():
-        for first, last in _gaps(spans, steps.get(phase, ())):
+        for first, last in _gaps(spans, steps.get(phase, ()), removed, thinned.LAYERS):
             at = layout.entry_dir(root, phase, first, rank)
             why = _why(manifest, first, last, "entries")
             yield Problem(at, why, phase, first, rank, last=last, partial=True, absent=True)
@@ -104,7 +103,7 @@ def _listed(
             counts[step] = counts.get(step, 0) + 1
     for key, spans in listed.get(recorded.KEY_DATA, {}).items():
         counts = saves.get(key, {})
-        for first, last in _gaps(spans, counts):
+        for first, last in _gaps(spans, counts, removed, thinned.KEY_DATA):
             at = layout.key_data_step_dir(root, key, first, rank)
             why = _why(manifest, first, last, "saves")
             yield _absent_saves(at, why, key, first, rank, last)
@@ -120,8 +119,13 @@ def _absent_saves(path: Path, why: Message, key: str, step: int, rank: int, last
     return Problem(path, why, None, step, rank, True, key, last, partial=True, absent=True)
 
 
-def _gaps(spans: Sequence[recorded.Span], there: Iterable[int]) -> Iterator[tuple[int, int]]:
-    return itertools.islice(recorded.gaps(spans, sorted(there)), _MOST_GAPS)
+def _gaps(
+    spans: Sequence[recorded.Span], there: Iterable[int], removed: thinned.Thinned, kind: str
+) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of the steps that are listed and not there, but were not thinned."""
+    lacking = recorded.gaps(spans, sorted(there))
+    found = (gap for span in lacking for gap in thinned.outside(removed, kind, *span))
+    return itertools.islice(found, _MOST_GAPS)
 
 
 def _why(manifest: str, first: int, last: int, what: str) -> Message:

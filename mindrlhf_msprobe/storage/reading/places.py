@@ -94,7 +94,7 @@ def _holds_entries(directory: Path) -> bool:
 
 
 def _held_entries(directory: Path) -> bool:
-    """Tell whether a directory holds what stands beside entries, and no entries any more.
+    """Return whether a directory holds what stands beside entries, and no entries any more.
 
     Tensors of which a list is kept are those of a process that was killed before the first entry.
     """
@@ -132,11 +132,11 @@ def key_data_directories(
                 for name, saves in _dumped(path, None, unlisted).items():
                     yield from (((name, step, rank, n), path) for n in range(len(saves)))
             else:
-                for number, child in _micro_steps(path, key, unlisted):
+                for number, child in micro_steps(path, key, unlisted):
                     yield (key, step, rank, number), child
 
 
-def _micro_steps(path: Path, key: str, unlisted: layout.OnUnlisted) -> Sequence[tuple[int, Path]]:
+def micro_steps(path: Path, key: str, unlisted: layout.OnUnlisted) -> Sequence[tuple[int, Path]]:
     """Return the saves of a key in a rank's directory, each with its micro-step."""
     found = [
         (number, child)

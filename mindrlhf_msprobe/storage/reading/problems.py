@@ -35,18 +35,18 @@ class Problem:
     absent: bool = False
 
     def concerns(self, step: int, rank: int) -> bool:
-        """Tell whether layer data or key data of this step and rank are concerned."""
+        """Return whether layer data or key data of this step and rank are concerned."""
         return (self.phase is not None or self.key_data) and self.is_at(step, rank)
 
     def is_at(self, step: int, rank: int) -> bool:
-        """Tell whether it is in this step and rank, or in all of them."""
+        """Return whether it is in this step and rank, or in all of them."""
         first = step if self.step is None else self.step
         if not first <= step <= (first if self.last is None else self.last):
             return False
         return self.rank in (None, rank)
 
     def covers(self, other: Problem) -> bool:
-        """Tell whether it says of everything another one concerns that it cannot be read."""
+        """Return whether it says of everything another one concerns that it cannot be read."""
         if other.phase is None and not other.key_data:
             return False
         same = self.key_data and self.key in (None, other.key) and other.key_data

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from importlib import import_module
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.patterns import PatternError, pattern
-from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.phases import phase_order
@@ -28,7 +29,8 @@ from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.leaves import made_by
+from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
 from mindrlhf_msprobe.storage.manifest.run_file import Config, RunFile, expected_ranks
 from mindrlhf_msprobe.storage.reading.journal import read_journal
@@ -64,7 +66,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def _is_empty(path: Path) -> bool:
-    """Tell whether a directory is empty.
+    """Return whether a directory is empty.
 
     Raises:
         RunError: there is none, or it cannot be read.
@@ -97,33 +99,25 @@ class Run:
 
     Attributes:
         path: its directory.
-        manifests: the content of run.json and of the other ranks' manifests; empty for msprobe's.
+        run_files: what run.json and the other ranks' manifests say, each key an attribute with its
+            type; empty for msprobe's.
         problems: what could not be read so far; reading entries or key data may add to it.
         left_out: directories of dumps that stood here before the run, and are none of it.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.problems: list[Problem] = []
-        self.left_out: list[Path] = []
-        self._known_problems: set[Problem] = set()
+        self._begin(path)
         empty = message("error.empty") if _is_empty(path) else ""
-        self.manifests = list(self._read_manifests())
+        self._use([*self._read_manifests()])
         files = self.run_files
         others = Others(path, (name for file in files for name in file.others or ()))
         self._layer_dirs = self._find_layers(others)
         self._key_dirs = self._find_key_data(others)
-        self._listed = {
-            file.rank: listed
-            for file in files
-            if file.rank is not None and (listed := file.recorded) is not None
-        }
         unlisted = [*self.problems]
         for problem in missing(path, files, self._layer_dirs, self._key_dirs):
             if not any(known.covers(problem) for known in unlisted):
                 self._problem(problem)
-        self._lost_times: dict[tuple[int, int], set[str]] = {}
-        if not any((self.manifests, self.problems, self._layer_dirs, self._key_dirs)):
+        if not any((files, self.problems, self._layer_dirs, self._key_dirs)):
             refused = message(
                 "error.no_run",
                 path=path,
@@ -133,10 +127,31 @@ class Run:
             )
             raise RunError(_of_a_run(path) or refused)
 
+    def _begin(self, path: Path) -> None:
+        """Know nothing yet of what is in a directory."""
+        self.path = path
+        self.problems: list[Problem] = []
+        self.left_out: list[Path] = []
+        self._known_problems: set[Problem] = set()
+        self._layer_dirs = Directories()
+        self._key_dirs = Directories()
+        self._lost_times: dict[tuple[int, int], set[str]] = {}
+        self._use([])
+
+    def _use(self, files: list[RunFile]) -> None:
+        """Take manifests for what they say of the run."""
+        self.run_files = files
+        of_ranks = [file for file in files if file.rank is not None]
+        self._thinned = {file.rank: file.thinned for file in of_ranks}
+        self._listed = {file.rank: file.recorded for file in of_ranks if file.recorded is not None}
+        self.__dict__.pop("_of_rank", None)
+
     def _find_layers(self, others: Others) -> Directories[tuple[str, int, int]]:
         """Return the directories of layer data by (phase, step, rank)."""
         found: Directories[tuple[str, int, int]] = Directories()
         for place, directory in layer_directories(self.path, self._unlisted):
+            if self.is_thinned(thinned.LAYERS, *place[1:]):
+                continue
             if directory in others and not (directory / layout.JOURNAL_FILE).exists():
                 self.left_out.append(directory)
                 continue
@@ -149,6 +164,8 @@ class Run:
         """Return the directories of key data by (key, step, rank, micro-step)."""
         found: Directories[tuple[str, int, int, int]] = Directories()
         for datum, directory in key_data_directories(self.path, self._unlisted):
+            if self.is_thinned(thinned.KEY_DATA, *datum[1:3]):
+                continue
             of_others = directory in others or directory.parent in others
             if of_others and not is_ours(self.path, directory, datum[0]):
                 self.left_out.append(directory)
@@ -164,15 +181,15 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     @property
-    def run_files(self) -> list[RunFile]:
-        """The manifests as objects whose attributes are their keys, each with its type."""
-        return [RunFile(content) for content in self.manifests if isinstance(content, dict)]
+    def manifests(self) -> list[dict[str, Any]]:
+        """The JSON of `run_files`."""
+        return [file.json for file in self.run_files]
 
     @cached_property
     def dialect(self) -> Dialect:
         """What its files say and never do; msprobe's where nothing in it is this package's."""
         layers = self._layer_dirs.values()
-        ours = self.manifests or any((d / layout.JOURNAL_FILE).exists() for d in layers)
+        ours = self.run_files or any((d / layout.JOURNAL_FILE).exists() for d in layers)
         return OWN if ours else MSPROBE
 
     @property
@@ -214,7 +231,7 @@ class Run:
     def stop_of(self, rank: int) -> Stop | None:
         """Return where a rank stopped, as its manifest says; a single manifest is of every rank."""
         stops = self._noted_stops
-        if len(self.manifests) == 1:
+        if len(self.run_files) == 1:
             return stops[0] if stops else None
         return next((stop for stop in stops if stop.rank == rank), None)
 
@@ -250,6 +267,21 @@ class Run:
     def ranks(self) -> list[int]:
         """The ranks that recorded anything."""
         return sorted({rank for _, rank in self._recorded_at})
+
+    def is_thinned(self, kind: str, step: int, rank: int) -> bool:
+        """Return whether `keep_mb` has removed what a step had; see `storage.manifest.thinned`.
+
+        Args:
+            kind: TENSORS (the elements of layer data), LAYERS or KEY_DATA.
+        """
+        return thinned.holds(self._thinned.get(rank, {}), kind, step)
+
+    def _is_thinned_by_now(self, kind: str, step: int, rank: int) -> bool:
+        """Return the same of a run that is being recorded, and may have removed it since."""
+        with suppress(OSError, ValueError):
+            file = RunFile.load(self.path / layout.manifest_name(rank))
+            self._thinned[rank] = file.thinned
+        return self.is_thinned(kind, step, rank)
 
     @property
     def missing_ranks(self) -> list[int]:
@@ -343,9 +375,9 @@ class Run:
     def losses(self) -> list[Message]:
         """What the run says it could not record, by rank and kind."""
         return [
-            message("lost.records", rank=file.rank, count=shortened(count), what=shortened(what))
+            message("lost.records", rank=file.rank, count=shortened(count), what=kind)
             for file in self.run_files
-            for what, count in file.lost.items()
+            for kind, count in file.losses
         ]
 
     @property
@@ -376,7 +408,7 @@ class Run:
         return {}
 
     def completed(self, step: int, rank: int = 0) -> bool:
-        """Tell whether `step` was ended by `Probe.step()`; msprobe's runs do not say.
+        """Return whether `step` was ended by `Probe.step()`; msprobe's runs do not say.
 
         An attempt that began with this step, or before it, is the one that counts.
         """
@@ -391,7 +423,7 @@ class Run:
                     ended = True
             if ended:
                 return True
-        return not self.manifests
+        return not self.run_files
 
     def configurations(self) -> dict[str, Any] | None:
         """Return the content of configurations.json, or None if there is none."""
@@ -420,7 +452,7 @@ class Run:
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
 
     def times_are_lost(self, step: int, rank: int) -> bool:
-        """Tell whether a journal of one place is missing, and its dump.json is read instead.
+        """Return whether a journal of one place is missing, and its dump.json is read instead.
 
         Then nothing tells when what happened in the step, but the order in which phases usually
         run.
@@ -442,14 +474,14 @@ class Run:
         return self._lost_times[step, rank]
 
     def _is_ours(self, phase: str, step: int, rank: int) -> bool:
-        """Tell whether this tool recorded a phase: others may have added to the run's directory."""
+        """Return whether this tool recorded a phase: others may add to the run's directory."""
         if rank in self._listed:
             spans = self._listed[rank].get(recorded.PHASES, {}).get(phase, ())
             return any(first <= step <= last for first, last, _ in spans)
         config = self.config(rank)
         table = {} if config is None else config.phase_table()
         if config is None or phase not in table:
-            return not self.manifests
+            return not self.run_files
         return config.records_phase(table[phase])
 
     def phases_at(self, step: int, rank: int) -> list[str]:
@@ -484,7 +516,7 @@ class Run:
         return content
 
     def _leaves_run(self, directory: Path) -> bool:
-        """Tell whether a link leads a directory of entries, or that of its tensors, elsewhere."""
+        """Return whether a link leads a directory of entries, or that of its tensors, elsewhere."""
         linked = (directory, directory / layout.TENSOR_DIR)
         return not all(layout.inside(self.path, path) for path in linked)
 
@@ -495,7 +527,8 @@ class Run:
 
     def locator(self, phase: str, step: int, rank: int) -> Locator:
         """Return what finds the files that the entries of one place name."""
-        return Locator(self.path, self._layer_dirs[phase, step, rank] / layout.TENSOR_DIR)
+        directory = self._layer_dirs[phase, step, rank] / layout.TENSOR_DIR
+        return Locator(self.path, directory, gone=self.is_thinned(thinned.TENSORS, step, rank))
 
     def entries_of(
         self, lines: list[JournalLine], phase: str, step: int, rank: int
@@ -520,9 +553,12 @@ class Run:
                 self.path,
                 self._key_dirs[place],
                 *place,
-                ours=bool(self.manifests),
+                ours=bool(self.run_files),
                 completed=self.completed(*at),
             )
+            unread = datum is not None and any(r.leaf.why is not None for r in datum.records)
+            if unread and self._is_thinned_by_now(thinned.KEY_DATA, *at):
+                continue
             if datum is not None:
                 found.append(replace(datum, seq=None) if self.times_are_lost(*at) else datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
@@ -556,21 +592,14 @@ class Run:
         """
         # By its name: nothing that reads a step imports what follows it over the steps.
         trends = import_module("mindrlhf_msprobe.trends.reading")
-        choice = trends.Choice(
-            pattern,
-            record,
-            () if key is None else (key,),
-            () if derived is None else (derived,),
-            statistic,
-            phase,
-            rank,
-        )
+        keys, names = (() if one is None else (one,) for one in (key, derived))
+        choice = trends.Choice(pattern, record, keys, names, statistic, phase, rank)
         found: list[Series] = trends.read_trends(self, choice).series
         return found
 
     def _files_of(self, rank: int) -> list[RunFile]:
         """Return the manifest of a rank; a run with a single one has it for every rank."""
-        if len(self.manifests) == 1:
+        if len(self.run_files) == 1:
             return self.run_files
         return self._of_rank.get(rank, [])
 
@@ -581,7 +610,7 @@ class Run:
             found.setdefault(file.rank, []).append(file)
         return found
 
-    def _read_manifests(self) -> Iterator[dict[str, Any]]:
+    def _read_manifests(self) -> Iterator[RunFile]:
         for path in layout.manifests(self.path):
             try:
                 file = RunFile.load(path)
@@ -591,7 +620,7 @@ class Run:
             if unread := file.unread:
                 why = message("unread.not_whole", fields=", ".join(unread))
                 self._problem(Problem(path, why))
-            yield file.json
+            yield file
 
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         directory = self._layer_dirs[phase, step, rank]
@@ -602,22 +631,10 @@ class Run:
                 raise layout.UnreadError.saying("unread.a_link_leaves")
             if journal.is_file():
                 at = journal
-                content = read_journal(self.path, journal)
-                lines = content.lines
-                # Only a step that was not ended may end in a line cut short.
-                lost = content.damaged | (content.torn if self.completed(step, rank) else {})
-                if lost:
-                    named = [[n, lost[n][:_MOST_SHOWN]] for n in [*lost][:_MOST_NAMED]]
-                    why = message("unread.damaged_lines", count=len(lost), lines=named)
-                    self._problem(Problem(journal, why, phase, step, rank))
-                listed = self._entries_listed(phase, step, rank)
-                if not lost and len(lines) < listed:
-                    of = {"listed": listed, "manifest": layout.manifest_name(rank)}
-                    why = message("unread.fewer_entries", count=len(lines), **of)
-                    self._problem(Problem(journal, why, phase, step, rank, partial=True))
+                lines, dialect = self._read_lines(journal, phase, step, rank), OWN.name
             else:
                 dump = foreign.read_dump(self.path, directory, phase_order(phase))
-                lines = dump.lines
+                lines, dialect = dump.lines, dump.dialect
                 for beside, why in dump.unreadable:
                     self._problem(Problem(beside, why, phase, step, rank, partial=True))
                 if phase in self._without_times(step, rank):
@@ -625,14 +642,15 @@ class Run:
                     why = message("unread.no_journal", file=layout.DUMP_FILE)
                     self._problem(Problem(journal, why, phase, step, rank, partial=True))
         except Exception as error:  # a file that is of no known form costs no other
-            self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
+            if not self._is_thinned_by_now(thinned.LAYERS, step, rank):
+                self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
             return []
         entries: list[Entry] = []
         damaged = 0
         files = self.locator(phase, step, rank)
         for line in lines:
             try:
-                entries.append(_entry(line, files, phase, step, rank))
+                entries.append(_entry(line, files, phase, step, rank, dialect))
             except Exception as error:  # one entry that is none costs no other
                 damaged += 1
                 if damaged <= _MOST_NAMED:
@@ -643,6 +661,21 @@ class Run:
             why = message("unread.more_entries", count=damaged - _MOST_NAMED)
             self._problem(Problem(directory, why, phase, step, rank))
         return entries
+
+    def _read_lines(self, journal: Path, phase: str, step: int, rank: int) -> list[JournalLine]:
+        content = read_journal(self.path, journal)
+        # Only a step that was not ended may end in a line cut short.
+        lost = content.damaged | (content.torn if self.completed(step, rank) else {})
+        if lost:
+            named = [[n, lost[n][:_MOST_SHOWN]] for n in [*lost][:_MOST_NAMED]]
+            why = message("unread.damaged_lines", count=len(lost), lines=named)
+            self._problem(Problem(journal, why, phase, step, rank))
+        listed = self._entries_listed(phase, step, rank)
+        if not lost and len(content.lines) < listed:
+            of = {"listed": listed, "manifest": layout.manifest_name(rank)}
+            why = message("unread.fewer_entries", count=len(content.lines), **of)
+            self._problem(Problem(journal, why, phase, step, rank, partial=True))
+        return content.lines
 
     def _unlisted(self, path: Path, error: OSError) -> None:
         """Note a directory that cannot be listed, and everything that may lie in it."""
@@ -669,11 +702,19 @@ class Run:
             self.problems.append(problem)
 
 
-def _entry(line: JournalLine, files: Locator, phase: str, step: int, rank: int) -> Entry:
+def _entry(
+    line: JournalLine, files: Locator, phase: str, step: int, rank: int, dialect: str = OWN.name
+) -> Entry:
     if len(line.entry) > bounds.NAME:
         raise layout.UnreadError.saying("unread.long_name", length=len(line.entry))
     records = tuple(
-        Record(record, io, path, *files.locate(leaf, leaf.data_name), line.argument_of(io, path))
+        Record(
+            record,
+            io,
+            path,
+            *files.locate(made_by(dialect, leaf), leaf.data_name),
+            line.argument_of(io, path),
+        )
         for record, io, path, leaf in bounded(line.records(), bounds.VALUES)
     )
     return Entry(

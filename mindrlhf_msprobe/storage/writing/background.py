@@ -12,13 +12,13 @@ from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 
 #: Called with what could not be written, why, and how many losses that is. What it raises is raised
 #: again by the next call that hands something over.
-FaultSink = Callable[[str, BaseException, int], None]
+FaultSink = Callable[[Message, BaseException, int], None]
 
 _MEGABYTE = 1 << 20
 # A thread that wakes up takes the interpreter from the training, which costs both more than a line
@@ -48,7 +48,7 @@ class Job:
         items: what is handed over bit by bit and done at once: the fewer jobs, the fewer wake-ups.
     """
 
-    what: str
+    what: Message
     work: Callable[[], object]
     size: int
     begun: bool = False
@@ -88,7 +88,7 @@ class Background:
         self._said = False
         self._raised: BaseException | None = None
 
-    def hand_over(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+    def hand_over(self, what: Message, work: Callable[[], object], size: int = 0) -> None:
         """Do `work` later, which holds `size` bytes; waits while there is no room for them.
 
         Raises:
@@ -113,7 +113,7 @@ class Background:
         return True
 
     def hand_over_batch(
-        self, what: str, work: Callable[[list[Any]], object], item: Any, size: int
+        self, what: Message, work: Callable[[list[Any]], object], item: Any, size: int
     ) -> Job:
         """Hand over a job that does `work` with all items that joined until it began."""
 
@@ -128,7 +128,7 @@ class Background:
         self._raise_fault()
         return job
 
-    def finish(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+    def finish(self, what: Message, work: Callable[[], object], size: int = 0) -> None:
         """Do `work` after everything handed over before, and return when it is done.
 
         When the wait is interrupted, the work is done all the same.
@@ -141,7 +141,7 @@ class Background:
         """
         self.wait_for(self.begin(what, work), size)
 
-    def begin(self, what: str, work: Callable[[], object]) -> Job:
+    def begin(self, what: Message, work: Callable[[], object]) -> Job:
         """Hand over `work` as `finish` does; `wait_for` returns when it is done."""
         job = Job(what, work, 0, done=self._abandoned)
         if not self._abandoned:
@@ -172,8 +172,7 @@ class Background:
         """Wait because `held` bytes are too many; say so once, and account for the time."""
         if not self._said:
             self._said = True
-            known = {"held": held / _MEGABYTE, "budget": self._budget // _MEGABYTE}
-            logger.warning("%s", message("log.waits", **known))
+            warn("log.waits", held=held / _MEGABYTE, budget=self._budget // _MEGABYTE)
         began = self._ledger.clock()
         try:
             self._wait_for(true)
@@ -192,7 +191,7 @@ class Background:
         """Do nothing more: called in a forked child, where the thread does not exist."""
         self._abandoned = True
 
-    def report(self, what: str, error: BaseException, count: int = 1) -> None:
+    def report(self, what: Message, error: BaseException, count: int = 1) -> None:
         """Call the fault sink; what it raises is kept for the next call from outside."""
         try:
             self._fault(what, error, count)

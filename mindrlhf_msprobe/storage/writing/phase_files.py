@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import (
     dump_json,
@@ -29,8 +30,10 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _FLUSH = 1 << 16  # bytes of dump.json that are written at once
 
+#: What is lost where an entry is.
+ENTRY = message("lost.entry")
 #: Called with what was lost, why, and how many records that is.
-Report = Callable[[str, BaseException, int], None]
+Report = Callable[[Message, BaseException, int], None]
 #: Makes a directory, without what an earlier attempt recorded into it; raises where it cannot.
 Make = Callable[[Path], None]
 
@@ -48,7 +51,7 @@ def start_afresh(root: Path, directory: Path) -> None:
     for part in directory.relative_to(root).parts:
         way = way / part
         if way.is_symlink():
-            raise OSError(errno.ELOOP, "a symbolic link in a run is not followed", str(way))
+            raise OSError(errno.ELOOP, message("fault.symbolic_link"), str(way))
     Removal().remove(root, directory)
     directory.mkdir(parents=True, exist_ok=True)
 
@@ -117,7 +120,7 @@ class PhaseFiles:
         """Give the file `stored` a second name; it is copied where it cannot be linked."""
         if stored in self._lost_files:
             self._lost_files[name] = self._lost_files[stored]
-            raise OSError(f"the elements it shares could not be stored: {self._lost_files[stored]}")
+            raise OSError(message("fault.shared_elements", why=self._lost_files[stored]))
         try:
             path, source = self._tensor(name), self._tensors / stored
             try:
@@ -136,8 +139,8 @@ class PhaseFiles:
         if self._journal is None:
             return 0
         if self._journal.close():
-            gone = FileNotFoundError(f"{self.directory} was removed while it was written")
-            self._report("an entry", gone, len(self._entries))
+            gone = FileNotFoundError(message("fault.removed", directory=str(self.directory)))
+            self._report(ENTRY, gone, len(self._entries))
             self._gone = True
             self._dump.drop()
             return 0
@@ -158,7 +161,7 @@ class PhaseFiles:
         if taken:
             self._dump.drop()
             raise FileExistsError(
-                errno.EEXIST, "a file of others stands there", str(self.directory / min(taken))
+                errno.EEXIST, message("fault.of_others"), str(self.directory / min(taken))
             )
         size = self._dump.finish(data_dir)
         size += write_atomic(self.directory / layout.STACK_FILE, _lines_of(numbered))
@@ -199,7 +202,7 @@ class PhaseFiles:
             self._has_tensors = True
         path = self._tensors / name
         if name in self._of_others:
-            raise FileExistsError(errno.EEXIST, "a file of others stands there", str(path))
+            raise FileExistsError(errno.EEXIST, message("fault.of_others"), str(path))
         if self._list is not None:
             write_all(self._list, name.encode() + b"\n")
         return path
@@ -225,7 +228,7 @@ class _Journal:
         return size
 
     def close(self) -> bool:
-        """Close the file and tell whether it was removed, or moved away, meanwhile."""
+        """Close the file and return whether it was removed, or moved away, meanwhile."""
         try:
             in_place = os.path.samestat(os.fstat(self._file), os.lstat(self._path))
         except OSError:
@@ -238,6 +241,8 @@ class _Dump:
     """dump.json, one entry a line, growing under a temporary name."""
 
     def __init__(self, path: Path, task: str) -> None:
+        # msprobe's compare takes these two.
+        task = task if task == "tensor" else "statistics"
         head = {"task": task, "level": "L0", "framework": "mindspore"}
         self._head = dump_json(head)[:-1] + b',\n"data": {'
         self._path = path
@@ -281,7 +286,7 @@ class _Dump:
             self._temporary.unlink(missing_ok=True)
 
     def close(self) -> bool:
-        """Close what is not in its place yet; tell whether there is such a file."""
+        """Close what is not in its place yet; return whether there is such a file."""
         self._parts.clear()
         file, self._file = self._file, None
         if file is not None:

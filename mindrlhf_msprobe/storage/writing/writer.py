@@ -21,16 +21,17 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import put_in_place, temporary_of, write_json
 from mindrlhf_msprobe.storage.arrays.buffers import BufferPool
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.directory.hold import HoldLostError
-from mindrlhf_msprobe.storage.directory.own_places import OwnPlaces, PlaceLostError
+from mindrlhf_msprobe.storage.directory.own_directories import DirectoryLostError, OwnDirectories
 from mindrlhf_msprobe.storage.directory.removal import files_in, remove_save
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import count_leaves
-from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.ending import Stop
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -41,30 +42,30 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
 )
 from mindrlhf_msprobe.storage.writing.background import Background, FaultSink, Job
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
-from mindrlhf_msprobe.storage.writing.phase_files import PhaseFiles, start_afresh
+from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles, start_afresh
+from mindrlhf_msprobe.storage.writing.thinning import Thinning
 
 #: Bytes that may wait to be written unless the configuration says otherwise.
 DEFAULT_BUFFER = 512 << 20
 _LEAF_BYTES = 1024  # what one described value occupies, about, until its line is written
 
 
+_TENSOR = message("lost.tensor")
+
 #: An entry, and how many values it describes.
 _Item = tuple[JournalLine, int]
 
 
-def _raise(what: str, error: BaseException, count: int) -> None:
+def _raise(what: Message, error: BaseException, count: int) -> None:
     raise error
 
 
-def _named(key: str) -> str:
-    return f"key data {key}"
+def _named(key: str) -> Message:
+    return message("lost.key_data", key=key)
 
 
-class StepEndedError(Exception):
+class StepEndedError(SpokenError):
     """Something was handed over for a step that had ended."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"it came when step {step}, to which it belongs, had ended")
 
 
 @dataclass(eq=False, slots=True)
@@ -108,6 +109,7 @@ class RunWriter:
         fault: called with everything that could not be written, by the writing thread. What it
             raises is raised by the next call of the writer; without one every fault is raised so.
         ledger: takes what writing costs.
+        keep_bytes: how much this rank keeps on disk: above it old steps are thinned; 0: all.
 
     Attributes:
         manifest: takes what is not recorded, and why; it is written when the step ends.
@@ -128,10 +130,12 @@ class RunWriter:
         buffer_bytes: int = DEFAULT_BUFFER,
         fault: FaultSink = _raise,
         ledger: Ledger | None = None,
+        keep_bytes: int = 0,
     ) -> None:
         self.root = root
         self.rank = rank
         self._task = task
+        self._manifest = message("lost.manifest", file=layout.manifest_name(rank))
         self.manifest = Manifest.claim(root, rank, dict(config), existing, settings)
         self._ledger = ledger or Ledger()
         self._buffer_bytes = buffer_bytes
@@ -148,7 +152,10 @@ class RunWriter:
         self._key_data_dirs: dict[Path, int] = {}
         self._key_data: dict[tuple[int, str, Path], None] = {}  # what was saved, in that order
         self._saves = itertools.count()
-        self._places = OwnPlaces(root, rank, self._place_lost)
+        self._directories = OwnDirectories(root, rank, self._directory_lost)
+        self._thinning: Thinning | None = None
+        if keep_bytes:
+            self._thinning = Thinning(root, rank, keep_bytes, self.manifest, self._is_own)
         self._lost_before: dict[Path, int] = {}  # directory → the step before which it was lost
         self._networks_noted = False
 
@@ -170,7 +177,7 @@ class RunWriter:
             self.manifest.content.config = Config(dict(config))
             self.manifest.save()
 
-        self._finish(layout.manifest_name(self.rank), write)
+        self._finish(self._manifest, write)
 
     def sink(self, phase: str, step: int) -> Sink:
         """Return what takes the entries and the elements of one phase in one step."""
@@ -189,7 +196,7 @@ class RunWriter:
             if known.batch is None or not self._background.join(known.batch, item, size):
                 files = known.files
                 known.batch = self._background.hand_over_batch(
-                    "an entry", lambda items: self._append(phase, files, items), item, size
+                    ENTRY, lambda items: self._append(phase, files, items), item, size
                 )
             self.phases.add(phase)
 
@@ -198,13 +205,13 @@ class RunWriter:
         try:
             self.manifest.check()
         except HoldLostError as error:
-            self._background.report("an entry", error, len(items))
+            self._background.report(ENTRY, error, len(items))
             return
         try:
             size = files.append([line for line, _ in items])
         except Exception as error:
             if len(items) == 1:
-                self._background.report("an entry", error)
+                self._background.report(ENTRY, error)
                 return
             for item in items:
                 self._append(phase, files, [item])
@@ -236,7 +243,7 @@ class RunWriter:
             known.named.add(name)
             if source is not None:
                 link = partial(files.link, name, source)
-                self._hand_over("a tensor", lambda: self._ledger.wrote(phase, link()), _LEAF_BYTES)
+                self._hand_over(_TENSOR, lambda: self._ledger.wrote(phase, link()), _LEAF_BYTES)
                 return name
             if fingerprint:
                 stored[fingerprint] = name
@@ -249,7 +256,7 @@ class RunWriter:
                         stored.pop(fingerprint, None)
                     raise
 
-            self._hand_over_arrays("a tensor", {name: array}, write)
+            self._hand_over_arrays(_TENSOR, {name: array}, write)
         return name
 
     def save_key_data(
@@ -349,7 +356,7 @@ class RunWriter:
             content.recorded = {**(content.recorded or {}), recorded.CONFIGURATIONS: True}
             self.manifest.save()
 
-        self._finish("configurations", write)
+        self._finish(message("lost.configurations"), write)
 
     def save_first_entry(
         self,
@@ -375,7 +382,7 @@ class RunWriter:
                 self.manifest.note_weights(role, weights)
             self.manifest.save()
 
-        self._finish(f"the initial weights of {role}", write)
+        self._finish(message("lost.initial_weights", role=role), write)
 
     def note_networks(self, content: Settings) -> None:
         """Note what the networks are set to; see `Manifest.note_networks`.
@@ -390,27 +397,30 @@ class RunWriter:
             if first:
                 self.manifest.save()
 
-        self._hand_over("the settings of networks", write)
+        self._hand_over(message("lost.networks"), write)
 
     def note_generation(self, content: Mapping[str, Generation]) -> None:
         """Note what phases generate with; it is written with the manifest when the step ends."""
-        self._hand_over("generation", lambda: self.manifest.note_generation(content))
+        self._hand_over(message("lost.generation"), lambda: self.manifest.note_generation(content))
 
     def note_checkpoint(self, role: str, path: str) -> None:
         """Note from what a role's network was loaded; as `note_generation`."""
-        self._hand_over("checkpoints", lambda: self.manifest.note_checkpoint(role, path))
+        self._hand_over(
+            message("lost.checkpoints"), lambda: self.manifest.note_checkpoint(role, path)
+        )
 
     def note_random_states(self, content: Mapping[str, Any]) -> None:
         """Note the states of random generators; as `note_generation`."""
-        self._hand_over("random states", lambda: self.manifest.note_random_states(content))
+        self._hand_over(
+            message("lost.random_states"), lambda: self.manifest.note_random_states(content)
+        )
 
-    def end_step(self, step: int, lost: Mapping[str, int], *, complete: bool = True) -> None:
+    def end_step(self, step: int, lost: Mapping[Message, int], *, complete: bool = True) -> None:
         """Write what msprobe's tools read and note in the manifest that `step` is whole.
 
         Args:
             lost: kind of loss → how many so far; looked at when everything else is written.
         """
-        name = layout.manifest_name(self.rank)
         with self._lock:  # what comes for this step from now on is refused
             self._ended = max(self._ended, step)
             ended = {
@@ -426,19 +436,21 @@ class RunWriter:
                 except HoldLostError as error:
                     self._count_lost_step(step, [phase.files for phase in ended.values()], error)
                     if complete or not known:
-                        self._background.report("a step", error)
+                        self._background.report(message("lost.step"), error)
                     return
-                self._places.check(step)
+                self._directories.check(step)
                 self._end_phases({phase: ended[phase].files for phase in ended})
                 self._end_key_data(step)
                 self._forget_key_data(step)
                 self._note_step(step, complete=complete, has_data=has_data)
-                self.manifest.content.lost = dict(lost)
+                self.manifest.note_lost(lost)
                 self.manifest.content.recording = self._ledger.to_json(step)
                 self.manifest.save()
                 self._buffers.trim()
 
-            job = self._background.begin(name, write)
+            job = self._background.begin(self._manifest, write)
+            if self._thinning is not None:  # nobody waits for it
+                self._background.begin(message("lost.old_steps"), self._thin)
         try:
             with self._ledger.charge(STEP):
                 self._background.wait_for(job)
@@ -447,46 +459,61 @@ class RunWriter:
 
     def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
         for (phase, _), files in ended.items():
-            if (lost := self._places.lost(files.directory)) is not None:
+            if (lost := self._directories.lost(files.directory)) is not None:
                 if count := files.give_up():
-                    self._background.report("an entry", lost, count)
+                    self._background.report(ENTRY, lost, count)
                 continue
             try:
                 self._ledger.wrote(phase, files.finish())
             except OSError as error:
-                self._background.report("what msprobe's tools read", error)
+                self._background.report(message("lost.msprobe_files"), error)
         for step in {step for _, step in ended}:
             counts = {name: files.entries for (name, at), files in ended.items() if at == step}
-            self.manifest.note_recorded(recorded.PHASES, step, counts)
+            self._note_recorded(recorded.PHASES, step, counts)
 
     def _end_key_data(self, step: int) -> None:
         saves: dict[int, Counter[str]] = {}
         for of_step, key, directory in self._key_data:
             if of_step > step:
                 continue
-            lost = self._places.lost(directory)
+            lost = self._directories.lost(directory)
             if lost is None and directory.exists():
                 saves.setdefault(of_step, Counter())[key] += 1
             else:
-                gone = FileNotFoundError(f"{directory} was removed before the step ended")
+                why = message("fault.removed_before_end", directory=str(directory))
+                gone = FileNotFoundError(why)
                 self._background.report(_named(key), lost or gone)
         for of_step, counts in saves.items():
-            self.manifest.note_recorded(recorded.KEY_DATA, of_step, counts)
+            self._note_recorded(recorded.KEY_DATA, of_step, counts)
+
+    def _note_recorded(self, kind: str, step: int, counts: Mapping[str, int]) -> None:
+        content = self.manifest.content
+        content.recorded = recorded.with_counts(content.recorded or {}, kind, step, counts)
+        if self._thinning is not None:
+            of = thinned.LAYERS if kind == recorded.PHASES else thinned.KEY_DATA
+            self._thinning.note(of, step, (name for name, count in counts.items() if count))
+
+    def _thin(self) -> None:
+        if self._thinning is not None and self.manifest.lost is None:
+            self._thinning.thin()
+
+    def _is_own(self, directory: Path) -> bool:
+        return self._directories.lost(directory) is None
 
     def _start_afresh(self, directory: Path, step: int) -> None:
         """Make a directory of a step, where those around it are still this run's."""
-        self._places.admit(directory, step)
+        self._directories.admit(directory, step)
         start_afresh(self.root, directory)
-        self._places.note(directory)
+        self._directories.note(directory)
 
-    def _place_lost(self, error: PlaceLostError) -> None:
+    def _directory_lost(self, error: DirectoryLostError) -> None:
         """Count the steps that were lost with a directory, as far as they are listed."""
         listed = self.manifest.content.recorded or {}
         first = self._lost_before.get(error.place, 0)
         steps, last = recorded.steps_in(listed, error.place, first)
         self._lost_before[error.place] = max(first, last + 1)
         if steps or error.taken:
-            self._background.report(f"steps in {error.place}", error, steps)
+            self._background.report(message("lost.steps", place=str(error.place)), error, steps)
 
     def _forget_key_data(self, step: int) -> None:
         self._key_data = {saved: None for saved in self._key_data if saved[0] > step}
@@ -508,13 +535,13 @@ class RunWriter:
         """Count what was written of a step into a directory that is no longer this run's."""
         for files in ended:
             if count := files.give_up():
-                self._background.report("an entry", error, count)
+                self._background.report(ENTRY, error, count)
         for of_step, key, _ in self._key_data:
             if of_step <= step:
                 self._background.report(_named(key), error)
         self._forget_key_data(step)
 
-    def close(self, stop: Stop | None = None, lost: Mapping[str, int] | None = None) -> None:
+    def close(self, stop: Stop | None = None, lost: Mapping[Message, int] | None = None) -> None:
         """Mark the run as ended.
 
         Args:
@@ -524,16 +551,16 @@ class RunWriter:
 
         def write() -> None:
             if lost is not None:
-                self.manifest.content.lost = dict(lost)
-            self._places.release()
+                self.manifest.note_lost(lost)
+            self._directories.release()
             self.manifest.close(stop)
 
-        self._background.finish(layout.manifest_name(self.rank), write)
+        self._background.finish(self._manifest, write)
         self._background.stop()
 
     def wait(self) -> None:
         """Return when everything handed over so far is readable on disk."""
-        self._background.finish("", lambda: None)
+        self._background.finish(self._manifest, lambda: None)
 
     def abandon(self) -> None:
         """Write nothing more: called in a forked child, which leaves the run to its parent."""
@@ -542,14 +569,14 @@ class RunWriter:
 
     def _hand_over_arrays(
         self,
-        what: str,
+        what: Message,
         arrays: Mapping[str, np.ndarray],
         write: Callable[[Mapping[str, np.ndarray]], None],
     ) -> None:
         """Let `write` have copies of arrays, or the arrays themselves if they exceed the budget."""
         for array in arrays.values():
             if array.dtype.hasobject:
-                raise ValueError(f"dtype {array.dtype} holds Python objects, not numbers")
+                raise ValueError(message("fault.objects", dtype=str(array.dtype)))
         nbytes = sum(array.nbytes for array in arrays.values())
         if nbytes > self._buffer_bytes:
             self._finish(what, lambda: write(arrays), nbytes)
@@ -568,11 +595,11 @@ class RunWriter:
 
         self._background.hand_over(what, write_copies, size)
 
-    def _hand_over(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+    def _hand_over(self, what: Message, work: Callable[[], object], size: int = 0) -> None:
         """Do `work` later, if the directory is then still the one that was claimed."""
         self._background.hand_over(what, self._in_place(work), size)
 
-    def _finish(self, what: str, work: Callable[[], object], size: int = 0) -> None:
+    def _finish(self, what: Message, work: Callable[[], object], size: int = 0) -> None:
         """Do `work`, as `_hand_over`, after all that was handed over, and wait for it."""
         self._background.finish(what, self._in_place(work), size)
 
@@ -585,7 +612,7 @@ class RunWriter:
 
     def _refuse_ended(self, step: int) -> None:
         if step <= self._ended:
-            raise StepEndedError(step)
+            raise StepEndedError.saying("fault.step_ended", step=step)
 
     def _phase(self, phase: str, step: int) -> _Phase:
         self._refuse_ended(step)

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.runs import Recording
+from helpers.runs import Recording, words
 
 from mindrlhf_msprobe import Probe, RunError, open_run
+from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.log import logger
 
 
@@ -93,7 +94,7 @@ def test_recording_stops_where_its_directory_is_no_longer_its_own(
         "key data loss: the dump_path was lost": 3 + (when == "in a step"),
         "a step: the dump_path was lost": 3,
     }
-    assert probe._recorder._lost == lost  # type: ignore[union-attr]
+    assert words(probe._recorder._lost) == lost  # type: ignore[union-attr]
     assert [line for line in said if "records lost while recording" in line]
     assert not [line for line in said if "Error" in line], "names of classes in sentences"
     assert len(said) == 2
@@ -168,7 +169,8 @@ def test_what_another_wrote_into_the_lock_ends_recording(tmp_path: Path) -> None
     probe.save_data(loss=1.0)
     probe.step()
     probe.close()
-    assert probe._recorder._lost["a step: the dump_path was lost"] == 1  # type: ignore[union-attr]
+    lost = words(probe._recorder._lost)  # type: ignore[union-attr]
+    assert lost["a step: the dump_path was lost"] == 1
     after = content(path)
     after.setdefault(".run.json.lock", before[".run.json.lock"])
     assert after == before
@@ -237,7 +239,7 @@ def test_recording_stops_where_its_manifest_is_no_longer_its_own(
     probe.close()
     said = [record.getMessage() for record in caplog.records if record.name == logger.name]
     assert len([line for line in said if "run.json" in line and "Recording stops" in line]) == 1
-    lost = probe._recorder._lost  # type: ignore[union-attr]
+    lost = words(probe._recorder._lost)  # type: ignore[union-attr]
     assert lost["a step: the dump_path was lost"] == (1 if when == "before close" else 2)
     after = content(tmp_path)
     after.setdefault("run/.run.json.lock", before["run/.run.json.lock"])
@@ -354,7 +356,9 @@ def test_a_directory_of_a_phase_that_goes_away_takes_no_step_silently(
     monkeypatch.setenv("RANK_SIZE", "2")
     recordings = [Recording(tmp_path, rank=rank) for rank in (0, 1)]
     faults: list[tuple[str, int]] = []
-    recordings[0].writer._background._fault = lambda what, error, n: faults.append((what, n))
+    recordings[0].writer._background._fault = lambda what, error, n: faults.append(
+        (in_words(what, "en"), n)
+    )
     recordings[1].writer._background._fault = lambda what, error, n: None
 
     def step(number: int, recording: Recording) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runs import Recording, record_training
+from helpers.runs import Recording, record_training, words
 
 from mindrlhf_msprobe import Probe, RunError, open_run
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -194,9 +195,9 @@ def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path: Path) -> Non
     (rank / "dump_tensor_data").mkdir(parents=True)
     for name in ("dump.json", "dump_tensor_data/a.npy"):
         (rank / name).write_text("mine")
-    lost: dict[str, int] = {}
+    lost: dict[Message, int] = {}
 
-    def fault(what: str, error: BaseException, count: int) -> None:
+    def fault(what: Message, error: BaseException, count: int) -> None:
         lost[what] = lost.get(what, 0) + count
 
     config = {"existing": "overwrite"}
@@ -209,7 +210,7 @@ def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path: Path) -> Non
     writer.append_entry("actor_update", 0, line)
     writer.end_step(0, lost)
     writer.close()
-    assert lost == {"a tensor": 1, "what msprobe's tools read": 1}
+    assert words(lost) == {"a tensor": 1, "what msprobe's tools read": 1}
     assert {(rank / n).read_text() for n in ("dump.json", "dump_tensor_data/a.npy")} == {"mine"}
     assert [entry.cell for entry in open_run(path).entries()] == ["b"]
 

@@ -12,7 +12,7 @@ from helpers.runs import MSPROBE_DATA, Recording
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.pairing.planner import StepData, plan_step
-from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect, dialect_of
+from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.layout import JOURNAL_FILE
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -94,6 +94,28 @@ def test_a_run_has_the_dialect_of_the_tool_that_wrote_it(tmp_path, journal):
     assert (theirs.dialect, theirs.foreign) == (MSPROBE, True)
 
 
-def test_statistics_are_of_the_dialect_that_counts_as_they_do():
-    (theirs, *_) = open_run(MSPROBE_DATA / "statistics_a").entries()[0].records
-    assert (dialect_of(theirs.leaf), dialect_of(TENSOR)) == (MSPROBE, OWN)
+def test_statistics_are_of_the_dialect_that_their_reader_says(tmp_path):
+    """Also where a leaf counts nothing itself, and where dump.json is all that is left of a run."""
+    recording = Recording(tmp_path / "run")
+    with recording.phase(PHASE):
+        recording.call("a", "Dense", lambda x: x, np.float32(1))
+    recording.data("loss", np.float32(1))
+    recording.end_step()
+    recording.close()
+    for journal in (tmp_path / "run").rglob(JOURNAL_FILE):
+        text = journal.read_text()
+        journal.write_text(text.replace('"nan_count": 0, "inf_count": 0, ', ""))
+        assert journal.read_text() != text
+    assert dialects(tmp_path / "run") == {""}
+    for gone in [*(tmp_path / "run").rglob(JOURNAL_FILE), tmp_path / "run/run.json"]:
+        gone.unlink()
+    assert dialects(tmp_path / "run") == {""}
+    for name in ("statistics_a", "statistics_8x_a", "key_data_a"):
+        assert dialects(MSPROBE_DATA / name) == {"msprobe"}
+
+
+def dialects(path):
+    """Return whose the tensors of a run are, as each leaf says."""
+    run = open_run(path)
+    found = [record for of in (*run.entries(), *run.key_data()) for record in of.records]
+    return {record.leaf.dialect for record in found if record.leaf.is_tensor}

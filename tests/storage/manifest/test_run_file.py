@@ -53,13 +53,13 @@ STRANGE: list[Any] = [
 
 def networks(value: int) -> Settings:
     """Return what a trainer's networks could be set to."""
-    change = Change.of(step=1, phase="actor_update", cell="a", name="x", value=2)
-    cells = Cells.of(kind="Dense", attributes={"n": value}, cells=["a", "b"])
+    change = Change.make(step=1, phase="actor_update", cell="a", name="x", value=2)
+    cells = Cells.make(kind="Dense", attributes={"n": value}, cells=["a", "b"])
     given = {"role": "actor", "phases": ["actor_update"], "kind": "Net", "training": True}
-    mode = Mode.of(step=0, training=True, others={"a": False})
-    adam = Optimizer.of(kind="Adam", settings={"learning_rate": 0.1}, changes=[change])
-    network = Network.of(**given, cells=[cells], changes=[change], cut_at=9)
-    return Settings.of(networks=[network], modes={"p": [mode]}, optimizers={"actor": adam})
+    mode = Mode.make(step=0, training=True, others={"a": False})
+    adam = Optimizer.make(kind="Adam", settings={"learning_rate": 0.1}, changes=[change])
+    network = Network.make(**given, cells=[cells], changes=[change], cut_at=9)
+    return Settings.make(networks=[network], modes={"p": [mode]}, optimizers={"actor": adam})
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.save_first_entry("actor", {"w": f"xxh3_128:{value}"}, settings, "actor_update")
         writer.save_first_entry("actor", None, {"seeds": {"x": value + 5}}, "actor_update")
         writer.note_networks(networks(value))
-        change = Change.of(step=1, name="temperature", value=3)
+        change = Change.make(step=1, name="temperature", value=3)
         parts = {"step": 0, "settings": {"temperature": value}, "changes": [change]}
-        writer.note_generation({"actor_generate_sequences": Generation.of(**parts)})
+        writer.note_generation({"actor_generate_sequences": Generation.make(**parts)})
         writer.note_checkpoint("actor", "policy.ckpt")
         writer.note_random_states({"numpy_state": [[value, "0123abcd"]]})
         writer.manifest.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
-        writer.end_step(value, {"a tensor": 1})
+        writer.end_step(value, {message("lost.tensor"): 1})
         writer.close(Stop("failed", 4, "actor_update", "ValueError", "x") if value > 1 else None)
     return root / "run.json"
 
@@ -113,7 +113,7 @@ def test_the_type_names_every_key_that_is_written(written: Path) -> None:
         for kind in (RunFile, *(kind for kinds in PARTS.values() for kind in kinds))
         for name in kind.every_key()
     }
-    missing = {"RunFile.others", "Attempt.unfinished_step", "Attempt.versions"}
+    missing = {"RunFile.others", "RunFile.thinned", "Attempt.unfinished_step", "Attempt.versions"}
     missing |= {"RunFile.config", "Attempt.device", "Attempt.determinism", "RunFile.determinism"}
     assert declared - keys <= missing
 
@@ -127,7 +127,7 @@ def test_what_is_read_is_what_was_written(written: Path) -> None:
     assert (
         file.stopped
         == second.stopped
-        == Stopped.of(step=4, phase="actor_update", error="ValueError", text="x")
+        == Stopped.make(step=4, phase="actor_update", error="ValueError", text="x")
     )
     assert file.networks == networks(1).networks
     assert second.networks == networks(2).networks

@@ -18,6 +18,7 @@ from helpers.programs import TESTS
 from helpers.runs import EVERYTHING, Recording, record_training
 
 from mindrlhf_msprobe import Probe
+from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import (
@@ -509,7 +510,7 @@ def test_of_entries_that_wait_together_only_the_bad_one_is_lost(tmp_path):
         config={},
         existing="refuse",
         task="statistics",
-        fault=lambda what, error, count: lost.append((what, count)),
+        fault=lambda what, error, count: lost.append((in_words(what, "en"), count)),
     )
     begun, go_on = threading.Event(), threading.Event()
     bad._background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -17,12 +18,14 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, npy_size
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest import coverage as kinds
+from mindrlhf_msprobe.storage.reading.gradients import parameter_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 KEY_DATA = "key data"
 _UNKNOWN_DTYPE = "estimate.unknown_dtype"
 _NAMED = len('"data_name": "", ')  # what a line gains by the name of a file, beside the name
+_SHARE = 20  # bytes of a share as text
 _LISTED = 12  # bytes of a file in its directory, beside its name
 
 
@@ -51,6 +54,7 @@ class Estimate:
 
     Attributes:
         steps, ranks: for how many the total is.
+        keep: bytes that one rank keeps at most (`keep_mb`); 0: all.
         free: bytes that the file system of the run has left.
         remarks: what makes the figures uncertain.
     """
@@ -60,6 +64,7 @@ class Estimate:
     steps: int
     ranks: int
     free: int
+    keep: int = 0
     remarks: tuple[Message, ...] = field(default=())
 
     @property
@@ -72,8 +77,9 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """Bytes that all steps of all ranks take."""
-        return self.step_size * self.steps * self.ranks
+        """Bytes that all steps of all ranks take, as far as they are kept."""
+        of_rank = self.step_size * self.steps
+        return (min(of_rank, self.keep) if self.keep else of_rank) * self.ranks
 
     @property
     def fits(self) -> bool:
@@ -87,6 +93,7 @@ class Estimate:
             "bytes_per_step_and_rank": self.step_size,
             "steps": self.steps,
             "ranks": self.ranks,
+            "keep_bytes_per_rank": self.keep,
             "total_bytes": self.total,
             "free_bytes": self.free,
             "fits": self.fits,
@@ -127,14 +134,20 @@ def estimate(
     order = [*run.phases, KEY_DATA]
     found = sorted(largest.values(), key=lambda e: (e.rank, order.index(e.phase)))
     missing = set(phases or ()) - {place.phase for place in found}
-    return Estimate(
+    estimated = Estimate(
         run.path,
         tuple(found),
         steps,
         ranks or len({place.rank for place in found}),
         free_bytes(run.path),
+        wanted.keep_mb << 20,
         tuple(_remarks(run, wanted, missing, recording.doubts, found if phases else [])),
     )
+    if 0 < estimated.keep < estimated.step_size * steps:
+        fit = estimated.keep // max(1, estimated.step_size)
+        kept = message("estimate.thinned", keep=wanted.keep_mb, steps=fit)
+        estimated = replace(estimated, remarks=(kept, *estimated.remarks))
+    return estimated
 
 
 def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | None) -> None:
@@ -150,11 +163,10 @@ def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | Non
         raise RunError.saying(
             "error.estimate_no_cell",
             path=run.path,
-            join=" and ".join(given),
-            value="s" * (len(given) == 1),
-            len=len(cells),
-            min=min(cells, key=len),
-            value2=asked[0],
+            given=given,
+            of=len(cells),
+            cell=min(cells, key=len),
+            phase=asked[0],
         )
 
 
@@ -222,15 +234,39 @@ class _Recording:
         # Those that gain the name of a file, or lose it.
         moved = [record for record in records if tensors == (record.leaf.data_name is None)]
         names = _NAMED * len(moved) + _file_names(moved)
-        size = _directories(directory, directory.parent)
-        size += self._listing_files(directory, kept, names if tensors else -names)
         distinct = [*_distinct([record.leaf for record in records])]
-        if tensors and distinct:
-            if folder := _directories(directory):
-                listed = _LISTED * len(records) + _file_names(records)
-                size += max(folder, self._blocks(listed))
-            size += sum(map(self._blocks, self._stored_sizes(distinct)))
+        signed = [r for entry in chosen for r in entry.records if self._takes_signs(entry, r)]
+        stored, sizes = records, self._stored_sizes(distinct)
+        if not tensors:
+            names = self._signs_listed(signed) - names
+            stored, sizes = signed, map(_size_of_signs, signed)
+        size = _directories(directory, directory.parent)
+        size += self._listing_files(directory, kept, names)
+        size += self._stored_files(directory, stored, sizes)
         return PhaseEstimate(phase, rank, step, len(records), len(distinct), size)
+
+    def _stored_files(self, around: Path, stored: Sequence[Record], sizes: Iterable[int]) -> int:
+        """Return what files of elements or signs take, with the folder in which they lie."""
+        if not stored:
+            return 0
+        folder = _directories(around)
+        listed = self._blocks(_LISTED * len(stored) + _file_names(stored)) if folder else 0
+        return max(folder, listed) + sum(map(self._blocks, sizes))
+
+    def _takes_signs(self, entry: Entry, record: Record) -> bool:
+        """Return whether the signs of a record would be stored."""
+        wanted = self._wanted
+        if wanted.task != "grad_probe" or wanted.grad_level == "L0":
+            return False
+        of_gradient = record.io == PARAMETERS_GRAD and record.leaf.is_tensor
+        listed = not wanted.param_list or parameter_of(entry, record) in wanted.param_list
+        return of_gradient and listed
+
+    def _signs_listed(self, signed: Iterable[Record]) -> int:
+        """Return the bytes that lines gain by signs and shares which the run does not have."""
+        new = [r for r in signed if getattr(r.leaf, "signs", None) is None]
+        shares = (len(self._wanted.bounds) + 3) * _SHARE if self._wanted.grad_level == "L2" else 0
+        return (_NAMED + shares) * len(new) + _file_names(new)
 
     def _listing_files(self, directory: Path, kept: float, names: int) -> int:
         """Return what the journal and the files beside it take.
@@ -297,7 +333,7 @@ def _is_chosen(entry: Entry, wanted: ProbeConfig) -> bool:
 
 
 def _begin(selection: Selection, entry: Entry) -> bool:
-    """Begin an entry in a selection; tell whether that takes it."""
+    """Begin an entry in a selection; return whether that takes it."""
     if entry.direction == PARAMETERS_GRAD:
         head = entry.name.rpartition(f".{PARAMETERS_GRAD}.")[0]
         return selection.takes_parameter_gradient(head, entry.name)
@@ -310,6 +346,10 @@ def _takes(record: Record, wanted: ProbeConfig, selection: Selection) -> bool:
     if record.io == "parameters":
         return wanted.parameters and selection.outputs
     return selection.takes_part(record.io)
+
+
+def _size_of_signs(record: Record) -> int:
+    return npy_size("uint8", (-(-math.prod(record.leaf.shape or ()) // 8),))
 
 
 def _file_names(records: Iterable[Record]) -> int:
