@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import numbers
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
@@ -27,12 +28,22 @@ SECTION = "msprobe_config"
 #: A step_end that means: no end.
 NO_END = 2**31 - 1
 
+#: What a run records of each tensor.
+TASKS = ("statistics", "tensor", "overflow_check", "grad_probe")
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A phase names a directory beside data/, and neither a step's nor a rank's.
 _RESERVED_PHASE = re.compile(r"data|(step|rank|proc)\d*")
 _RESERVED_ROLE = "optimizers"  # a keyword of Probe.watch
 _ENTRY = re.compile(r"Cell\..+\.(forward|backward)\.[0-9]+")
 _SKIPPED = object()
+
+#: msprobe's range of `bounds`: that of int64.
+_MOST_BOUND = 2**63
+
+#: What `on_finding` may say beside the name of a function.
+WARN, STOP = "warn", "stop"
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 #: How many patterns `include` and `exclude` may have: each is tried on the name of every cell.
 MOST_PATTERNS = 1000
@@ -66,10 +77,33 @@ def _whole_number(minimum: int) -> Callable[[str, Any], int]:
     return check
 
 
-def _path(name: str, value: Any) -> str:
+def _number_or_all(name: str, value: Any) -> int:
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value == 0 or value < -1:
+        raise _fail(name, value, message("config.number_or_all"))
+    return int(value)
+
+
+def _path(name: str, value: Any, expected: str = "config.directory") -> str:
     if not isinstance(value, (str, Path)) or not str(value).strip() or "\0" in str(value):
-        raise _fail(name, value, message("config.directory"))
+        raise _fail(name, value, message(expected))
     return str(value)
+
+
+def _path_or_none(expected: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        return "" if value is None or value == "" else _path(name, value, expected)
+
+    return check
+
+
+def _on_finding(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, str) or not (value in (WARN, STOP) or _FUNCTION.fullmatch(value)):
+        hint = nearest_of(value, (WARN, STOP)) if isinstance(value, str) else ""
+        raise _fail(name, value, message("config.on_finding"), hint)
+    return value
 
 
 def _choice(*choices: str) -> Callable[[str, Any], str]:
@@ -137,6 +171,16 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return texts
 
 
+def _bounds(name: str, value: Any) -> tuple[float, ...]:
+    expected = message("config.bounds")
+    bounds = _items(name, value, expected)
+    known = all(isinstance(b, numbers.Real) and not isinstance(b, bool) for b in bounds)
+    known = known and all(-_MOST_BOUND <= b <= _MOST_BOUND for b in bounds)
+    if not bounds or not known or any(a >= b for a, b in itertools.pairwise(bounds)):
+        raise _fail(name, value, expected)
+    return tuple(map(float, bounds))
+
+
 def _scope(name: str, value: Any) -> tuple[str, ...]:
     expected = message("config.scope")
     ends = _items(name, value, expected)
@@ -196,10 +240,15 @@ class ProbeConfig:
     step_start: int = _setting(0, _whole_number(0))
     step_end: int = _setting(0, _whole_number(0))
     # extensions
-    task: str = _setting("statistics", _choice("statistics", "tensor"))
+    task: str = _setting("statistics", _choice(*TASKS))
+    overflow_nums: int = _setting(1, _number_or_all)
+    grad_level: str = _setting("L2", _choice("L0", "L1", "L2"))
+    param_list: Sequence[str] = _setting((), _texts)
+    bounds: Sequence[float] = _setting((-1.0, 0.0, 1.0), _bounds)
     fingerprint: bool = _setting(True, _bool)
     md5: bool = _setting(False, _bool)
     parameters: bool = _setting(True, _bool)
+    optimizer_state: bool = _setting(False, _bool)
     ranks: Sequence[int] = _setting((), _numbers("ranks"))
     include: Sequence[str] = _setting((), _patterns)
     exclude: Sequence[str] = _setting((), _patterns)
@@ -208,11 +257,16 @@ class ProbeConfig:
     entries: Sequence[str] = _setting((), _texts)
     scope: Sequence[str] = _setting((), _scope)
     steps: Sequence[int] = _setting((), _numbers("steps"))
+    step_interval: int = _setting(1, _whole_number(1))
     existing: str = _setting("refuse", _choice("refuse", "resume", "overwrite"))
     strict: bool = _setting(False, _bool)
     initial_step: int = _setting(0, _whole_number(0))
     buffer_mb: int = _setting(512, _whole_number(1))
+    keep_mb: int = _setting(0, _whole_number(0))
     numbered_key_data: bool = _setting(False, _bool)
+    on_finding: str = _setting("", _on_finding)
+    rules: str = _setting("", _path_or_none("config.file"))
+    tensorboard: str = _setting("", _path_or_none("config.directory"))
     phases: Mapping[str, str] = _setting({}, _own_phases)
 
     def __post_init__(self) -> None:
@@ -221,6 +275,10 @@ class ProbeConfig:
             object.__setattr__(self, key.name, value)
         _check_range("token_range_start", "token_range_end", self)
         _check_range("step_start", "step_end", self)
+        if self.task == "grad_probe" and "backward" not in self.directions:
+            raise ConfigError.saying("config.no_backward", directions=str(list(self.directions)))
+        if self.steps and self.step_interval > 1:
+            raise ConfigError.saying("config.steps_and_interval", interval=self.step_interval)
         if self.steps and not self.recorded_steps:
             raise ConfigError.saying(
                 "config.steps_outside",
@@ -235,44 +293,60 @@ class ProbeConfig:
         return phase_table(self.phases)
 
     def records_phase(self, phase: Phase) -> bool:
-        """Tell whether the layer data of `phase` are switched on."""
+        """Return whether the layer data of `phase` are switched on."""
         if not self.msprobe:
             return False
         return phase.switch is None or bool(getattr(self, phase.switch))
 
     def records_step(self, step: int) -> bool:
-        """Tell whether `step` lies in the step window of layer data, and is one of `steps`."""
+        """Return whether `step` lies in the step window of layer data, and is one of those chosen.
+
+        They are `steps`, or every `step_interval`-th one, counted from `step_start`.
+        """
         in_window = self.step_start <= step <= self.step_end
-        return in_window and (not self.steps or step in self.steps)
+        if self.steps:
+            return in_window and step in self.steps
+        return in_window and (step - self.step_start) % self.step_interval == 0
 
     def records_from(self, step: int) -> bool:
-        """Tell whether layer data of `step`, or of any step after it, are recorded."""
-        last = min(self.step_end, max(self.steps)) if self.steps else self.step_end
-        return step <= last
+        """Return whether layer data of `step`, or of any step after it, are recorded."""
+        return self.steps_from(step) != 0
+
+    def steps_from(self, step: int) -> int | None:
+        """Return of how many steps, from `step` on, layer data are recorded; None: no end."""
+        if self.steps:
+            return sum(self.records_step(other) for other in set(self.steps) if other >= step)
+        if self.step_end == NO_END:
+            return None
+        before = max(0, -(-(step - self.step_start) // self.step_interval))
+        return max(0, (self.step_end - self.step_start) // self.step_interval + 1 - before)
+
+    @property
+    def task_for_msprobe(self) -> str:
+        """The task that msprobe's own tools read such a run as."""
+        return "tensor" if self.task == "tensor" else "statistics"
 
     @property
     def recorded_steps(self) -> int | None:
         """How many steps' layer data are recorded; None if the step window has no end."""
-        if self.steps:
-            return sum(map(self.records_step, set(self.steps)))
-        return None if self.step_end == NO_END else self.step_end - self.step_start + 1
+        return self.steps_from(self.step_start)
 
     def records_token(self, token: int) -> bool:
-        """Tell whether `token` lies in the token range of the generate phase."""
+        """Return whether `token` lies in the token range of the generate phase."""
         return self.token_range_start <= token <= self.token_range_end
 
     def records_rank(self, rank: int) -> bool:
-        """Tell whether `rank` records at all."""
+        """Return whether `rank` records at all."""
         return not self.ranks or rank in self.ranks
 
     def records_cell(self, name: str) -> bool:
-        """Tell whether the cell called `name` passes `include` and `exclude`."""
+        """Return whether the cell called `name` passes `include` and `exclude`."""
         if self.include and not any(pattern(text).search(name) for text in self.include):
             return False
         return not any(pattern(text).search(name) for text in self.exclude)
 
     def records_entry(self, name: str) -> bool:
-        """Tell whether the entry called `name` passes `entries`."""
+        """Return whether the entry called `name` passes `entries`."""
         return not self.entries or any(text in name for text in self.entries)
 
     def to_json(self) -> dict[str, Any]:
@@ -303,7 +377,7 @@ def section_of(
     return section | {"step_start": first, "step_end": last}
 
 
-def load_config(source: Any, ignore: Callable[[str], None] | None = None) -> ProbeConfig:
+def load_config(source: Any, ignore: Callable[[Message], None] | None = None) -> ProbeConfig:
     """Read the configuration from a YAML path, a mapping, a dataclass or an attribute object.
 
     If `source` holds a section or attribute `msprobe_config`, that section is taken; otherwise
@@ -334,7 +408,7 @@ def load_config(source: Any, ignore: Callable[[str], None] | None = None) -> Pro
             strict = items.get("msprobe") is True and items.get("strict") is True
             if ignore is None or strict:
                 raise ConfigError(said)
-            ignore(str(_of(file, said)))
+            ignore(_of(file, said))
         return ProbeConfig(**items)
     except ConfigError as error:
         raise ConfigError(_of(file, error.said)) from None
@@ -386,7 +460,7 @@ def _as_items(section: Any) -> dict[Any, Any]:
 
 
 def _can_be_setting(value: Any) -> bool:
-    """Tell whether an attribute that no setting is called like is meant as one."""
+    """Return whether an attribute that no setting is called like is meant as one."""
     return not (value is _SKIPPED or callable(value) or isinstance(value, property))
 
 
@@ -414,11 +488,11 @@ class Selection:
         self.outputs = "output" in config.parts
 
     def may_begin(self, entry: str) -> bool:
-        """Tell whether an entry may be recorded; if so, or not, `begin` says when it begins."""
+        """Return whether an entry may be recorded; if so, or not, `begin` says when it begins."""
         return self._config.records_entry(entry) or entry in (self._first, self._last)
 
     def begin(self, entry: str) -> bool:
-        """Take note that an entry begins and tell whether it is recorded."""
+        """Take note that an entry begins and return whether it is recorded."""
         if entry == self._first:
             self._inside = True
         recorded = self._inside and self._config.records_entry(entry)
@@ -432,11 +506,11 @@ class Selection:
             self._inside = False
 
     def takes_part(self, part: str) -> bool:
-        """Tell whether a part of entries is recorded, by its name in an entry's JSON."""
+        """Return whether a part of entries is recorded, by its name in an entry's JSON."""
         return self.inputs if part.startswith("input") else self.outputs
 
     def takes_parameter_gradient(self, head: str, entry: str) -> bool:
-        """Tell whether the gradient of a cell's parameter is recorded, when it comes.
+        """Return whether the gradient of a cell's parameter is recorded, when it comes.
 
         Args:
             head: the cell's part of its entries' names.

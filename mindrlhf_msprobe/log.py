@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
-from mindrlhf_msprobe.common.printable import printable_lines
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.printable import printable_lines
 
 VARIABLE = "MSPROBE_LOG_LEVEL"
 _LEVELS = {
@@ -19,6 +20,16 @@ _LEVELS = {
 }
 
 logger = logging.getLogger("mindrlhf_msprobe")
+
+
+def warn(code: str, /, **params: Any) -> None:
+    """Warn by the message of a code."""
+    logger.warning("%s", message(code, **params), stacklevel=2)
+
+
+def inform(code: str, /, **params: Any) -> None:
+    """Say the message of a code at level info."""
+    logger.info("%s", message(code, **params), stacklevel=2)
 
 
 class _Shown(logging.Filter):
@@ -75,12 +86,7 @@ def configure(rank: int | None = None) -> None:
         logger.setLevel(logging.INFO)
     if value and value not in _LEVELS and value not in _refused:
         _refused.add(value)
-        logger.warning(
-            "%s is %r; expected 0 (debug), 1 (info), 2 (warnings), 3 (errors) or 4 (nothing). "
-            "Logging as with 1.",
-            VARIABLE,
-            value,
-        )
+        warn("log.level", name=VARIABLE, value=value)
 
 
 if not logger.handlers:

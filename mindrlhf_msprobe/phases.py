@@ -5,6 +5,7 @@ A new phase is one line in `PHASES`; everything else reads this table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -109,6 +110,16 @@ _KEY_ORDER = {key: position for position, key in enumerate(_HOMES)}
 
 #: Keys that enter the step from outside its computation.
 INPUT_KEYS = frozenset({"prompts", "prompt", "responses", "response"})
+#: What a trainer calls it that a step overflowed, and so was not applied.
+OVERFLOW = "overflow"
+#: Keys that only say how large gradients are, and how they are scaled.
+SCALE_KEYS = frozenset({"grad_norm", "loss_scale", OVERFLOW})
+_MASK = re.compile("mask|bias", re.IGNORECASE)
+
+
+def may_be_mask(name: str) -> bool:
+    """Return whether key data of this name may be made of -inf."""
+    return _MASK.search(name) is not None
 
 
 def key_data_home(key: str) -> KeyDataHome | None:

@@ -11,7 +11,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from mindrlhf_msprobe.capture.calls.arguments import (
     MISSING,
@@ -21,12 +22,13 @@ from mindrlhf_msprobe.capture.calls.arguments import (
 )
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.config import ProbeConfig, load_config
+from mindrlhf_msprobe.config import STOP, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import GENERATE, ROLES, Phase
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
+    from mindrlhf_msprobe.live.training import Live
     from mindrlhf_msprobe.storage.manifest.ending import Stop
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -72,6 +74,7 @@ class Probe:
         # Handled around this run, or of a session before it: none that ends it.
         self._raised_before = {id(getattr(sys, "last_value", None)), id(sys.exc_info()[1])}
         self._recorder: Recorder | None = None
+        self._live: Live | None = None
         if self._config.msprobe:
             self._start()
         else:
@@ -96,14 +99,32 @@ class Probe:
         rank = current_rank(os.environ)
         log.configure(rank)
         scheduler = os.environ.get("MS_ROLE") == "MS_SCHED"  # msrun's runs the script, too
-        if scheduler or not self._config.records_rank(rank):
+        recorded = not scheduler and self._config.records_rank(rank)
+        # A rank that is not recorded ends with those that are.
+        if recorded or (self._config.on_finding == STOP and not scheduler):
+            self._live = self._observing()
+        if not recorded:
             CURRENT.expected = True
+            if self._live is not None:
+                self._live.begin(Path(self._config.dump_path).expanduser().absolute(), rank)
+                atexit.register(self._close_at_exit)
             return
         self._recorder = Recorder(self._config, rank)
         atexit.register(self._close_at_exit)
+        if self._live is not None:
+            of = self._recorder
+            self._live.begin(of.root, rank, of.fault, of.note_not_observed)
         _RECORDING.add(self)
         _watch_forks()
         CURRENT.begin(self, self._recorder.fault)
+
+    def _observing(self) -> Live | None:
+        """Return what looks at finished steps, if anything is to: else nothing is imported."""
+        if not (self._config.on_finding or self._config.tensorboard):
+            return None
+        from mindrlhf_msprobe.live.training import Live
+
+        return Live(self._config)
 
     @property
     def enabled(self) -> bool:
@@ -352,8 +373,11 @@ class Probe:
 
         Raises:
             UsageError: a phase is still open.
+            SystemExit: with code 1, under `on_finding: stop`, after the run was closed.
         """
         if (recorder := self._recording("step")) is None:
+            if self._live is not None and self._live.step_ended(None):
+                self._end_training()
             return
         with self._lock:
             if self._open is not None:
@@ -361,6 +385,13 @@ class Probe:
             recorder.wait_for_graphs()
             ended = recorder.advance()
         recorder.end_step(ended)
+        if self._live is not None and self._live.step_ended(ended):
+            self._end_training()
+
+    def _end_training(self) -> NoReturn:
+        end = SystemExit(1)
+        self._close(end)
+        raise end
 
     def close(self) -> None:
         """End the run; a phase that is still open ends with it.
@@ -378,6 +409,7 @@ class Probe:
 
     def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         if self._recorder is None or self._ended:
+            self._leave_others()
             return
         if not self._closed:
             phase = None if self._open is None else self._open.name
@@ -393,6 +425,8 @@ class Probe:
                 try:
                     if self._open is not None:
                         self._open.end()
+                    if self._live is not None:
+                        self._live.close()
                 finally:
                     self._recorder.close(self._stop)
         except (KeyboardInterrupt, SystemExit):
@@ -401,6 +435,13 @@ class Probe:
         finally:
             if self._ended:
                 atexit.unregister(self._close_at_exit)
+                self._leave_others()
+
+    def _leave_others(self) -> None:
+        """Let the other ranks of the job know that this one ends no further step."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.leave()
 
     def record_more(self, **settings: Any) -> None:
         """Change settings of a run that has begun: for tools that are set up one by one.
@@ -415,6 +456,9 @@ class Probe:
 
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""
+        if self._live is not None:
+            self._live.abandon()
+            self._live = None
         if self._recorder is not None:
             CURRENT.end(self)
             self._recorder.abandon()
@@ -444,6 +488,8 @@ class Probe:
                     "error.nested_phase", name=context.name, name2=self._open.name
                 )
             self._open = context
+        if self._live is not None:
+            self._live.look()
         recorder.enter(phases)
         try:
             networks = {phase: self._network_of(phase, model) for phase in phases}

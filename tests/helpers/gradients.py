@@ -53,7 +53,7 @@ def record_gradients(
                         if signs:
                             file = sink.save(f"{record}.signs", packed_signs(gradient), None)
                             shares = tuple(shares_within(gradient, BOUNDS))
-                            leaf = GradientLeaf.of(leaf, file, shares)
+                            leaf = GradientLeaf.extend(leaf, file, shares)
                         if recording.config.task == "tensor":
                             leaf = replace(leaf, data_name=sink.save(record, gradient, None))
                         line.values["parameters_grad"] = {"weight": [leaf.to_json()]}

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from mindrlhf_msprobe import ConfigError, Probe, ProbeConfig, load_config
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.config import NO_END
 
 DOCUMENTED = {
     "msprobe": False,
@@ -28,9 +30,14 @@ DOCUMENTED = {
 }
 EXTENSIONS = {
     "task": "statistics",
+    "overflow_nums": 1,
+    "grad_level": "L2",
+    "param_list": [],
+    "bounds": [-1.0, 0.0, 1.0],
     "fingerprint": True,
     "md5": False,
     "parameters": True,
+    "optimizer_state": False,
     "ranks": [],
     "include": [],
     "exclude": [],
@@ -39,11 +46,16 @@ EXTENSIONS = {
     "entries": [],
     "scope": [],
     "steps": [],
+    "step_interval": 1,
     "existing": "refuse",
     "strict": False,
     "initial_step": 0,
     "buffer_mb": 512,
+    "keep_mb": 0,
     "numbered_key_data": False,
+    "on_finding": "",
+    "rules": "",
+    "tensorboard": "",
     "phases": {},
 }
 EVERY_KEY = {
@@ -60,9 +72,14 @@ EVERY_KEY = {
     "step_start": 2,
     "step_end": 3,
     "task": "tensor",
+    "overflow_nums": -1,
+    "grad_level": "L1",
+    "param_list": ["model.norm.weight"],
+    "bounds": [-0.5, 3.0],
     "fingerprint": False,
     "md5": True,
     "parameters": False,
+    "optimizer_state": True,
     "ranks": [0, 3],
     "include": ["layers\\.1"],
     "exclude": ["norm$"],
@@ -71,11 +88,16 @@ EVERY_KEY = {
     "entries": ["fc1.Dense.forward"],
     "scope": ["Cell.a.Dense.forward.0", "Cell.b.Dense.backward.0"],
     "steps": [2],
+    "step_interval": 1,
     "existing": "overwrite",
     "strict": True,
     "initial_step": 4,
     "buffer_mb": 64,
+    "keep_mb": 900,
     "numbered_key_data": True,
+    "on_finding": "my_package.alarms:seen",
+    "rules": "rules.yaml",
+    "tensorboard": "events",
     "phases": {"reward_compute": "reward"},
 }
 
@@ -235,13 +257,13 @@ def test_all_unknown_keys_are_named() -> None:
 
 def test_unknown_keys_can_be_left_out() -> None:
     """As the integrations of trainers do, which no training is stopped for; wrong values do."""
-    said: list[str] = []
+    said: list[Message] = []
     values = {"msprobe": True, "key_data_dump": True, "dumppath": "x"}
     assert load_config(values, ignore=said.append) == load_config(
         {"msprobe": True, "key_data_dump": True}
     )
     assert len(said) == 1
-    assert "'dumppath' (value 'x')" in said[0]
+    assert "'dumppath' (value 'x')" in str(said[0])
     with pytest.raises(ConfigError, match="dumppath"):
         load_config({**values, "strict": True}, ignore=said.append)
     with pytest.raises(ConfigError, match="step_end"):
@@ -260,6 +282,7 @@ WRONG = [
     ("msprobe", None, "true or false"),
     ("key_data_dump", [], "true or false"),
     ("strict", 0, "true or false"),
+    ("optimizer_state", "adam", "true or false"),
     ("dump_path", 5, "the path of a directory"),
     ("dump_path", "", "the path of a directory"),
     ("dump_path", "  ", "the path of a directory"),
@@ -272,8 +295,26 @@ WRONG = [
     ("token_range_end", None, "a whole number, 0 or larger"),
     ("initial_step", -3, "a whole number, 0 or larger"),
     ("buffer_mb", 0, "a whole number, 1 or larger"),
-    ("task", "tensors", "one of statistics, tensor"),
-    ("task", ["tensor"], "one of statistics, tensor"),
+    ("keep_mb", -1, "a whole number, 0 or larger"),
+    ("keep_mb", "4 GB", "a whole number, 0 or larger"),
+    ("keep_mb", 1.5, "a whole number, 0 or larger"),
+    ("step_interval", 0, "a whole number, 1 or larger"),
+    ("step_interval", [2], "a whole number, 1 or larger"),
+    ("task", "tensors", "one of statistics, tensor, overflow_check, grad_probe"),
+    ("task", ["tensor"], "one of statistics, tensor, overflow_check, grad_probe"),
+    ("grad_level", "L3", "one of L0, L1, L2"),
+    ("param_list", "weight", "a list of texts"),
+    ("bounds", [], "numbers in ascending order"),
+    ("bounds", 0, "numbers in ascending order"),
+    ("bounds", [0, 0], "numbers in ascending order"),
+    ("bounds", [1, -1], "numbers in ascending order"),
+    ("bounds", [0, True], "numbers in ascending order"),
+    ("bounds", [float("nan")], "numbers in ascending order"),
+    ("bounds", [2**65], "numbers in ascending order"),
+    ("overflow_nums", 0, "a whole number, 1 or larger, or -1 for all"),
+    ("overflow_nums", -2, "a whole number, 1 or larger, or -1 for all"),
+    ("overflow_nums", 1.0, "a whole number, 1 or larger, or -1 for all"),
+    ("overflow_nums", True, "a whole number, 1 or larger, or -1 for all"),
     ("existing", "append", "one of refuse, resume, overwrite"),
     ("steps", 0, "a list of steps"),
     ("steps", ["1"], "a whole number, 0 or larger"),
@@ -293,6 +334,13 @@ WRONG = [
     ("directions", ["sideways"], "one of forward, backward"),
     ("directions", [], "a list of forward, backward: one of them at least"),
     ("parts", [], "a list of input, output: one of them at least"),
+    ("on_finding", "halt", "warn, stop, or module:function"),
+    ("on_finding", True, "warn, stop, or module:function"),
+    ("on_finding", "my_module:", "warn, stop, or module:function"),
+    ("on_finding", "my module:f", "warn, stop, or module:function"),
+    ("rules", 5, "the path of a rule file"),
+    ("tensorboard", 5, "the path of a directory"),
+    ("tensorboard", "a\0b", "the path of a directory"),
     ("phases", ["reward"], "a mapping of phase name to role"),
     ("phases", {"actor_update": "actor"}, "a name that is not already taken"),
     ("phases", {"data": "actor"}, "a name that is not already taken"),
@@ -333,6 +381,20 @@ def test_steps_that_all_lie_outside_the_window_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"steps is \[5, 7\].*step_end 0.*Set step_end: 7"):
         load_config({"steps": [5, 7]})
     assert load_config({"steps": [5, 7], "step_end": 5}).recorded_steps == 1
+
+
+def test_every_nth_step_is_counted_from_step_start() -> None:
+    """However the run begins; the counts are those of the steps that are recorded."""
+    config = load_config({"step_start": 2, "step_end": 12, "step_interval": 5})
+    assert [step for step in range(20) if config.records_step(step)] == [2, 7, 12]
+    for step in range(20):
+        left = [n for n in range(step, 20) if config.records_step(n)]
+        assert config.steps_from(step) == len(left)
+        assert config.records_from(step) == bool(left)
+    assert config.recorded_steps == 3
+    assert load_config({"step_end": NO_END, "step_interval": 5}).recorded_steps is None
+    with pytest.raises(ConfigError, match="steps and step_interval 2 both choose steps"):
+        load_config({"steps": [3], "step_end": 9, "step_interval": 2})
 
 
 def test_a_start_alone_is_refused_because_the_end_is_still_zero() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.programs import TESTS
-from helpers.runs import EVERYTHING, Recording
+from helpers.runs import EVERYTHING, Recording, words
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.storage.journal_line import JournalLine
@@ -86,7 +86,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from helpers import runs
 from mindrlhf_msprobe import open_run
-from helpers.runs import Network, Recording, _round
+from helpers.runs import Network, Recording, _round, words
 root, task = Path(sys.argv[2]), sys.argv[3]
 lost = {}
 def fault(what, error, count):
@@ -104,7 +104,8 @@ for step in range(12):
 recording.writer.end_step(12, lost, complete=False)
 recording.writer.close()
 content = json.loads((root / "run.json").read_bytes())
-assert content["lost"] == lost, (content["lost"], lost)
+assert content["lost"] == words(lost), (content["lost"], lost)
+lost = words(lost)
 assert content["state"] == "finished"
 assert content["attempts"][-1]["last_completed_step"] == 11
 run = open_run(root)
@@ -200,8 +201,8 @@ def test_key_data_that_are_removed_before_their_step_ends_are_counted(tmp_path):
             shutil.rmtree(tmp_path / "run/data/loss")
             writer.end_step(0, lost)
     writer.end_step(1, lost)
-    assert lost == {"key data loss": 1}
-    assert open_run(tmp_path / "run").manifests[0]["lost"] == lost
+    assert words(lost) == {"key data loss": 1}
+    assert open_run(tmp_path / "run").manifests[0]["lost"] == words(lost)
 
 
 def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
@@ -226,7 +227,7 @@ def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
     reasons = [record.leaf.why and str(record.leaf.why) for record in early.records]
     assert reasons == ["its elements could not be stored: No space left on device"] * 2
     assert late.records[0].array().tolist() == [1, 1, 1, 1]
-    assert lost == {"a tensor": 2}
+    assert words(lost) == {"a tensor": 2}
 
 
 def test_a_line_that_is_written_in_part_leaves_nothing(tmp_path, monkeypatch):
@@ -250,7 +251,7 @@ def test_a_line_that_is_written_in_part_leaves_nothing(tmp_path, monkeypatch):
     assert [e.cell for e in run.entries()] == ["a", "c"]
     assert [e.stack for e in run.entries()] == [("frame",)] * 2
     assert run.problems == []
-    assert lost == {"an entry": 1}
+    assert words(lost) == {"an entry": 1}
 
 
 def test_a_phase_that_is_removed_or_moved_while_it_is_written_is_a_counted_loss(tmp_path):
@@ -264,13 +265,13 @@ def test_a_phase_that_is_removed_or_moved_while_it_is_written_is_a_counted_loss(
         take_away(gone)
         writer.append_entry("actor_update", step, entry("c"))
         writer.end_step(step, lost)
-        assert lost == {"an entry": 3 * (step + 1)}
+        assert words(lost) == {"an entry": 3 * (step + 1)}
     writer.append_entry("actor_update", 2, entry("d"))
     writer.end_step(2, lost)
     writer.close()
     run = open_run(tmp_path / "run")
     assert [(e.step, e.cell) for e in run.entries()] == [(2, "d")]
-    assert run.manifests[0]["lost"] == lost
+    assert run.manifests[0]["lost"] == words(lost)
     assert run.finished
 
 

@@ -21,6 +21,7 @@ SETTINGS: dict[str, dict[str, Any] | None] = {
     "switches off": {"actor_train_dump": False, "actor_infer_dump": False},
     "statistics": {},
     "tensor": {"task": "tensor"},
+    "looked at live": {"on_finding": "warn", "key_data_dump": True},
     "no parameters": {"task": "tensor", "parameters": False, "fingerprint": False},
 }
 

@@ -20,7 +20,6 @@ from mindrlhf_msprobe.capture.calls.saving import save
 from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
 from mindrlhf_msprobe.capture.framework.generated_modules import write
 from mindrlhf_msprobe.capture.words import NotThere
-from mindrlhf_msprobe.common.message import message
 
 #: The name in the function's module under which its copy finds `save`.
 _SAVE = "mindrlhf_msprobe_save"
@@ -55,8 +54,8 @@ class SavedLocals:
         self._cell, self._method = cell, method
         original = getattr(getattr(cell, method, None), "__func__", None)
         if original is None:
-            raise NotThere(message("trainer.no_method", of=type(cell).__name__, method=method))
-        source = _Source.of(original)
+            raise NotThere.saying("trainer.no_method", of=type(cell).__name__, method=method)
+        source = _Source.from_function(original)
         self.saved_already = frozenset(source.saved())
         wanted = [(name, key) for name, key in variables if key not in self.saved_already]
         self.keys = frozenset(source.add_saves(wanted))
@@ -84,10 +83,10 @@ def copy_that_saves(function: Any, variables: Sequence[Variable]) -> FunctionTyp
     Raises:
         LookupError: it has none of them, or no source that can be copied.
     """
-    source = _Source.of(function)
+    source = _Source.from_function(function)
     if not source.add_saves(variables):
-        names = " or ".join(name for name, _ in variables)
-        raise NotThere(message("trainer.no_variable", of=function.__qualname__, name=names))
+        names = [name for name, _ in variables]
+        raise NotThere.saying("trainer.no_variables", of=function.__qualname__, names=names)
     return source.function(compiled=False)
 
 
@@ -100,7 +99,7 @@ class _Source:
     tree: ast.FunctionDef
 
     @classmethod
-    def of(cls, function: Any) -> _Source:
+    def from_function(cls, function: Any) -> _Source:
         """Parse a function's source.
 
         Raises:
@@ -108,22 +107,22 @@ class _Source:
         """
         name = getattr(function, "__qualname__", repr(function))
         if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
-            raise NotThere(message("trainer.decorated", of=name))
+            raise NotThere.saying("trainer.decorated", of=name)
         if function.__code__.co_freevars:
-            raise NotThere(message("trainer.closure", of=name))
+            raise NotThere.saying("trainer.closure", of=name)
         try:
             lines, first = inspect.getsourcelines(function)
             # In a block a method keeps its columns, which tracebacks show.
             head = "if True:\n" if lines[0][:1].isspace() else "\n"
             body = ast.parse(head + "".join(lines)).body
         except (OSError, TypeError, SyntaxError) as error:
-            raise NotThere(message("trainer.no_source", of=name, error=str(error))) from None
+            raise NotThere.saying("trainer.no_source", of=name, error=error) from None
         module = ast.Module(body[0].body if isinstance(body[0], ast.If) else body, [])
         tree = module.body[0]
         if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
-            raise NotThere(message("trainer.no_plain_function", of=name))
+            raise NotThere.saying("trainer.no_plain_function", of=name)
         if any(_is_mangled(node) for node in ast.walk(module)):
-            raise NotThere(message("trainer.mangled_names", of=name))
+            raise NotThere.saying("trainer.mangled_names", of=name)
         ast.increment_lineno(module, first - 2)
         return cls(function, module, tree)
 
@@ -228,7 +227,7 @@ _SCOPES = (
 
 
 def _assigns(statement: ast.AST, name: str) -> bool:
-    """Tell whether a statement, or one inside it, gives a variable a value, or an element one."""
+    """Return whether a statement, or one inside it, gives a variable a value, or an element one."""
     if isinstance(statement, _SCOPES):
         return False
     if isinstance(getattr(statement, "ctx", None), ast.Store):
@@ -241,7 +240,7 @@ def _assigns(statement: ast.AST, name: str) -> bool:
 
 
 def _always_assigns(statement: ast.stmt, name: str) -> bool:
-    """Tell whether a variable has a value once a statement has run."""
+    """Return whether a variable has a value once a statement has run."""
     if isinstance(statement, ast.If):
         return all(
             any(_always_assigns(inner, name) for inner in branch)
@@ -254,7 +253,7 @@ def _always_assigns(statement: ast.stmt, name: str) -> bool:
 
 
 def _always_leaves(statement: ast.stmt) -> bool:
-    """Tell whether nothing behind a statement is ever reached."""
+    """Return whether nothing behind a statement is ever reached."""
     if isinstance(statement, ast.If):
         branches = statement.body, statement.orelse
         return all(any(map(_always_leaves, branch)) for branch in branches)

@@ -65,4 +65,4 @@ def step() -> None:
         try:
             probe.step()
         except UsageError as error:
-            CURRENT.tell_once(str(error))
+            CURRENT.log_once(error.said)

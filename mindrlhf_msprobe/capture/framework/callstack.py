@@ -81,7 +81,7 @@ def running_frame() -> FrameType | None:
 
 
 def encloses(outer: FrameType | None, inner: FrameType | None) -> bool:
-    """Tell whether `outer` is still running around `inner`; where that is not known, it is."""
+    """Return whether `outer` is still running around `inner`; where that is not known, it is."""
     if outer is None or inner is None:
         return True
     frame: FrameType | None = inner

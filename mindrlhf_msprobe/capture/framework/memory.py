@@ -53,7 +53,7 @@ def wait_for(tensor: Any) -> None:
 
 
 def is_of_training(error: BaseException) -> bool:
-    """Tell whether an exception is an operator's of the training, which `wait_for` met."""
+    """Return whether an exception is an operator's of the training, which `wait_for` met."""
     return getattr(error, _OF_TRAINING, False) is True
 
 
@@ -83,7 +83,7 @@ def elements_of(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None
 
 
 def _has_address(tensor: Any) -> bool:
-    """Tell whether a tensor lies where operators compute, without an error in the log.
+    """Return whether a tensor lies where operators compute, without an error in the log.
 
     MindSpore has no call that tells. It refuses to give out a tensor's storage, of one without an
     address otherwise than of one that has it: the refusal is compared, whatever it says, with that

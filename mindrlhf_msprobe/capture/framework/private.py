@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 from mindspore import Tensor, nn
@@ -35,6 +36,9 @@ _API = _module(*_NEW_API, "mindspore.common.api")
 _C_EXPRESSION = _module("mindspore._c_expression")
 _HOOK_HANDLE = _module("mindspore.common.hook_handle")
 _PRIMITIVE = _module("mindspore.ops.primitive")
+_RNNS = _module("mindspore.nn.layer.rnns")
+_VMAP = _module("mindspore.ops.composite.base")
+_GRADIENTS = _module("mindspore.ops.function.grad.grad_func")
 _RECOMPUTE = _module("mindspore.common.recompute")  # `mindspore` has a function of this name
 _SEED = _module("mindspore.common.seed")
 _GENERATOR = _module("mindspore.common.generator")
@@ -65,13 +69,17 @@ class PrivateName:
     @property
     def found(self) -> bool:
         """Whether this MindSpore has it."""
-        if self.owner is nn.Cell and self.name in _set_by(nn.Cell):
+        if isinstance(self.owner, type) and self.name in _set_by(self.owner):
             return True
-        owner = self.owner
+        found = self.owner
         for part in self.name.split("."):
-            if not hasattr(owner, part):
+            if part == "<locals>":
+                inside = (c for c in found.__code__.co_consts if isinstance(c, CodeType))
+                found = SimpleNamespace(**{code.co_name: code for code in inside})
+            elif hasattr(found, part):
+                found = getattr(found, part)
+            else:
                 return False
-            owner = getattr(owner, part)
         return True
 
 
@@ -96,6 +104,8 @@ def _names(where: str, owner: Any, lost: str, *names: str) -> list[PrivateName]:
 _COMPILED = ("mindspore._c_expression", _C_EXPRESSION)
 _RECOMPUTING = ("mindspore.common.recompute", _RECOMPUTE)
 _RUNNING = ("mindspore.common.api", _API)
+_RECURRENT = ("mindspore.nn.layer.rnns", _RNNS, "mindspore.recurrent")
+_VECTORISED = "mindspore.vectorised"
 
 #: Every private name that is used.
 NAMES: tuple[PrivateName, ...] = (
@@ -112,6 +122,9 @@ NAMES: tuple[PrivateName, ...] = (
     *_names(*_RECOMPUTING, "mindspore.recomputed", "_RecomputeCell.bprop"),
     PrivateName(*_RECOMPUTING[:1], "_RecomputeHandle.recompute", "", _RECOMPUTE, "2.10"),
     *_names("mindspore.common.hook_handle", _HOOK_HANDLE, "", "_HOOK_VERSION"),
+    *_names(*_RECURRENT, "_DynamicRNNBase", "_DynamicGRUCPUGPU", "_DynamicGRUAscend"),
+    *_names(*_RECURRENT, "_DynamicLSTMCPUGPU", "_DynamicLSTMAscend"),
+    *_names("nn.WithLossCell", nn.WithLossCell, "", "_backbone"),
     # Tensors.
     *_names("Tensor", Tensor, "mindspore.gradients", "_has_auto_grad"),
     *_names("Tensor", Tensor, "", "_data_ptr"),
@@ -131,11 +144,15 @@ NAMES: tuple[PrivateName, ...] = (
     *_names(*_RUNNING, "mindspore.graphs", "_CellGraphExecutor.compile", "_JitExecutor.compile"),
     *_names(*_RUNNING, "mindspore.graphs", "_JitExecutor._predict"),
     *_names("mindspore.graph", _BYTECODE, "", "PIJitCaptureContext"),
+    *_names("mindspore.ops", _VMAP, _VECTORISED, "_Vmap.__call__.<locals>.after_vmap"),
+    *_names("mindspore.ops", _GRADIENTS, _VECTORISED, "jacrev.<locals>.wrapped"),
+    *_names("mindspore.ops", _GRADIENTS, _VECTORISED, "jacfwd.<locals>.wrapped"),
 )
 
 
+@functools.cache
 def has_all(lost: str) -> bool:
-    """Tell whether this MindSpore has every name without which something is lost.
+    """Return whether this MindSpore has every name without which something is lost.
 
     Args:
         lost: its code, e.g. `mindspore.graphs`.
@@ -164,6 +181,8 @@ HOOKS = (
 )
 #: The attribute among them that decides whether `RUN` runs a cell, and the method that does.
 FORWARD_HOOKS, RUN = "_lazy_forward_hook", "_run_construct"
+#: The attributes in which MindSpore's cells around a network keep it.
+INNER = ("network", "_backbone")
 #: How attributes that hold hooks begin.
 HOOK_PREFIX = "_lazy_"
 
@@ -202,23 +221,28 @@ def put_child(cell: nn.Cell, name: str, child: nn.Cell) -> None:
     cell._cells[name] = child
 
 
+def put_parameter(cell: nn.Cell, parameter: Any) -> None:
+    """Let a cell hold a parameter by its own name, which is no identifier."""
+    cell._params[parameter.name] = parameter
+
+
 def has_run(cell: nn.Cell) -> bool:
-    """Tell whether a cell has ever been called in PyNative mode."""
+    """Return whether a cell has ever been called in PyNative mode."""
     return bool(getattr(cell, "_init_flag", False) or getattr(cell, "_is_check_and_refresh", False))
 
 
 def is_recomputed(cell: nn.Cell) -> bool:
-    """Tell whether MindSpore computes a cell again, by itself or as a part of another one."""
+    """Return whether MindSpore computes a cell again, by itself or as a part of another one."""
     return bool(vars(cell).get("_has_config_recompute"))
 
 
 def is_compiled(cell: nn.Cell) -> bool:
-    """Tell whether a cell has been compiled; asks nothing of it but its attributes."""
+    """Return whether a cell has been compiled; asks nothing of it but its attributes."""
     return bool(vars(cell).get("_compile_cache"))
 
 
 def any_compiled() -> bool:
-    """Tell whether any cell of this process may have been compiled."""
+    """Return whether any cell of this process may have been compiled."""
     return any(getattr(_API, "cells_compile_cache", {}).values())
 
 
@@ -235,8 +259,25 @@ _RECOMPUTE_CELL: Any = getattr(_RECOMPUTE, "_RecomputeCell", None)
 
 
 def is_recompute_helper(cell: Any) -> bool:
-    """Tell whether a cell is one by which MindSpore recomputes another."""
+    """Return whether a cell is one by which MindSpore recomputes another."""
     return _RECOMPUTE_CELL is not None and isinstance(cell, _RECOMPUTE_CELL)
+
+
+_INNER_RECURRENT = tuple(
+    found for name in NAMES if name.owner is _RNNS and (found := getattr(_RNNS, name.name, None))
+)
+
+
+def is_inner_recurrent(cell: nn.Cell) -> bool:
+    """Return whether a cell is one inside nn.LSTM, nn.GRU or nn.RNN.
+
+    They are handed Parameters, and MindSpore cannot compile them with a probe beside. Where they
+    are not known, it is any cell of MindSpore's own.
+    """
+    kind = type(cell)
+    if has_all("mindspore.recurrent"):
+        return issubclass(kind, _INNER_RECURRENT)
+    return kind.__module__.startswith("mindspore.nn.") and kind.__name__.startswith("_")
 
 
 def _code(owner: Any, *path: str) -> CodeType | None:
@@ -272,7 +313,7 @@ def without_recompiling() -> Iterator[None]:
 
 
 def has_gradient_graph(tensor: Any) -> bool:
-    """Tell whether a tensor was computed from what is differentiated; False where it is unknown."""
+    """Return whether a tensor was computed from what is differentiated; False where unknown."""
     try:
         return bool(tensor._has_auto_grad())
     except AttributeError:
@@ -335,7 +376,7 @@ def no_gradients() -> AbstractContextManager[Any]:
 
 
 def default_generator_was_seeded() -> bool:
-    """Tell whether MindSpore's default generator was given a seed; True where it does not say."""
+    """Return whether MindSpore's default generator was given a seed; True where it does not say."""
     operator = getattr(getattr(_GENERATOR, "default_generator", None), "_generator", None)
     return bool(getattr(operator, "manual_seed", True))
 
@@ -355,3 +396,22 @@ FUNCTION_COMPILER: Any = getattr(_API, "_JitExecutor", None)
 BY_PHASE, RUN_GRAPH = "_predict", "compile_and_run"
 #: The class of the context in which `ms.jit(capture_mode="bytecode")` runs a function; or None.
 BYTECODE_CONTEXT: Any = getattr(_BYTECODE, "PIJitCaptureContext", None)
+#: The functions that it compiles where it vectorises another one.
+_VECTORISING = frozenset(name.name for name in NAMES if name.lost == _VECTORISED)
+
+
+def is_vectorised() -> bool:
+    """Return whether what MindSpore compiles at this moment is one of its vectorising functions.
+
+    Where they are not known, it is any function of MindSpore's own.
+    """
+    known = has_all(_VECTORISED)
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__", "").startswith("mindspore."):
+            compiled = getattr(frame.f_locals.get("self"), "fn", None)
+            name, module = (getattr(compiled, n, "") for n in ("__qualname__", "__module__"))
+            if name in _VECTORISING if known else f"{module}".startswith("mindspore."):
+                return True
+    return False

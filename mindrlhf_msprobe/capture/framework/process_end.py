@@ -67,7 +67,7 @@ class _Exit:
     def __call__(self, status: Any = None, /) -> NoReturn:
         with _first_of(status) as is_first:
             if is_first and threading.current_thread() is threading.main_thread():
-                _tell(SystemExit(status), None)
+                _notify(SystemExit(status), None)
             self.before(status)
         raise SystemExit(status)  # a replacement of sys.exit that returns
 
@@ -82,13 +82,13 @@ class _ThreadDied:
     def __call__(self, args: Any, /) -> None:
         with _first_of(args.exc_value) as is_first:
             if is_first and args.exc_value is not None:
-                _tell(args.exc_value, args.thread)
+                _notify(args.exc_value, args.thread)
             self.before(args)
 
 
 @contextmanager
 def _first_of(end: object) -> Iterator[bool]:
-    """Tell whether this thread is not being called for this end already, further out."""
+    """Return whether this thread is not being called for this end already, further out."""
     ends: list[object] = _on_its_way.__dict__.setdefault("ends", [])
     is_first = not any(end is one for one in ends)
     ends.append(end)
@@ -98,7 +98,7 @@ def _first_of(end: object) -> Iterator[bool]:
         ends.pop()
 
 
-def _tell(error: BaseException, thread: threading.Thread | None) -> None:
+def _notify(error: BaseException, thread: threading.Thread | None) -> None:
     for listener in [*_listeners]:
         with suppress(Exception):
             listener(error, thread)

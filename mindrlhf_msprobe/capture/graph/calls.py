@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,16 +13,17 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.compiled_graph import Graph, WatchedRun
+from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
 from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
 from mindrlhf_msprobe.capture.opening.counters import TokenCounter
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.words import why_not_in_graph
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name, network_name
 
 _RECORD_PARTS = {"input_args": "input", "input_kwargs": "input", "output_kwargs": "output"}
 _NOTHING = Leaf("NoneType").to_json()
@@ -142,7 +143,7 @@ class Around(Protocol):
         """Return the token to which that belongs; None where no cell runs, or none counts."""
 
     def has_counted(self, call_name: str) -> bool:
-        """Tell whether the cell that begins to run in a graph is the one that was called there."""
+        """Return whether the cell that begins to run in a graph is the one called there."""
 
 
 class GraphCalls:
@@ -195,11 +196,11 @@ class GraphCalls:
     # What a Receiver does.
 
     def knows(self, cell: int) -> bool:
-        """Tell whether this network holds a cell, or an optimizer takes its gradients."""
+        """Return whether this network holds a cell, or an optimizer takes its gradients."""
         return cell in self._slots or cell in self._optimizers
 
     def wants(self, graph: Graph) -> bool:
-        """Tell whether the next run of a graph is recorded, or has to show which calls it makes."""
+        """Return whether the next run of a graph is recorded, or has to show its calls."""
         if self._tokens.token is None:
             return True
         EXECUTOR.sync()  # until all that runs has handed over what it hands over
@@ -250,6 +251,8 @@ class GraphCalls:
                 inside = all(call.outer or call.parent for call in self._group)
                 if self._around is not None and inside:
                     return 0  # the network ran in PyNative, where parameters have hooks
+                if site.cell in map(number_of, self._opening.counters.optimizers):
+                    return 0  # PyNative called it, and took what entered it
                 self._end_group()
                 slot = CellSlot("", "", True)
                 self._calls[number] = Call(number, site.cell, slot, 0, None, True, False, ())
@@ -289,7 +292,8 @@ class GraphCalls:
         """Describe the gradient of an input or an output of a call."""
         found = self._calls.get(call)
         if found is None and call <= self._forgotten:
-            self.fault("a gradient", LookupError(f"it came more than {_MOST_CALLS} calls late"))
+            late = LookupError(message("fault.late", most=_MOST_CALLS))
+            self.fault(message("lost.gradient"), late)
         if found is None or not found.traced or SITES.passes_parameter(found.cell):
             return
         part = _BACKWARD_PARTS[site.part]
@@ -330,7 +334,7 @@ class GraphCalls:
         if self._opening.forward and line is not None:
             self._opening.entries.append(line)
 
-    def fault(self, what: str, error: BaseException) -> None:
+    def fault(self, what: Message, error: BaseException) -> None:
         """Count a fault; a strict run's exception waits until the graph has run."""
         try:
             self._opening.fault(what, error)
@@ -351,7 +355,7 @@ class GraphCalls:
             raise self._strict_fault
 
     def _has_counted(self, call_name: str) -> bool:
-        """Tell whether PyNative has made the entry of a cell that begins to run in a graph."""
+        """Return whether PyNative has made the entry of a cell that begins to run in a graph."""
         return self._around is not None and self._around.has_counted(call_name)
 
     # Forward.
@@ -426,10 +430,18 @@ class GraphCalls:
         return self._opening.describe(tree, record_name(call.entry("forward"), part, path))
 
     def _describe(self, array: np.ndarray | Leaf, tensor: TensorOutline, record: str) -> Any:
+        describer = self._opening.entries.of_graphs
+        return self._described(array, tensor, lambda array: describer.describe(array, record))
+
+    def _described(
+        self,
+        array: np.ndarray | Leaf,
+        tensor: TensorOutline,
+        describe: Callable[[np.ndarray], dict[str, Any]],
+    ) -> dict[str, Any]:
         if isinstance(array, Leaf):
             return array.to_json()
-        described = self._opening.describe(array, record)
-        return {**described, "type": "mindspore.Tensor", "dtype": tensor.dtype}
+        return {**describe(array), "type": "mindspore.Tensor", "dtype": tensor.dtype}
 
     # Backward.
 
@@ -495,19 +507,19 @@ class GraphCalls:
             self._select(self._group)
         if not self._opening.selection.takes_parameter_gradient(head, entry):
             return
-        record = child_path(entry, name)
-        call.tensors[slot.name, (index,)] = self._describe(array, site.outline, record)
+        call.tensors[slot.name, (index,)] = self._described(
+            array,
+            site.outline,
+            lambda array: self._opening.entries.parameter_gradient(
+                array, child_path(entry, name), network_name(slot.name, name)
+            ),
+        )
 
     def _emit_parameter_gradients(self, call: Call) -> None:
         """Hand on one entry for each cell whose parameters had a gradient."""
-        entries: dict[str, dict[str, Any]] = {}
+        gradients: dict[str, dict[str, Any]] = {}
         of_cells = self._optimizers[call.cell]
         for (_, (index,)), leaf in sorted(call.tensors.items(), key=lambda item: item[0][1]):
             slot, name = of_cells[index]  # type: ignore[misc]
-            leaf = {**leaf, "at_optimizer": True}
-            entries.setdefault(slot.call_name(PARAMETERS_GRAD), {})[name] = [leaf]
-        for call_name, gradients in entries.items():
-            entry = f"{call_name}.{self._opening.counters.calls.count(call_name)}"
-            line = self._opening.line(entry, self._opening.now(), self._opening.now())
-            line.values[PARAMETERS_GRAD] = gradients
-            self._opening.entries.append(line)
+            gradients.setdefault(slot.call_name(PARAMETERS_GRAD), {})[name] = leaf
+        self._opening.append_update(gradients)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, ops
 
-from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph, is_vectorised
 from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph.probes import (
     SITES,
@@ -22,7 +22,6 @@ from mindrlhf_msprobe.capture.graph.probes import (
     array_of,
     as_recorded,
     host_function,
-    is_vectorised,
     number_in,
 )
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, to_host
@@ -42,16 +41,15 @@ class _Saving(Question):
     suffix = ""  # of the key, behind the name
 
     def answer(self, name: Any) -> str:
-        """Tell whether the graph that is compiled is to hand a value over."""
-        probe = CURRENT.probe_for(f"{self.call}({name!r}, …) in a graph that is compiled")
+        """Return whether the graph that is compiled is to hand a value over."""
+        call = f"{self.call}({name!r}, …)"
+        probe = CURRENT.probe_for(message("log.in_graph", call=call))
         key = f"{name}{self.suffix}"
         if probe is None:
             CURRENT.compiled_without.add(key)
             return "never"
         if not isinstance(name, str):
-            CURRENT.tell_once(
-                f"{self.call}() in a graph got the name {name!r}; expected a constant text."
-            )
+            CURRENT.log_once(message("log.no_constant", call=self.call, name=repr(name)))
             return "never"
         if not probe.config.key_data_dump:
             CURRENT.compiled_without.add(key)
@@ -91,13 +89,11 @@ class _SaveGradientNow(Question):
         if not isinstance(tensor, Tensor) or not (
             tensor.is_floating_point() or tensor.is_complex()
         ):
-            what = f"value of type {type(tensor).__name__}"
+            what = message("log.a_value", type=type(tensor).__name__)
             if isinstance(tensor, Tensor):
-                what = f"tensor of dtype {tensor.dtype}"
-            CURRENT.tell_once(
-                f"save_grad({name!r}, …) got a {what}; expected a tensor "
-                f"that can have a gradient, of floating point or complex numbers. Nothing is saved."
-            )
+                what = message("log.a_tensor", dtype=str(tensor.dtype))
+            call = f"save_grad({name!r}, …)"
+            CURRENT.log_once(message("log.no_gradient", call=call, what=what))
             return tensor
 
         # MindSpore takes plain functions only, and what they return replaces the gradient.
@@ -158,7 +154,7 @@ class Values:
     def fault(self, error: Exception) -> None:
         """Count a fault; a strict run's waits until no graph runs: it would poison the executor."""
         try:
-            CURRENT.fault("key data of compiled graphs", error)
+            CURRENT.fault(message("lost.graph_key_data"), error)
         except Exception as strict:
             self._strict_fault = strict
 

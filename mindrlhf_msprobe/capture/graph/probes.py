@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from mindspore import Tensor, ops
 from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.generated_modules import load
+from mindrlhf_msprobe.capture.framework.private import is_vectorised
 from mindrlhf_msprobe.capture.graph.outline import (
     Path,
     TensorOutline,
@@ -49,7 +49,7 @@ _HANDED_OVER = frozenset(
 )
 
 MOST_TOGETHER = 400  # tensors of one call of a host function
-_FAULT = "what a compiled graph handed over"
+_FAULT = message("lost.graph_handed_over")
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Receiver(Protocol):
     """Takes what the probes of running graphs hand over; called from any thread."""
 
     def knows(self, cell: int) -> bool:
-        """Tell whether it takes what the probes of a cell hand over."""
+        """Return whether it takes what the probes of a cell hand over."""
 
     def wants(self, graph: Graph) -> bool:
-        """Tell whether it needs what the next run of a graph hands over."""
+        """Return whether it needs what the next run of a graph hands over."""
 
     def begins(self, graph: Graph, probed: bool) -> None:
         """Take note that a graph runs next, with probes or without."""
@@ -93,7 +93,7 @@ class Receiver(Protocol):
     def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
         """Take the gradient of a tensor of a call, or its statistics; as `tensor`."""
 
-    def fault(self, what: str, error: BaseException) -> None:
+    def fault(self, what: Message, error: BaseException) -> None:
         """Take note of a fault; never raises."""
 
 
@@ -139,7 +139,7 @@ class Sites:
             self.gaps.setdefault(cell, {})[why] = None
 
     def passes_parameter(self, cell: int) -> bool:
-        """Tell whether a cell takes or returns a Parameter: what came as its gradients is not."""
+        """Return whether a cell takes or returns a Parameter: what came as its gradients is not."""
         return PASSES_PARAMETER in (why.code for why in self.gaps_of(cell))
 
     def gaps_of(self, cell: int) -> tuple[Message, ...]:
@@ -183,7 +183,7 @@ class Sites:
                 self._groups.append([self[n] for n in numbers])
             return number
 
-    def of_group(self, number: int) -> list[Site]:
+    def sites_in_group(self, number: int) -> list[Site]:
         """Return the probes of a group, in the order in which it was made."""
         return self._groups[number]
 
@@ -257,34 +257,13 @@ class _LeftAlone(Question):
     in_python = True
 
     def answer(self, cell: int) -> bool:
-        """Tell whether none can; a cell that is left without probes has a gap."""
+        """Return whether none can; a cell that is left without probes has a gap."""
         if not cell:  # a copy of a watched one
             return True
         vectorised = is_vectorised()
         if vectorised:
             SITES.note_gap(cell, message("coverage.vectorised"))
         return vectorised
-
-
-def is_vectorised() -> bool:
-    """Tell whether what MindSpore compiles at this moment is one of its vectorising functions."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_globals.get("__name__", "").startswith("mindspore."):
-            compiled = getattr(frame.f_locals.get("self"), "fn", None)
-            if getattr(compiled, "__qualname__", None) in _VECTORISING:
-                return True
-    return False
-
-
-_VECTORISING = frozenset(
-    {
-        "_Vmap.__call__.<locals>.after_vmap",
-        "jacrev.<locals>.wrapped",
-        "jacfwd.<locals>.wrapped",
-    }
-)
 
 
 def kind_of(cell: int, value: Any) -> str:
@@ -334,7 +313,7 @@ class _HoldsParameter(Question):
     in_python = True
 
     def answer(self, cell: int, value: Any) -> bool:
-        """Tell whether it does."""
+        """Return whether it does."""
         holds = any(isinstance(v, TensorOutline) and v.is_parameter for v in values_in(value))
         if holds:
             SITES.note_gap(cell, Message(PASSES_PARAMETER))
@@ -395,13 +374,13 @@ def _take_more(
     receiver: Receiver, call: np.ndarray, group: np.ndarray, *arrays: np.ndarray
 ) -> None:
     if number := number_in(call):
-        _hand_over(receiver, number, SITES.of_group(number_in(group)), arrays)
+        _hand_over(receiver, number, SITES.sites_in_group(number_in(group)), arrays)
 
 
 def _take_entered(receiver: Receiver, group: np.ndarray, *arrays: np.ndarray) -> int:
     if SITES.only_backward:
         return 0
-    call, *tensors = SITES.of_group(number_in(group))
+    call, *tensors = SITES.sites_in_group(number_in(group))
     number = receiver.opened(call)
     if number:
         _hand_over(receiver, number, tensors, arrays)
@@ -412,7 +391,7 @@ def _take_left(
     receiver: Receiver, call: np.ndarray, group: np.ndarray, *arrays: np.ndarray
 ) -> None:
     number = number_in(call)
-    of_call, *tensors = SITES.of_group(number_in(group))
+    of_call, *tensors = SITES.sites_in_group(number_in(group))
     if number:
         _hand_over(receiver, number, tensors, arrays)
     receiver.closed(number, of_call)

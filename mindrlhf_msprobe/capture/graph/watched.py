@@ -23,6 +23,7 @@ from mindrlhf_msprobe.capture.framework.private import (
     children_of,
     has_all,
     is_compiled,
+    is_inner_recurrent,
     is_recomputed,
 )
 from mindrlhf_msprobe.capture.graph.calls import CellSlot
@@ -44,9 +45,9 @@ from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
 )
 from mindrlhf_msprobe.capture.graph.files.switch import reduces
 from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.networks.cells import named_cells, parameter_owners
 from mindrlhf_msprobe.capture.words import FaultSink, counted
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.manifest.coverage import CASTS_INPUTS
@@ -54,7 +55,7 @@ from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 
 def graph_mode() -> bool:
-    """Tell whether a cell that is called is compiled."""
+    """Return whether a cell that is called is compiled."""
     mode = mindspore.get_context("mode")
     return bool(mode == mindspore.GRAPH_MODE) and os.environ.get("MS_JIT") != "0"
 
@@ -77,7 +78,7 @@ class GraphProbes:
 
     Args:
         fault: called with every fault; may raise only in strict mode.
-        will_record: tells whether the layers of this step, or of a later one, are recorded.
+        will_record: says whether the layers of this step, or of a later one, are recorded.
         cost: takes what compiling and host functions cost.
     """
 
@@ -148,7 +149,7 @@ class GraphProbes:
         self._listen()
 
     def has_optimizer(self, role: str) -> bool:
-        """Tell whether the gradients that enter an optimizer of a role are recorded."""
+        """Return whether the gradients that enter an optimizer of a role are recorded."""
         return bool(self._optimizers.get(role))
 
     def close(self) -> None:
@@ -162,7 +163,7 @@ class GraphProbes:
     def put_on(self) -> None:
         """Put wrappers on the cells of the watched networks, as these are now."""
         for optimizer in (cell for cells in self._optimizers.values() for cell in cells):
-            if self._elements:
+            if self._gradients_whole:
                 SITES.whole.add(number_of(optimizer))
             if not (has_mark(optimizer, OPTIMIZER) and is_wrapped(optimizer)):
                 with self._counted():
@@ -201,7 +202,7 @@ class GraphProbes:
         return put_all_back
 
     def holds_watched(self, cell: nn.Cell) -> bool:
-        """Tell whether a cell holds one of a watched network, or a watched optimizer."""
+        """Return whether a cell holds one of a watched network, or a watched optimizer."""
         watched = {id(known) for known in self._cells()}
         watched |= {id(known) for cells in self._optimizers.values() for known in cells}
         return any(id(held) in watched for held in named_cells(cell).values())
@@ -227,7 +228,7 @@ class GraphProbes:
 
     def cannot_choose(self, error: Exception) -> None:
         """Count a fault; the graph with probes is taken."""
-        self._fault("the choice between a graph with probes and one without", error)
+        self._fault(message("lost.choice_of_graph"), error)
 
     def compiled_in(self, network: nn.Cell) -> Mapping[int, tuple[str, str]]:
         """Return number → (name, class) of each cell that has been compiled in a watched network.
@@ -243,11 +244,9 @@ class GraphProbes:
         """Return optimizer number → the (slot, parameter name) of each gradient it takes."""
         optimizers = [cell for cell in self._optimizers.get(role, ()) if number_of(cell)]
         owners: dict[int, tuple[CellSlot, str]] = {}
-        for cell in named_cells(network).values() if optimizers else ():
-            slot = slot_of(cell)
-            for name, parameter in cell.parameters_and_names(expand=False):
-                if slot is not None:
-                    owners.setdefault(id(parameter), (slot, name))
+        for parameter, (_, cell, name) in parameter_owners(network).items() if optimizers else ():
+            if (slot := slot_of(cell)) is not None:
+                owners[parameter] = slot, name
         return {
             number_of(cell): [owners.get(id(parameter)) for parameter in cell.parameters]
             for cell in optimizers
@@ -260,11 +259,11 @@ class GraphProbes:
         try:
             COMPILATIONS.add(self)
         except Exception as error:  # an executor unlike those of the versions that were tried
-            self._fault("the moments in which MindSpore compiles", error)
+            self._fault(message("lost.compile_moments"), error)
             self.put_on()  # for good, then
 
     def _counted(self) -> AbstractContextManager[None]:
-        return counted(self._fault, "the cells of a network that is compiled")
+        return counted(self._fault, "lost.compiling_network")
 
     def _asked_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Asked]]:
         """Return the cells of which something is recorded, and what."""
@@ -303,8 +302,14 @@ class GraphProbes:
         """Whether graphs that reduce tensors to statistics are to hand them over whole."""
         return reduces() and (self.config.task == "tensor" or self.config.md5)
 
+    @property
+    def _gradients_whole(self) -> bool:
+        """Whether they are to hand over the gradients that enter an optimizer whole."""
+        signs = self.config.task == "grad_probe" and self.config.grad_level != "L0"
+        return self._elements or (reduces() and signs)
+
     def _wrap_optimizer(self, optimizer: nn.Cell, *, shows_signature: bool) -> None:
-        asked = Asked(gradients=True, elements=self._elements)
+        asked = Asked(gradients=True, elements=self._gradients_whole)
         wrap(optimizer, lambda _: optimizer_source(), asked, shows_signature=shows_signature)
         mark(optimizer, OPTIMIZER)
 
@@ -325,19 +330,11 @@ def why_no_gradients(cell: nn.Cell) -> tuple[Message, ...]:
     return tuple(map(Message, reasons))
 
 
-def is_inner_recurrent(cell: nn.Cell) -> bool:
-    """Tell whether a cell is one inside nn.LSTM, nn.GRU or nn.RNN.
-
-    They are handed Parameters, and MindSpore cannot compile them with a probe beside.
-    """
-    kind = type(cell)
-    return kind.__module__ == "mindspore.nn.layer.rnns" and kind.__name__.startswith("_")
-
-
 def _refuse_compiled(call: str, network: nn.Cell) -> None:
     compiled = _compiled_around(network)
     if compiled is not None:
-        where = "it" if compiled is network else f"it, inside {type(compiled).__name__},"
+        inner = type(compiled).__name__
+        where = message("error.it") if compiled is network else message("error.inside", of=inner)
         raise UsageError.saying(
             "error.compiled_already", call=call, name=type(network).__name__, where=where
         )

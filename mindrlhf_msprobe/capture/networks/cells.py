@@ -11,7 +11,9 @@ from mindrlhf_msprobe.capture.framework.private import (
     children_of,
     is_recompute_helper,
     parameters_of,
+    put_parameter,
 )
+from mindrlhf_msprobe.common.message import message
 
 ROOT_NAME = "root"
 OUTER_NAME = "outer"
@@ -30,7 +32,8 @@ def name_as_seen_from(inner: nn.Cell, network: nn.Cell) -> None:
     """
     vars(network).pop(_INNER, None)
     if not any(cell is inner for cell in named_cells(network).values()):
-        raise ValueError(f"{type(inner).__name__} is no cell of {type(network).__name__}")
+        known = {"inner": type(inner).__name__, "network": type(network).__name__}
+        raise ValueError(message("trainer.no_cell_of", **known))
     if inner is not network:
         vars(network)[_INNER] = inner
 
@@ -82,13 +85,31 @@ class Children:
             pending += [c for c in cells if isinstance(c, (nn.CellList, nn.CellDict))]
 
     def changed(self) -> bool:
-        """Tell whether a child has come, gone or been replaced since."""
+        """Return whether a child has come, gone or been replaced since."""
         return any([*map(id, now.values())] != then for now, _, then in self._known)
 
 
 def in_a_tuple(cell: nn.Cell) -> set[str]:
     """Return the names of the parameters that a cell holds in a ParameterTuple."""
     return {name for name in parameters_of(cell) if not name.isidentifier()}
+
+
+class Parameters(nn.Cell):
+    """Holds parameters by their own names, where their network is not known; it never runs."""
+
+    def __init__(self, parameters: Iterable[Any]) -> None:
+        super().__init__(auto_prefix=False)
+        for parameter in parameters:
+            put_parameter(self, parameter)
+
+
+def parameter_owners(network: nn.Cell) -> dict[int, tuple[str, nn.Cell, str]]:
+    """Return id of a parameter → the first cell that holds it, by name, and its name there."""
+    owners: dict[int, tuple[str, nn.Cell, str]] = {}
+    for cell_name, cell in named_cells(network).items():
+        for name, parameter in cell.parameters_and_names(expand=False):
+            owners.setdefault(id(parameter), (cell_name, cell, name))
+    return owners
 
 
 def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:

@@ -19,7 +19,7 @@ _LEFT_OUT = "msprobe_left_out_arguments"
 
 
 def is_wrapped(cell: nn.Cell) -> bool:
-    """Tell whether a wrapper stands in the place of a cell's construct at this moment."""
+    """Return whether a wrapper stands in the place of a cell's construct at this moment."""
     attributes = vars(cell)
     return WRAPPER in attributes and attributes.get("construct") is attributes[WRAPPER]
 
@@ -31,7 +31,7 @@ def own_construct(cell: nn.Cell) -> Callable[..., Any]:
 
 
 def is_jitted(cell: nn.Cell) -> bool:
-    """Tell whether a cell's construct is compiled also where Python runs the cell."""
+    """Return whether a cell's construct is compiled also where Python runs the cell."""
     construct = own_construct(cell)
     return hasattr(getattr(construct, "__func__", construct), JITTED)
 

@@ -67,7 +67,7 @@ class Repetitions:
 
 
 def runs_again() -> bool:
-    """Tell whether the caller is called by a cell that MindSpore runs once more.
+    """Return whether the caller is called by a cell that MindSpore runs once more.
 
     What is called while the gradients of such a cell are computed, a hook, runs for the first time.
     """

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.config import Selection
+
+if TYPE_CHECKING:
+    from mindspore import nn
 
 
 class CallCounter(dict[str, int]):
@@ -22,7 +26,7 @@ class ParameterLog(dict[str, str]):
     """The state of each parameter when it was last recorded, e.g. its fingerprint."""
 
     def changes(self, name: str, state: str | None) -> bool:
-        """Tell whether a parameter is to be recorded, and note its state.
+        """Return whether a parameter is to be recorded, and note its state.
 
         Args:
             state: None where it is not known yet, so that it is to be recorded.
@@ -72,7 +76,7 @@ class TokenCounter:
         return token, self._records(token)
 
     def any_recorded(self, calls: Sequence[tuple[int, bool]]) -> bool:
-        """Tell whether one of the calls that come next belongs to a token that is recorded.
+        """Return whether one of the calls that come next belongs to a token that is recorded.
 
         Args:
             calls: the number of each cell, and whether it is one of the outermost.
@@ -92,6 +96,9 @@ class StepCounters:
         parameters: the fingerprint of each cell's parameters when they were last recorded.
         gradients: how many gradients of each parameter were seen.
         openings: how often the phase was opened.
+        optimizers: those that were called in Python, and whose gradients were taken there.
+        hard_parameters: by cell, which of its parameters held NaN or an infinity when they were
+            last recorded; filled for `task: overflow_check` alone.
     """
 
     selection: Selection
@@ -99,3 +106,5 @@ class StepCounters:
     parameters: ParameterLog = field(default_factory=ParameterLog)
     gradients: CallCounter = field(default_factory=CallCounter)
     openings: int = 0
+    optimizers: list[nn.Cell] = field(default_factory=list)
+    hard_parameters: dict[str, set[str]] = field(default_factory=dict)

@@ -7,11 +7,13 @@ accelerator the same would bring every tensor to the host; there it is reduced w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.capture.opening.counters import ParameterLog
+from mindrlhf_msprobe.capture.opening.overflow import HELD, OverflowSink
 from mindrlhf_msprobe.capture.tensors.summary import (
     HostTensor,
     Summaries,
@@ -24,6 +26,9 @@ from mindrlhf_msprobe.capture.tensors.summary import (
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import FaultSink, why_raised
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
+from mindrlhf_msprobe.storage.arrays.signs import packed_signs, shares_within
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.writing.ledger import Charge
@@ -31,6 +36,34 @@ from mindrlhf_msprobe.storage.writing.ledger import Charge
 _SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
 _GLANCED = 64  # elements of a larger one
 _MOST_WAITING = 4096  # tensors whose numbers are on the device
+
+
+@dataclass(frozen=True)
+class GradientDirections:
+    """What `task: grad_probe` adds to the description of a parameter's gradient.
+
+    Attributes:
+        parameters: the names of those it is added to; empty: to all.
+        bounds: of the intervals whose shares are counted; None: none are.
+    """
+
+    parameters: frozenset[str]
+    bounds: tuple[float, ...] | None
+
+    def wants(self, parameter: str) -> bool:
+        """Return whether it is added to a parameter's, by its name in the network."""
+        return not self.parameters or parameter in self.parameters
+
+    def described(self, gradient: HostTensor, record: str, sink: Sink) -> dict[str, Any]:
+        """Return the file of its signs and the shares of its elements; of complex ones nothing."""
+        if gradient.array.dtype.kind == "c":
+            return {}
+        bfloat16 = gradient.dtype == BFLOAT16
+        bits = packed_signs(gradient.array, bfloat16=bfloat16)
+        found: dict[str, Any] = {"signs": sink.save(f"{record}.signs", bits, None)}
+        if self.bounds is not None:
+            found["shares"] = shares_within(gradient.array, self.bounds, bfloat16=bfloat16)
+        return found
 
 
 class HostEntries:
@@ -43,6 +76,8 @@ class HostEntries:
         charge: what the time is charged to.
         fault: called with every fault.
         elements: whether elements are stored, too (task: tensor).
+        directions: what is added to the gradients of parameters (task: grad_probe).
+        overflows: holds tensors until their entry ends (task: overflow_check); it is the sink, too.
     """
 
     def __init__(
@@ -54,14 +89,21 @@ class HostEntries:
         charge: Charge,
         fault: FaultSink,
         elements: bool = False,
+        directions: GradientDirections | None = None,
+        overflows: OverflowSink | None = None,
     ) -> None:
         self._sink = sink
         self._summaries = summaries
         self._elements = elements
+        self._directions = directions
+        self._overflows = overflows
         self._fingerprint = fingerprint
         self.charge = charge
         self._fault = fault
-        self.describer = TreeDescriber(is_tensor, self._describe)
+        # What graphs hand over is overwritten: nothing of it is held.
+        self.describer = self.of_graphs = TreeDescriber(is_tensor, self._describe)
+        if overflows is not None:
+            self.describer = TreeDescriber(is_tensor, self._held, to_json=_as_json)
 
     def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
@@ -89,6 +131,22 @@ class HostEntries:
         """Return what the describer takes: it in host memory; an operator computed it."""
         return to_host(gradient, computed=True)
 
+    def parameter_gradient(self, gradient: Any, record: str, parameter: str) -> dict[str, Any]:
+        """Return the description of a parameter's gradient, as JSON.
+
+        Args:
+            parameter: its name in the network.
+        """
+        if self._directions is None or not self._directions.wants(parameter):
+            describer = self.of_graphs if isinstance(gradient, np.ndarray) else self.describer
+            return describer.describe(self.taken(gradient), record)
+        with self.charge:
+            host = to_host(gradient, computed=True) if is_tensor(gradient) else gradient
+            described: dict[str, Any] = self.describer.describe(host, record)
+            if isinstance(host, HostTensor):
+                described |= self._directions.described(host, record, self._sink)
+            return described
+
     def keep(self, gradient: Any) -> HostTensor:
         """Return a gradient that stays as it is now: a copy in host memory."""
         host = self.taken(gradient)
@@ -105,20 +163,45 @@ class HostEntries:
         return subtract(total, kept), rounding_of(total, kept)
 
     def flush(self) -> None:
-        """Hand over whatever still waits: here, nothing."""
+        """Hand over whatever still waits."""
+        if self._overflows is not None:
+            with self.charge:
+                self._overflows.flush()
 
     def _describe(self, value: Any, record: str) -> Leaf:
         with self.charge:
             try:
                 host = to_host(value)
-                leaf = self._summaries.of(host)
+                leaf = self._summaries.describe(host)
                 name = None
                 if self._elements:
                     name = self._sink.save(record, host.values(), leaf.fingerprint)
                 return leaf.stored(name, fingerprint=self._fingerprint)
             except Exception as error:
-                self._fault("a tensor", error)
-                return Leaf(type(value).__name__, why=why_raised(error))
+                return self._failed(value, error)
+
+    def _held(self, value: Any, record: str) -> Any:
+        """Return a tensor's description as JSON, with what is held of it."""
+        assert self._overflows is not None
+        with self.charge:
+            try:
+                host = to_host(value)
+                leaf = self._summaries.describe(host)
+                held = self._overflows.hold(record, host, leaf.fingerprint)
+                described = leaf.stored(None, fingerprint=self._fingerprint).to_json()
+                if held is not None:
+                    described[HELD] = record, held
+                return described
+            except Exception as error:
+                return self._failed(value, error)
+
+    def _failed(self, value: Any, error: Exception) -> Leaf:
+        self._fault(message("lost.tensor"), error)
+        return Leaf(type(value).__name__, why=why_raised(error))
+
+
+def _as_json(leaf: Any) -> dict[str, Any]:
+    return leaf if type(leaf) is dict else leaf.to_json()
 
 
 class DeviceEntries(HostEntries):
@@ -137,10 +220,10 @@ class DeviceEntries(HostEntries):
         self._first = 0  # the number of the first tensor that waits
         self._found: dict[int, Leaf] = {}
         self._waiting: list[JournalLine] = []
-        self.describer = TreeDescriber(
+        self.describer = self.of_graphs = TreeDescriber(
             lambda value: isinstance(value, _Difference) or is_tensor(value),
             self._queue,
-            to_json=lambda leaf: leaf.to_json(),
+            to_json=_as_json,
         )
 
     def append(self, line: JournalLine) -> None:
@@ -148,7 +231,7 @@ class DeviceEntries(HostEntries):
         with self.charge:
             self._waiting.append(line)
             if len(self._device) >= _MOST_WAITING:
-                self.flush()
+                self._fetch()
 
     def state_of(self, parameter: Any) -> str | None:
         """Return None: the fingerprint is still on the device; without one, that is all."""
@@ -175,6 +258,10 @@ class DeviceEntries(HostEntries):
 
     def flush(self) -> None:
         """Fetch all numbers and hand over the entries that waited for them."""
+        self._fetch()
+        super().flush()
+
+    def _fetch(self) -> None:
         with self.charge:
             waiting, self._waiting = self._waiting, []
             leaves = self._device.read()
@@ -188,15 +275,26 @@ class DeviceEntries(HostEntries):
     def _queue(self, value: Any, record: str) -> Any:
         device = isinstance(value, _Difference) or hasattr(value, "asnumpy")
         if isinstance(value, HostTensor) or not device:
-            return self._describe(value, record)
+            known = self._overflows is not None and not isinstance(value, HostTensor)
+            return (self._held if known else self._describe)(value, record)
         with self.charge:
             try:
                 if isinstance(value, _Difference):
-                    return _Pending(self._first + self._device.add(value.tensor), value.kept)
-                return _Pending(self._first + self._device.add(value))
+                    number = self._first + self._device.add(value.tensor)
+                    held = self._held_there(value.tensor, record, lambda own: own)
+                    return _Pending(number, value.kept, held)
+                number = self._first + self._device.add(value)
+                return _Pending(number, beside=self._held_there(value, record, self._device.copy))
             except Exception as error:
-                self._fault("a tensor", error)
-                return Leaf(type(value).__name__, why=why_raised(error))
+                return self._failed(value, error)
+
+    def _held_there(self, tensor: Any, record: str, copy: Callable[[Any], Any]) -> dict[str, Any]:
+        """Hold a copy on the device; where there is no room, entries that have ended make it."""
+        if self._overflows is None or not self._overflows.wanted:
+            return {}
+        if not self._overflows.has_room(tensor.nbytes):
+            self._fetch()
+        return {HELD: (record, self._overflows.hold_on_device(tensor, copy))}
 
     def _resolved(self, content: Any) -> Any:
         if isinstance(content, list):
@@ -232,14 +330,17 @@ class _Pending:
 
     Args:
         kept: the number of the tensor that was taken off it, of a difference.
+        beside: what stands beside it in its JSON until its entry ends.
     """
 
-    def __init__(self, number: int, kept: int | None = None) -> None:
-        self._number, self._kept = number, kept
+    def __init__(
+        self, number: int, kept: int | None = None, beside: dict[str, Any] | None = None
+    ) -> None:
+        self._number, self._kept, self._beside = number, kept, beside or {}
 
     def to_json(self) -> dict[str, Any]:
         kept = {} if self._kept is None else {_KEPT: self._kept}
-        return {_PENDING: self._number, **kept}
+        return {_PENDING: self._number, **kept, **self._beside}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.capture.opening.counters import StepCounters
 from mindrlhf_msprobe.capture.opening.entries import HostEntries
 from mindrlhf_msprobe.capture.words import FaultSink
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 from mindrlhf_msprobe.storage.writing.ledger import Charge
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class Guarded:
 
     _charge: Charge
     _fault: FaultSink
-    _what: str
+    _what: Message
 
     def __enter__(self) -> None:
         self._charge.__enter__()
@@ -62,6 +64,8 @@ class Opening:
         parameter_hooks: hooks parameters; the same at every opening.
         buffer_bytes: of gradients that may wait to be summarised.
         fault: called with every fault while recording; may raise only in strict mode.
+        at_optimizer: ids of parameters whose gradients are recorded as they enter an optimizer
+            that runs in Python.
     """
 
     number: int
@@ -76,6 +80,7 @@ class Opening:
     parameter_hooks: ParameterHooks
     buffer_bytes: int
     fault: FaultSink
+    at_optimizer: Collection[int] = ()
     _guards: dict[str, Guarded] = field(default_factory=dict)
 
     @property
@@ -107,9 +112,27 @@ class Opening:
         """Return the JSON structure of a value, whose record path is `path`."""
         return self.entries.describer.describe(value, path)
 
+    def append_update(self, gradients: Mapping[str, Mapping[str, Any]]) -> None:
+        """Hand on the gradients that entered an optimizer: one entry for each cell that has some.
+
+        Args:
+            gradients: call name of `parameters_grad` entries → parameter's name → description.
+        """
+        for call_name, of_cell in gradients.items():
+            entry = f"{call_name}.{self.counters.calls.count(call_name)}"
+            described = {name: [{**leaf, "at_optimizer": True}] for name, leaf in of_cell.items()}
+            line = self.line(entry, self.now(), self.now())
+            line.values[PARAMETERS_GRAD] = described
+            self.entries.append(line)
+
     def guard(self, what: str) -> Guarded:
-        """Return a context whose time is charged to the phase, and whose faults are counted."""
+        """Return a context whose time is charged to the phase, and whose faults are counted.
+
+        Args:
+            what: the code of what is lost with a fault, in the area `lost`.
+        """
         guard = self._guards.get(what)
         if guard is None:
-            guard = self._guards[what] = Guarded(self.entries.charge, self.fault, what)
+            guard = Guarded(self.entries.charge, self.fault, message(what))
+            self._guards[what] = guard
         return guard

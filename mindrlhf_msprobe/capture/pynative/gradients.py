@@ -32,7 +32,7 @@ from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
 
 _TAPPED_BY = "_msprobe_tapped_by"
 _MOST_CAPTURES = 8
@@ -42,7 +42,7 @@ Show = Callable[[Tensor], None]
 
 
 def gradients_flow() -> bool:
-    """Tell whether MindSpore builds the graph of gradients at this moment."""
+    """Return whether MindSpore builds the graph of gradients at this moment."""
     return bool(EXECUTOR.requires_grad())
 
 
@@ -91,7 +91,7 @@ def _can_have_gradient(tensor: Any) -> bool:
 
 
 def _is_kept(tensor: Tensor, capture: object) -> bool:
-    """Tell whether a tensor has been tapped by so many captures that the model must be keeping it.
+    """Return whether a tensor has been tapped by so many captures that the model must keep it.
 
     A table that a model computes once and keeps would else get another row of taps in every step.
     """
@@ -249,7 +249,7 @@ class CallGradients:
     def _shown(self, take: Callable[[_Place, Tensor], None], place: _Place) -> Show:
         def show(gradient: Tensor) -> None:
             def look() -> None:
-                with self._opening.guard("a gradient"):
+                with self._opening.guard("lost.gradient"):
                     take(place, gradient)
 
             if self._done:
@@ -265,7 +265,7 @@ class CallGradients:
                 if not self._coming:
                     self._opening.selection.end(self._entry)
             if self._recorded:
-                with self._opening.guard("a gradient"):
+                with self._opening.guard("lost.gradient"):
                     self._backlog.add(gradient, look)
 
         return show
@@ -313,7 +313,7 @@ class ParameterGradients:
     """The gradients of a network's own parameters, cell by cell: `parameters_grad` entries.
 
     A parameter that several cells share belongs to the first. Its n-th gradient in a phase and
-    step stands in its cell's n-th entry.
+    step stands in its cell's n-th entry. Those that are recorded at an optimizer are left out.
 
     Args:
         opening: of the phase.
@@ -325,7 +325,7 @@ class ParameterGradients:
         self._backlog = backlog
         self._open: dict[str, JournalLine] = {}
         self._due: dict[str, set[str]] = {}
-        self._seen: set[int] = set()
+        self._seen = set(opening.at_optimizer)
 
     def watch(self, cells: Mapping[str, nn.Cell]) -> None:
         """Hook the trainable parameters of cells, given by the head of their entries' names.
@@ -350,7 +350,7 @@ class ParameterGradients:
 
     def _taker(self, head: str, name: str, own: frozenset[str]) -> Callable[[Tensor], None]:
         def take(gradient: Tensor) -> None:
-            with self._opening.guard("the gradient of a parameter"):
+            with self._opening.guard("lost.parameter_gradient"):
                 number = self._opening.counters.gradients.count(f"{head}.{name}")
                 entry = f"{head}.{PARAMETERS_GRAD}.{number}"
                 if not self._opening.selection.takes_parameter_gradient(head, entry):
@@ -359,7 +359,7 @@ class ParameterGradients:
                 self._backlog.add(gradient, lambda: look(entry, moment, gradient))
 
         def look(entry: str, moment: tuple[int, int], gradient: Tensor) -> None:
-            with self._opening.guard("the gradient of a parameter"):
+            with self._opening.guard("lost.parameter_gradient"):
                 self._write(entry, moment, name, own, gradient)
 
         return take
@@ -373,8 +373,8 @@ class ParameterGradients:
             line.values[PARAMETERS_GRAD] = {}
             self._open[entry] = line
             self._due[entry] = set(own)
-        taken = self._opening.entries.taken(gradient)
-        described = self._opening.describe(taken, child_path(entry, name))
+        record, parameter = child_path(entry, name), network_name(cell_name(entry), name)
+        described = self._opening.entries.parameter_gradient(gradient, record, parameter)
         line.values[PARAMETERS_GRAD][name] = [described]
         line.end = moment[1]
         self._due[entry].discard(name)

@@ -45,6 +45,7 @@ from mindrlhf_msprobe.capture.pynative.gradients import (
     gradients_flow,
     inside_the_graph,
 )
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.records import entry_name
 
@@ -185,14 +186,13 @@ class EagerCapture:
     def _count_unseen(self, new: Mapping[str, nn.Cell]) -> None:
         for name, cell in new.items():
             if self._opening.is_recorded(name) and has_run(cell):
-                why = f"{name} ran before it was seen; it is recorded from its next call on"
-                error = LookupError(why)
-                self._opening.fault("a cell that was put into the network in its phase", error)
+                error = LookupError(message("fault.unseen", name=name))
+                self._opening.fault(message("lost.new_cell"), error)
 
     def close(self) -> None:
         """Remove the hooks and hand over what is not whole: no more will come of it."""
         self._hooks.remove()
-        with self._opening.guard("a cell that was put into the network in its phase"):
+        with self._opening.guard("lost.new_cell"):
             cells = named_cells(self._opening.root).items()
             self._count_unseen({n: cell for n, cell in cells if id(cell) not in self._cells})
         self._backlog.close()
@@ -201,19 +201,19 @@ class EagerCapture:
             left = [frame for frames in self._threads for frame in reversed(frames)]
             self._threads.clear()
         for frame in left:
-            with self._opening.guard("a cell that did not return"):
+            with self._opening.guard("lost.open_cell"):
                 self._emit_unfinished(frame)
         for gradients in self._gradients:
-            with self._opening.guard("a gradient"):
+            with self._opening.guard("lost.gradient"):
                 gradients.finish()
         self._gradients.clear()
         for key, parameter in self._glanced_at.items():
-            with self._opening.guard("a parameter that changed while its phase was open"):
+            with self._opening.guard("lost.changed_parameter"):
                 self._check(key, parameter)
         if self._parameter_gradients is not None:
-            with self._opening.guard("the gradient of a parameter"):
+            with self._opening.guard("lost.parameter_gradient"):
                 self._parameter_gradients.remove()
-        with self._opening.guard("the entries of a phase"):
+        with self._opening.guard("lost.phase_entries"):
             self._opening.entries.flush()
 
     def innermost(self) -> str | None:
@@ -232,7 +232,7 @@ class EagerCapture:
         return self._tokens.token if self._all_frames() else None
 
     def has_counted(self, call_name: str) -> bool:
-        """Tell whether the cell that begins to run in a graph is the one that was called here."""
+        """Return whether the cell that begins to run in a graph is the one that was called here."""
         if self._passed_over == call_name:
             self._passed_over = None  # a graph may call it again
             return True
@@ -260,18 +260,18 @@ class EagerCapture:
         if self._passes_over(cell):
             return None
         frame = None
-        with self._opening.guard("the inputs of a cell"):
+        with self._opening.guard("lost.inputs"):
             frame = self._enter(cell, args, kwargs)
         if frame is None or frame.gradients is None:
             return None
-        with self._opening.guard("the gradients of a cell"):
+        with self._opening.guard("lost.gradients"):
             return frame.gradients.enter(args, kwargs)
         return None
 
     def _before_repetition(
         self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
-        with self._opening.guard("the gradients of a cell"):
+        with self._opening.guard("lost.gradients"):
             if gradients_flow():
                 return inside_the_graph(args, kwargs)
         return None
@@ -284,7 +284,7 @@ class EagerCapture:
         innermost = frames and frames[-1].cell == id(cell)
         if not innermost and not any(frame.cell == id(cell) for frame in frames):
             return  # it was entered before the phase opened, or passed over
-        with self._opening.guard("the output of a cell"):
+        with self._opening.guard("lost.output"):
             self._leave(cell, output)
 
     def _read_files(self, cell: nn.Cell) -> None:
@@ -294,13 +294,13 @@ class EagerCapture:
         outermost = all(frame.cell == id(cell) for frame in self._frames())
         if not (outermost or is_jitted(cell)):
             return
-        with self._opening.guard("what a compiled graph wrote"):
+        with self._opening.guard("lost.graph_wrote"):
             from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
 
             graph_ascend.wait()
 
     def _passes_over(self, cell: nn.Cell) -> bool:
-        """Tell whether a cell that runs inside a token out of the range need only be counted.
+        """Return whether a cell that runs inside a token out of the range need only be counted.
 
         Whatever runs outermost may begin a token, and what is computed again is counted once, so
         both take the long way.
@@ -398,8 +398,8 @@ class EagerCapture:
         if not self._opening.backward or not gradients_flow():
             return None
         if self._backlog.nested:
-            error = NotImplementedError("gradients that are differentiated again are not recorded")
-            self._opening.fault("second-order gradients", error)
+            error = NotImplementedError(message("fault.second_order"))
+            self._opening.fault(message("lost.second_order"), error)
             return None
         self._watch_parameters()
         gradients = CallGradients(
@@ -457,9 +457,7 @@ class EagerCapture:
             return  # it changed as a whole, after the last call
         state = self._opening.entries.state_of(parameter)
         if self._opening.counters.parameters.get(key) != state:
-            raise RuntimeError(
-                f"{key} changed in a few elements; which of its calls ran with which is not known"
-            )
+            raise RuntimeError(message("fault.changed", parameter=key))
 
     def _leave(self, cell: nn.Cell, output: Any) -> None:
         frames = self._frames()

@@ -114,7 +114,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _fits_array(value: Any) -> bool:
-    """Tell whether `value` is a Python number that numpy holds without loss."""
+    """Return whether `value` is a Python number that numpy holds without loss."""
     if isinstance(value, int) and not isinstance(value, bool):
         return -(2**63) <= value < 2**63
     return isinstance(value, (bool, float, complex))

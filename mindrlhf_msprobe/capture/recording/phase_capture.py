@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import numpy as np
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.framework.private import EXECUTOR
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR, is_inner_recurrent
 from mindrlhf_msprobe.capture.graph.calls import CellSlot, GraphCalls
 from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
 from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
@@ -23,7 +23,6 @@ from mindrlhf_msprobe.capture.graph.probes import SITES, Site
 from mindrlhf_msprobe.capture.graph.watched import (
     GraphProbes,
     graph_mode,
-    is_inner_recurrent,
     why_no_gradients,
 )
 from mindrlhf_msprobe.capture.networks.cells import in_a_tuple, named_cells, parameters_held_twice
@@ -60,8 +59,9 @@ class PhaseCapture:
 
     @property
     def cells_seen(self) -> int:
-        """How many calls of recorded cells the phase has seen."""
-        return self.graph.cells_seen + (self._eager.cells_seen if self._eager else 0)
+        """How many calls of recorded cells, and optimizers called in Python, it has seen."""
+        in_python = self._eager.cells_seen if self._eager else 0
+        return len(self._opening.counters.optimizers) + self.graph.cells_seen + in_python
 
     def begin(self) -> None:
         """Begin to record what runs in Python, and what is compiled from now on."""
@@ -112,6 +112,8 @@ class PhaseCapture:
         """
         if number in self.graph.reduced and self._probes.config.task == "tensor":
             yield message("coverage.elements_reduced")
+        if self._probes.config.task == "overflow_check":
+            yield message("coverage.overflow_in_graph")
         if self._opening.backward and number in SITES.without_gradients:
             yield message("coverage.gradients_in_python")
         if self._opening.backward:
@@ -125,7 +127,7 @@ class PhaseCapture:
         try:
             self._find_cells()
         except Exception as error:
-            self._opening.fault("the cells of a network that was compiled", error)
+            self._opening.fault(message("lost.compiled_network"), error)
 
     def _find_cells(self) -> None:
         """Find out whose probes this phase records: those of the network's cells, by number.
@@ -231,11 +233,11 @@ class JointCalls:
         self._numbers = itertools.count(1)
 
     def knows(self, cell: int) -> bool:
-        """Tell whether any of the networks holds a cell."""
+        """Return whether any of the networks holds a cell."""
         return any(receiver.knows(cell) for receiver in self._receivers)
 
     def wants(self, graph: Graph) -> bool:
-        """Tell whether any of them needs what the next run of a graph hands over."""
+        """Return whether any of them needs what the next run of a graph hands over."""
         wants = [receiver.wants(graph) for receiver in self._receivers]  # each is to be asked
         return any(wants)
 
@@ -268,6 +270,6 @@ class JointCalls:
         for receiver in self._of(site):
             receiver.gradient(call, site, found)
 
-    def fault(self, what: str, error: BaseException) -> None:
+    def fault(self, what: Message, error: BaseException) -> None:
         """Count a fault, once."""
         self._receivers[0].fault(what, error)

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,17 @@ from mindrlhf_msprobe.capture.framework.memory import is_of_training
 from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
 from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
 from mindrlhf_msprobe.capture.opening.counters import StepCounters
-from mindrlhf_msprobe.capture.opening.entries import DeviceEntries, HostEntries
+from mindrlhf_msprobe.capture.opening.entries import (
+    DeviceEntries,
+    GradientDirections,
+    HostEntries,
+)
+from mindrlhf_msprobe.capture.opening.held import NotHeldError
 from mindrlhf_msprobe.capture.opening.opening import Opening
-from mindrlhf_msprobe.capture.recording.disk_room import tell_missing_ranks, tell_room
+from mindrlhf_msprobe.capture.opening.overflow import Overflows, OverflowSink
+from mindrlhf_msprobe.capture.recording.disk_room import log_disk_room, log_missing_ranks
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
-from mindrlhf_msprobe.capture.recording.messages import Messages
+from mindrlhf_msprobe.capture.recording.messages import log_fault, log_start, log_texts, why_nothing
 from mindrlhf_msprobe.capture.recording.open_step import OpenStep
 from mindrlhf_msprobe.capture.settings.configurations import (
     error_in_words,
@@ -34,24 +40,32 @@ from mindrlhf_msprobe.capture.settings.environment import (
 )
 from mindrlhf_msprobe.capture.settings.random_states import RandomStates
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
-from mindrlhf_msprobe.capture.words import counted, in_english
+from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.config import ProbeConfig, Selection
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.log import inform, logger, warn
+from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.directory.hold import HoldLostError
-from mindrlhf_msprobe.storage.directory.own_places import PlaceLostError
+from mindrlhf_msprobe.storage.directory.own_directories import DirectoryLostError
 from mindrlhf_msprobe.storage.layout import manifest_name
-from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA, MINDSPORE, PHASES
+from mindrlhf_msprobe.storage.manifest.coverage import (
+    KEY_DATA,
+    LIVE,
+    MINDSPORE,
+    OPTIMIZERS,
+    PHASES,
+)
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
+from mindrlhf_msprobe.storage.writing.findings_file import forget_findings
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.graph.watched import GraphProbes
+    from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
     from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
     from mindrlhf_msprobe.capture.settings.generation import GenerateCalls, GenerationSettings
     from mindrlhf_msprobe.capture.settings.networks import NetworkSettings
@@ -69,37 +83,44 @@ class Recorder:
         self.ledger = Ledger()
         # Cells run in any thread, files are written by one more. Held for moments only.
         self._lock = threading.RLock()
-        self._messages = Messages(config)
+        self._logged: set[Hashable] = set()  # what is said once
         self._open_step = OpenStep(config.initial_step)
-        self._lost: dict[str, int] = {}
+        self._lost: dict[Message, int] = {}
         self._keys_saved: set[str] = set()
         self._raised: BaseException | None = None
-        unknown: list[tuple[str, BaseException]] = []
+        unknown: list[tuple[Message, BaseException]] = []
         settings: dict[str, Any] = settings_now(lambda *fault: unknown.append(fault))
         self._writer = RunWriter(
             Path(config.dump_path).expanduser().absolute(),
             rank=rank,
             config=config.to_json(),
             existing=config.existing,
-            task=config.task,
+            task=config.task_for_msprobe,
             settings={**settings, "versions": {"cann": cann_version()}},
             buffer_bytes=config.buffer_mb << 20,
             fault=self.fault,
             ledger=self.ledger,
+            keep_bytes=config.keep_mb << 20,
         )
         self._begin(config.initial_step or self._writer.next_step())
         self._sequence = itertools.count()
         self._summaries = Summaries(md5=config.md5)
+        self._overflows = self._overflows_of(config)
         self._counters: dict[str, StepCounters] = {}
         self._parameter_hooks: dict[str, ParameterHooks] = {}  # by role
+        self._optimizer_hooks: OptimizerHooks | None = None
+        self._openings: dict[str, Opening] = {}  # the last one of each role in the open step
         self._configurations: dict[str, Any] = {}
         # Phases that are switched on: the first and the last step in which they ran.
+        # Phases that updated a network in the open step: two places in time after the last opening
+        # ended, and its number.
+        self._updated: dict[Phase, tuple[int, int, int]] = {}
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._entered: Counter[str] = Counter()  # how often each phase was opened, recorded or not
         self._configurations_wanted = config.configurations_dump
         self._roles_entered: set[str] = set()
         self._settings_taken = False
-        self._room_told = self._ranks_told = False
+        self._room_logged = self._ranks_logged = False
         self._steps_ended = 0
         self._failure: _Failure | None = None  # what passed through a phase, and was not the end
         self._loop_end: _Failure | None = None  # the same, where it ends a loop as a rule
@@ -115,7 +136,7 @@ class Recorder:
         for what, error in unknown:
             self.fault(what, error)
         FOLDERS.begin(self._writer.root, rank, config.buffer_mb << 20)
-        self._messages.started(self._writer.root, self.step, continues=self._writer.continues)
+        log_start(config, self._writer.root, self.step, continues=self._writer.continues)
         # The last: what is raised above, under `strict`, leaves no listener behind.
         process_end.listen(self.note_end)
 
@@ -124,10 +145,22 @@ class Recorder:
         """The number of the step that is open."""
         return self._open_step.number
 
+    @property
+    def root(self) -> Path:
+        """The run's directory."""
+        return self._writer.root
+
+    def note_not_observed(self, why: Message) -> None:
+        """Write down that steps were recorded and not looked at while training."""
+        with self._lock:
+            self._writer.manifest.note_left_out(LIVE, "steps", why)
+
     def _begin(self, step: int) -> None:
         self._open_step.number = step
         try:
             self._writer.manifest.begin(step)
+            if self._writer.continues:
+                forget_findings(self._writer.root, self._writer.rank, step)
         except OSError as refused:
             path, why = self._config.dump_path, refused.strerror or str(refused)
             raise RunError.saying("error.left_of_step", path=path, step=step, why=why) from None
@@ -144,7 +177,7 @@ class Recorder:
         if self._roles_entered or self._open_step.has_saves or self._steps_ended:
             raise UsageError.saying("error.start_too_late", step=step, step2=self.step)
         self._begin(step)
-        self._messages.starts_at(step)
+        inform("log.resumes", step=step)
 
     def first_entry(self, phase: Phase, network: Any) -> None:
         """Record the initial weights of a role's network, and what the process now runs with.
@@ -161,7 +194,7 @@ class Recorder:
         self._roles_entered.add(role)
         if self._writer.manifest.lost is not None:
             return
-        with counted(self.fault, f"the initial weights of {role}"):
+        with counted(self.fault, "lost.initial_weights", role=role):
             weights = initial_weights(network, self.fault) if self._config.fingerprint else None
             self._writer.save_first_entry(role, weights, settings, phase.name)
 
@@ -179,7 +212,7 @@ class Recorder:
         """
         if not (self._settings_taken or self._config.records_phase(phase)):
             runs_with = self._settings_at_first_phase()
-            with counted(self.fault, "what this process runs with"):
+            with counted(self.fault, "lost.process"):
                 self._writer.save_first_entry(phase.role, None, runs_with, phase.name)
         charged = phase.name if self._config.records_phase(phase) else STEP
         with self.ledger.charge(charged):
@@ -191,7 +224,7 @@ class Recorder:
 
     def _listen_to_generate(self, phase: Phase, network: Any) -> None:
         self._generates = phase.name
-        with counted(self.fault, "what is generated with"):
+        with counted(self.fault, "lost.generation_settings"):
             if self._generate_calls is None:
                 from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
 
@@ -216,14 +249,14 @@ class Recorder:
 
     def note_generation(self, phase: Phase, settings: Mapping[str, Any]) -> None:
         """Note what a phase generates with: name → value; what is no plain value is left out."""
-        with counted(self.fault, "what is generated with"):
+        with counted(self.fault, "lost.generation_settings"):
             from mindrlhf_msprobe.capture.settings.generation import plain_settings
 
             self._note_generation(phase.name, plain_settings(settings))
 
     def note_checkpoint(self, role: str, path: str) -> None:
         """Note from what a role's network was loaded; "" where it began with random weights."""
-        with counted(self.fault, "a checkpoint"):
+        with counted(self.fault, "lost.checkpoint"):
             self._writer.note_checkpoint(role, str(path))
 
     def _settings_of_networks(self) -> NetworkSettings:
@@ -234,7 +267,7 @@ class Recorder:
         return self._network_settings
 
     def _write_network_settings(self, settings: NetworkSettings) -> None:
-        with counted(self.fault, "the settings of networks"):
+        with counted(self.fault, "lost.networks"):
             content = settings.take()
             if content is not None:
                 self._writer.note_networks(content)
@@ -243,10 +276,11 @@ class Recorder:
         """Go on with another configuration."""
         self._config = config
         self._summaries = Summaries(md5=config.md5)
+        self._overflows = self._overflows_of(config)
         if self._graph_probes is not None:
             self._graph_probes.config = config
-        with counted(self.fault, "the configuration"):
-            self._writer.record_more(config.to_json(), config.task)
+        with counted(self.fault, "lost.configuration"):
+            self._writer.record_more(config.to_json(), config.task_for_msprobe)
 
     def enter(self, phases: Iterable[Phase]) -> None:
         """Note that phases begin: what passed through an earlier one did not end the training."""
@@ -255,7 +289,7 @@ class Recorder:
         names = [phase.name for phase in phases]
         self._begun = names[0]
         self._entered.update(names)
-        with self.ledger.charge(STEP), counted(self.fault, "the states of random generators"):
+        with self.ledger.charge(STEP), counted(self.fault, "lost.generators"):
             if self._random_states.note(self.step):  # the step's first phase
                 self._writer.note_random_states(self._random_states.content)
 
@@ -263,13 +297,32 @@ class Recorder:
         """Note that the phases which were open have ended."""
         self._generates = None
 
+    def _record_optimizers(self, step: int) -> None:
+        """Record the state of the optimizers whose networks were updated in a step."""
+        updated, self._updated = self._updated, {}
+        for phase, (seq, end, opening) in updated.items():
+            from mindrlhf_msprobe.capture.recording.optimizer_state import lines_of
+
+            with self.ledger.charge(phase.name), counted(self.fault, "lost.optimizer_state"):
+                optimizers = self._settings_of_networks().optimizers_of(phase.role)
+                if not optimizers:
+                    why, what = "coverage.optimizer_not_watched", "lost.optimizer_state"
+                    self._leave_out(OPTIMIZERS, phase.role, message(why), False, message(what))
+                counters = StepCounters(Selection(self._config))
+                entries = self._entries(phase.name, counters, step, of_cells=False)
+                for line in lines_of(optimizers, entries, seq, end, opening):
+                    entries.append(line)
+                entries.flush()
+
     def wants(self, phase: Phase) -> bool:
-        """Tell whether a phase that is switched on is recorded in this step."""
+        """Return whether a phase that is switched on is recorded in this step."""
         first, _ = self._phases_run.get(phase.name, (self.step, self.step))
         self._phases_run[phase.name] = first, self.step
         wanted = self._config.records_step(self.step)
         if wanted and self._writer.manifest.lost is not None:
-            self.fault(f"phase {phase.name}", HoldLostError(self._writer.manifest.lost))
+            self.fault(
+                message("lost.phase", phase=phase.name), HoldLostError(self._writer.manifest.lost)
+            )
             return False
         return wanted
 
@@ -285,36 +338,53 @@ class Recorder:
             try:
                 if optimizers.get(role) is not None and "backward" in self._config.directions:
                     self._probes().watch_optimizer(role, optimizers[role])
+                    self._hook_optimizer(role, optimizers[role])
                 if networks.get(role) is not None:
                     self._probes().watch(role, networks[role])
             except UsageError:
                 raise
             except Exception as error:
-                self.fault(f"the cells of {role} where they are compiled", error)
+                self.fault(message("lost.cells", role=role), error)
         settings = self._settings_of_networks()
         settings.watch(networks, optimizers)
         self._write_network_settings(settings)
 
+    def _hook_optimizer(self, role: str, optimizer: Any) -> None:
+        """Have gradients recorded where they enter an optimizer that Python calls (grad_probe)."""
+        from mindrlhf_msprobe.capture.graph.watched import graph_mode
+
+        if self._config.task != "grad_probe" or graph_mode():
+            return
+        if self._optimizer_hooks is None:
+            from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
+
+            self._optimizer_hooks = OptimizerHooks(self._openings.get)
+        self._optimizer_hooks.watch(role, optimizer)
+
     def put_into(self, phase: Phase, network: Any) -> None:
         """Put probes into a network that a phase names itself, before it is compiled."""
-        with counted(self.fault, f"the cells of {phase.role} where they are compiled"):
+        with counted(self.fault, "lost.cells", role=phase.role):
             self._probes().put_into(phase.role, network)
 
     def leave_out(self, phase: Phase, why: str | Message, *, quiet: bool = False) -> None:
         """Write down, and say once, that a phase which is switched on is not recorded."""
         if self._config.records_phase(phase):
-            self._leave_out(PHASES, phase.name, why, quiet, f"the layers of {phase.name}")
+            self._leave_out(
+                PHASES, phase.name, why, quiet, message("log.layers_of", phase=phase.name)
+            )
 
     def leave_out_data(self, key: str, why: str | Message, *, quiet: bool = False) -> None:
         """Write down, and say once, that a key's data are not recorded."""
         if self._config.key_data_dump:
             self._leave_out(KEY_DATA, key, why, quiet, key)
 
-    def _leave_out(self, kind: str, name: str, why: str | Message, quiet: bool, what: str) -> None:
+    def _leave_out(
+        self, kind: str, name: str, why: str | Message, quiet: bool, what: str | Message
+    ) -> None:
         with self._lock:
             news = self._writer.manifest.note_left_out(kind, name, why)
         if news and not quiet:
-            self._messages.left_out(what, as_messages(why))
+            warn("log.left_out", what=what, why=[*as_messages(why)])
 
     def _probes(self) -> GraphProbes:
         if self._graph_probes is None:
@@ -322,7 +392,9 @@ class Recorder:
             from mindrlhf_msprobe.capture.graph.watched import GraphProbes
 
             for name, lost in missing().items():
-                self._leave_out(MINDSPORE, name, lost, False, f"what needs MindSpore's {name}")
+                self._leave_out(
+                    MINDSPORE, name, lost, False, message("log.needs_mindspore", name=name)
+                )
             self._graph_probes = GraphProbes(
                 self._config,
                 self.fault,
@@ -338,7 +410,7 @@ class Recorder:
 
         None if that failed, which is counted, not raised.
         """
-        with counted(self.fault, f"phase {names_of(networks)}"):
+        with counted(self.fault, "lost.phase", phase=names_of(networks)):
             from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture
 
             opening = JointCapture(
@@ -360,15 +432,17 @@ class Recorder:
             root=network,
             counters=counters,
             sequence=self._sequence,
-            entries=self._entries(phase.name, counters),
+            entries=self._entries(phase.name, counters, self.step),
             is_recorded=self._config.records_cell,
             records_token=self._token_filter(phase, token_range),
             with_parameters=self._config.parameters,
             directions=self._config.directions,
             parameter_hooks=self._parameter_hooks.setdefault(phase.role, ParameterHooks()),
+            at_optimizer=hooks.parameters(phase.role) if (hooks := self._optimizer_hooks) else (),
             buffer_bytes=self._config.buffer_mb << 20,
             fault=self.fault,
         )
+        self._openings[phase.role] = opening
         counters.openings += 1
         return PhaseCapture(opening, probes=self._probes(), role=phase.role)
 
@@ -382,19 +456,23 @@ class Recorder:
 
     def close_phases(self, opening: JointCapture, *, raised: bool = False) -> None:
         """End to record phases; says once of each in which no cell ran though nothing raised."""
-        with counted(self.fault, f"phase {names_of(opening.phases)}"):
+        with counted(self.fault, "lost.phase", phase=names_of(opening.phases)):
             opening.close()
             for phase, capture in opening.phases.items():
+                if self._config.optimizer_state and phase.name in UPDATE_PHASES:
+                    number = self._counters[phase.name].openings - 1
+                    self._updated[phase] = next(self._sequence), next(self._sequence), number
                 gaps = capture.gaps()  # cells that could not be recorded whole, being compiled
                 with self._lock:
                     new = self._writer.manifest.note_graph_gaps(phase.role, gaps)
                 if new:
-                    self._messages.gaps(phase.role, new)
+                    cells = [message("log.gap", cell=cell, why=[*why]) for cell, why in new.items()]
+                    warn("log.gaps", role=phase.role, cells=cells)
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
         for phase, capture in opening.phases.items():
-            if not (capture.cells_seen or raised):
-                self._messages.silent(phase, self.step)
+            if not (capture.cells_seen or raised) and self._first("silent", phase.name):
+                warn("log.silent", phase=phase.name, step=self.step, role=phase.role)
 
     def save_key_data(self, key: str, value: Any, at: tuple[int | None] | None = None) -> None:
         """Save one value under `key`, as the next micro-step of this step.
@@ -411,7 +489,7 @@ class Recorder:
         self._keys_saved.add(key)
         with self._open_step.saving(key, counted=at is None) as (step, next_one):
             micro_step = next_one if at is None else at[0]
-            with counted(self.fault, f"key data {key}"):
+            with counted(self.fault, "lost.key_data", key=key):
                 if isinstance(value, UnknownOutline):  # saved in a graph that cannot hand it over
                     return self.leave_out_data(key, value.reason)
                 if self._writer.manifest.lost is not None:
@@ -421,7 +499,8 @@ class Recorder:
                     key, value, fingerprint=self._config.fingerprint, numbered=numbered
                 )
                 for path, reason in described.unsaved.items():
-                    self.fault(f"key data {key}", TypeError(f"{path}: {in_english(reason)}"))
+                    error = TypeError(message("unread.at", path=path, why=reason))
+                    self.fault(message("lost.key_data", key=key), error)
                 seq, phase = next(self._sequence), self._begun
                 self._writer.save_key_data(
                     key,
@@ -438,16 +517,17 @@ class Recorder:
         A value that raises when it is looked at is lost alone: a description stands in its place.
         """
         texts: dict[str, Any] = {}
-        with counted(self.fault, "configurations"):
+        with counted(self.fault, "lost.configurations"):
             plain = named_configurations(configurations, texts.__setitem__, self._bad_configuration)
             with self._lock:
                 self._configurations.update(plain)
-            self._messages.texts(texts)
+            log_texts({path: v for path, v in texts.items() if self._first("text", path)})
             self._writer.save_configurations(self._configurations_now)
 
     def _bad_configuration(self, path: str, error: Exception) -> None:
         """Count one value of the configurations, of which only a description is written."""
-        self.fault("configurations", ValueError(f"{path}: {reason_of(error)}"))
+        why = message("unread.at", path=path, why=reason_of(error))
+        self.fault(message("lost.configurations"), ValueError(why))
 
     def _configurations_now(self) -> dict[str, Any]:
         """Return all that was saved so far, for the writing thread: no call is older than it."""
@@ -468,6 +548,7 @@ class Recorder:
             the step that was open, which `end_step` is to end.
         """
         self._counters.clear()
+        self._openings.clear()
         self._threads.add(threading.current_thread())
         self._failure = self._loop_end = None
         self._begun = None
@@ -481,16 +562,17 @@ class Recorder:
         why = message("coverage.saved_without_probe")
         news = [key for key in missing if self._writer.manifest.note_left_out(KEY_DATA, key, why)]
         if news:
-            logger.warning("not recorded as key data: %s: %s", ", ".join(news), in_english(why))
+            warn("log.saved_without_probe", keys=", ".join(news), why=why)
 
     def end_step(self, step: int) -> None:
         """Make everything recorded in a step readable; saves on their way are waited for."""
         try:
-            with counted(self.fault, "the end of a step"):
+            with counted(self.fault, "lost.end_of_step"):
                 try:
                     if self._network_settings is not None:
                         self._network_settings.end_step()
                         self._write_network_settings(self._network_settings)
+                    self._record_optimizers(step)
                     if self._config.key_data_dump:
                         self._note_compiled_without()
                     self._open_step.wait_for(step)
@@ -499,20 +581,20 @@ class Recorder:
         finally:
             self._ending = None
             if self._writer.manifest.lost is None:
-                self._tell_once(step)
+                self._log_first_step(step)
 
-    def _tell_once(self, step: int) -> None:
+    def _log_first_step(self, step: int) -> None:
         """Say once what a step with layer data takes, and which ranks write elsewhere."""
         config, root = self._config, self._writer.root
         try:
-            if self._writer.phases and not self._room_told:
-                self._room_told = True
-                tell_room(config, root, step, self.ledger.bytes_of_last_step())
-            if not self._ranks_told:
-                self._ranks_told = True
-                tell_missing_ranks(config, root, self._writer.rank)
+            if self._writer.phases and not self._room_logged:
+                self._room_logged = True
+                log_disk_room(config, root, step, self.ledger.bytes_of_last_step())
+            if not self._ranks_logged:
+                self._ranks_logged = True
+                log_missing_ranks(config, root, self._writer.rank)
         except OSError as error:  # a directory that was removed is a loss already
-            logger.debug("what the disk holds is not known: %s", error)
+            logger.debug("%s", message("log.disk_unknown", why=error))
 
     def note_failure(self, phases: Sequence[Phase], error: BaseException) -> None:
         """Note that an exception passes through phases: unless training goes on, it ends there."""
@@ -586,10 +668,12 @@ class Recorder:
         process_end.forget(self.note_end)
         if self._graph_probes is not None:
             self._graph_probes.close()
+        if self._optimizer_hooks is not None:
+            self._optimizer_hooks.remove()
         if self._generate_calls is not None:
             self._generate_calls.close()
         FOLDERS.end(self._writer.root)
-        with counted(self.fault, "the end of the run"):
+        with counted(self.fault, "lost.end_of_run"):
             step = self._open_step.close()
             try:
                 try:
@@ -599,21 +683,23 @@ class Recorder:
             finally:
                 self._writer.close(stop, self._lost)
         if self._lost:
-            self._messages.lost(self._lost, self._writer.manifest.lost is None)
+            noted = self._writer.manifest.lost is None
+            warn("log.lost", lost=[*self._lost.items()], noted=noted)
         if stop is None:
-            self._tell_forgotten()
+            self._log_forgotten()
         for name, (first, last) in self._phases_run.items():
-            silent = self._messages.has_reported("silent", name)
+            silent = ("silent", name) in self._logged
             if not (name in self._writer.phases or silent or self._lost):
-                self._messages.nothing_recorded(name, first, last)
+                why = why_nothing(self._config, name, first, last)
+                warn("log.nothing_recorded", phase=name, first=first, last=last, why=why)
 
-    def _tell_forgotten(self) -> None:
+    def _log_forgotten(self) -> None:
         """Say at the end which calls the trainer seems to have forgotten."""
         name, times = next(iter(self._entered.most_common(1)), ("", 0))
         if times > 1 and not self._steps_ended:
-            self._messages.step_forgotten(name, times, self.step)
+            warn("log.step_forgotten", phase=name, times=times, step=self.step)
         if self._configurations_wanted and not self._configurations:
-            self._messages.configurations_forgotten()
+            warn("log.configurations_forgotten")
 
     def abandon(self) -> None:
         """Record nothing more: called in a forked child, which leaves the run to its parent."""
@@ -623,18 +709,20 @@ class Recorder:
         self._lock = threading.RLock()  # the old one may be held by a thread that is not here
         self._writer.abandon()
 
-    def fault(self, what: str, error: BaseException, count: int = 1) -> None:
+    def fault(self, what: Message, error: BaseException, count: int = 1) -> None:
         """Count a fault while recording and log it once per kind; raise it in strict mode.
 
         What an operator of the training met is raised in any mode: nobody else learns of it.
         """
         if error is self._raised:  # on its way out already, through another guard
             raise error
-        why = type(error).__name__
-        if isinstance(error, (HoldLostError, PlaceLostError)):
+        why: str | Message = type(error).__name__
+        if isinstance(error, (HoldLostError, NotHeldError, DirectoryLostError)):
             why = error.kind
-        kind = f"{what}: {why}"
+        kind = message("lost.kind", what=what, why=why)
         with self._lock:
+            if len(self._lost) >= _MOST_KINDS and kind not in self._lost:
+                kind = _FURTHER
             first = kind not in self._lost
             self._lost[kind] = self._lost.get(kind, 0) + count
         if self._config.strict or is_of_training(error):
@@ -642,24 +730,56 @@ class Recorder:
             raise error
         step = self.step if self._ending is None else self._ending
         if isinstance(error, HoldLostError):
-            manifest = manifest_name(self._writer.rank)
-            self._messages.hold_lost(self._writer.root, manifest, step, error.loss)
-        elif isinstance(error, PlaceLostError):
-            self._messages.place_lost(self._writer.root, step, error.place, count, error.taken)
+            if self._first("hold lost"):
+                manifest = manifest_name(self._writer.rank)
+                how = message(f"log.loss_{error.loss.value}", manifest=manifest)
+                warn("log.hold_lost", root=str(self._writer.root), how=how, step=step)
+        elif isinstance(error, DirectoryLostError):
+            if self._first("place lost", error.place, error.taken):
+                code = "log.place_taken" if error.taken else "log.place_removed"
+                path = str(self._writer.root / error.place)
+                warn(code, path=path, step=step, steps=count)
         elif first:
-            self._messages.fault(what, step, error)
+            log_fault(what, step, error)
 
-    def _entries(self, phase: str, counters: StepCounters) -> HostEntries:
-        """Return what describes the tensors of a phase that opens, and takes its entries."""
-        elements, fingerprint = self._config.task == "tensor", self._config.fingerprint
+    def _first(self, *event: Hashable) -> bool:
+        """Return whether an event has not been said, and note that it is."""
+        known = event in self._logged
+        self._logged.add(event)
+        return not known
+
+    def _overflows_of(self, config: ProbeConfig) -> Overflows | None:
+        if config.task != "overflow_check":
+            return None
+        return Overflows(config.overflow_nums, config.buffer_mb << 20)
+
+    def _entries(
+        self, phase: str, counters: StepCounters, step: int, *, of_cells: bool = True
+    ) -> HostEntries:
+        """Return what describes the tensors of a phase in a step, and takes its entries.
+
+        Args:
+            of_cells: as the task says; else statistics alone.
+        """
+        config, fingerprint = self._config, self._config.fingerprint
+        elements = of_cells and config.task == "tensor"
+        directions = None
+        if config.task == "grad_probe" and config.grad_level != "L0":
+            bounds = tuple(config.bounds) if config.grad_level == "L2" else None
+            directions = GradientDirections(frozenset(config.param_list), bounds)
+        sink, overflows = self._writer.sink(phase, step), None
+        if of_cells and self._overflows is not None:
+            sink = overflows = OverflowSink(sink, self._overflows, counters, step, self.fault)
         shared: dict[str, Any] = {
-            "sink": self._writer.sink(phase, self.step),
+            "sink": sink,
+            "overflows": overflows,
             "summaries": self._summaries,
             "fingerprint": fingerprint,
             "charge": self.ledger.charge(phase),
             "fault": self.fault,
+            "directions": directions,
         }
-        if elements or not reduces_on_device(fingerprint, self._config.md5):
+        if elements or not reduces_on_device(fingerprint, config.md5):
             return HostEntries(**shared, elements=elements)
         from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries
 
@@ -667,6 +787,8 @@ class Recorder:
         return DeviceEntries(device, counters.parameters, **shared)
 
 
+_MOST_KINDS = 1000  # of losses that are counted apart
+_FURTHER = message("lost.further")
 _END_OF_A_LOOP = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
@@ -686,7 +808,7 @@ class _Failure:
         self._id = id(error)
 
     def led_to(self, error: BaseException) -> bool:
-        """Tell whether `error` is this one, or was raised because of it."""
+        """Return whether `error` is this one, or was raised because of it."""
         seen: set[int] = set()
         known: BaseException | None = error
         while known is not None and id(known) not in seen:
@@ -698,7 +820,7 @@ class _Failure:
 
 
 def _runs_again() -> bool:
-    """Tell whether a recomputed cell saves what it saved when it ran first."""
+    """Return whether a recomputed cell saves what it saved when it ran first."""
     if "mindspore.nn" not in sys.modules:
         return False
     try:
@@ -714,7 +836,7 @@ def names_of(phases: Iterable[Phase]) -> str:
 
 
 def reduces_on_device(fingerprint: bool, md5: bool = False) -> bool:
-    """Tell whether statistics are computed where the tensors are: on an accelerator.
+    """Return whether statistics are computed where the tensors are: on an accelerator.
 
     Where fingerprints are wanted and MindSpore cannot compute them there (before 2.10), tensors are
     brought to the host instead; for msprobe's hash they always are.

@@ -64,7 +64,7 @@ def _names_of_every_cell() -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)  # thousands of cells have the names of a few classes
 def is_setting(name: str) -> bool:
-    """Tell whether an attribute of this name may be a setting, and none that is kept secret."""
+    """Return whether an attribute of this name may be a setting, and none that is kept secret."""
     return (
         len(name) <= _MAX_NAME
         and not name.startswith((_OURS, HOOK_PREFIX, "__"))
@@ -96,7 +96,7 @@ def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
 
 
 def plain_attributes(cell: nn.Cell) -> Iterator[str]:
-    """Yield the names of those attributes of a cell of which a look tells whether they changed."""
+    """Yield the names of those attributes of a cell of which a look says whether they changed."""
     for name, value in vars(cell).items():
         if type(value) in PLAIN_TYPES and is_setting(name):
             yield name
@@ -178,7 +178,7 @@ def _fixed_parameters(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
 
 
 def is_optimizer(cell: Any) -> bool:
-    """Tell whether a cell updates parameters: MindSpore's optimizers, and those of `mint.optim`."""
+    """Return whether a cell updates parameters: an optimizer of MindSpore's, or of `mint.optim`."""
     if isinstance(cell, nn.Optimizer):
         return True
     return isinstance(cell, nn.Cell) and isinstance(vars(cell).get("param_groups"), list)
@@ -208,7 +208,7 @@ def optimizer_settings(optimizer: nn.Cell) -> dict[str, Any]:
 
 
 def _is_of_trained(name: str, value: Any, trained: Sequence[str]) -> bool:
-    """Tell whether a parameter is one that the optimizer updates, or the state it keeps for one.
+    """Return whether a parameter is one that the optimizer updates, or the state it keeps for one.
 
     MindSpore names the state after the parameter: `moments.head.bias`.
     """

@@ -6,6 +6,7 @@ import argparse
 import enum
 import os
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -193,10 +194,8 @@ def address_free(text: str) -> str:
 
 
 def is_mindspore_dtype(value: Any) -> bool:
-    """Tell whether a value is one of MindSpore's dtypes."""
-    kind = type(value)
-    module = kind.__module__ or ""
-    return module.startswith(("mindspore._c_expression", "mindspore.common.dtype"))
+    """Return whether a value is one of MindSpore's dtypes."""
+    return isinstance(value, getattr(sys.modules.get("mindspore"), "Type", ()))
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
     }
     found = {}
     for name, collect in sections.items():
-        with counted(fault, f"the {name} of this process"):
+        with counted(fault, "lost.section", section=name):
             found[name] = collect()
     return found
 
@@ -200,7 +200,7 @@ def initial_weights(network: Any, fault: FaultSink) -> dict[str, str | None]:
                 continue
             seen.add(id(parameter))
             found[prefix + name] = None
-            with counted(fault, "an initial weight"):
+            with counted(fault, "lost.initial_weight"):
                 if not getattr(parameter, "has_init", False):
                     found[prefix + name] = fingerprint_of(to_host(parameter))
     return found

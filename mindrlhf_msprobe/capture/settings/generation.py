@@ -52,12 +52,12 @@ class GenerationSettings:
         known = self._last.setdefault(phase, {})
         content = self._phases.get(phase)
         if content is None:
-            content = Generation.of(step=step, settings=dict(settings))
+            content = Generation.make(step=step, settings=dict(settings))
         else:
             changes = content.changes
             room = MAX_CHANGES - len(changes)
             new = [
-                Change.of(step=step, name=name, value=value)
+                Change.make(step=step, name=name, value=value)
                 for name, value in settings.items()
                 if name not in known or (type(known[name]), known[name]) != (type(value), value)
             ]
@@ -75,7 +75,7 @@ class GenerateCalls:
 
     Args:
         note: called with what each call is given, when it ends.
-        wanted: tells whether a phase is open that generates.
+        wanted: says whether a phase is open that generates.
         fault: called with every fault while looking; may raise only in strict mode.
     """
 
@@ -155,7 +155,7 @@ class GenerateCalls:
         return unused
 
     def _counted(self) -> AbstractContextManager[None]:
-        return counted(self._fault, "what is generated with")
+        return counted(self._fault, "lost.generation_settings")
 
 
 def arguments(

@@ -66,22 +66,22 @@ class NetworkSettings:
         """Take the settings of networks and optimizers that the trainer named."""
         for role, optimizer in optimizers.items():
             if optimizer is not None:
-                with counted(self._fault, f"the optimizer of {role}"):
+                with counted(self._fault, "lost.optimizer", role=role):
                     self._add_optimizer(role, optimizer)
         for role, network in networks.items():
             if network is not None:
-                with counted(self._fault, f"the settings of {role}"):
+                with counted(self._fault, "lost.settings", role=role):
                     self._network(role, network)
 
     def enter(self, phase: Phase, network: nn.Cell, step: int) -> None:
         """Look at what is set while a phase opens."""
-        with counted(self._fault, f"the settings of {phase.role}"):
+        with counted(self._fault, "lost.settings", role=phase.role):
             self._entered(phase, network, step)
 
     def end_step(self) -> None:
         """Look for optimizers where no phase was opened by the end of a step."""
         if not self._looked_before:
-            with counted(self._fault, "the optimizers"):
+            with counted(self._fault, "lost.optimizers"):
                 self._find_optimizers()
 
     def take(self) -> Settings | None:
@@ -92,7 +92,7 @@ class NetworkSettings:
         if not self._changed:
             return None
         self._changed = False
-        return Settings.of(
+        return Settings.make(
             networks=[network.content for network in self._networks],
             modes={phase: list(modes.changes) for phase, modes in self._modes.items()},
             optimizers={
@@ -163,6 +163,11 @@ class NetworkSettings:
         for role, optimizer in optimizers_of(trained):
             self._add_optimizer(role, optimizer)
 
+    def optimizers_of(self, role: str) -> list[nn.Cell]:
+        """Return the optimizers that update a role's network."""
+        cells = (optimizer.cell() for optimizer in self._optimizers.get(role, ()))
+        return [cell for cell in cells if cell is not None]
+
     def _add_optimizer(self, role: str, optimizer: nn.Cell) -> None:
         known = self._optimizers.setdefault(role, [])
         if len(known) < _MAX_OPTIMIZERS and all(o.cell() is not optimizer for o in known):
@@ -197,7 +202,7 @@ def optimizers_of(networks: Iterable[tuple[str, nn.Cell]]) -> list[tuple[str, nn
 
 
 class _Cell:
-    """The attributes of one cell of which a look tells whether they changed.
+    """The attributes of one cell of which a look says whether they changed.
 
     Args:
         own: all attributes of the cell.
@@ -237,7 +242,7 @@ class _Network:
         self.role = role
         self.cell = weakref.ref(cell, self._forget)
         self.phases: list[str] = []
-        self.content = Network.of(role=role, phases=[], kind=type(cell).__name__)
+        self.content = Network.make(role=role, phases=[], kind=type(cell).__name__)
         self.broken = False
         self.step: int | None = None  # of the last look at its attributes
         self._cells_looked: list[_Cell] = []
@@ -266,7 +271,7 @@ class _Network:
             if names:
                 self._cells_looked.append(_Cell(name, vars(cell), names))
         self._cells = [
-            Cells.of(kind=kind, attributes=attributes, cells=names)
+            Cells.make(kind=kind, attributes=attributes, cells=names)
             for kind, attributes, names in groups.values()
         ]
         self._dicts = [vars(cell) for cell in cells.values()]
@@ -283,7 +288,7 @@ class _Network:
 
     def renew(self) -> None:
         """Make the content for the manifest anew."""
-        self.content = Network.of(
+        self.content = Network.make(
             role=self.role,
             phases=list(self.phases),
             kind=self._class,
@@ -306,7 +311,7 @@ class _Network:
                     continue
                 self._counts[cell.name, name] = count + 1
                 at = {"step": step, "phase": phase, "cell": cell.name, "name": name}
-                self._changes.append(Change.of(**at, value=_shown(name, value)))
+                self._changes.append(Change.make(**at, value=_shown(name, value)))
                 noted = True
         if noted:
             self.renew()
@@ -371,7 +376,7 @@ class _Modes:
         if now == self._last:
             return False
         self._last = now
-        mode = Mode.of(step=step, **network.modes_named(modes))
+        mode = Mode.make(step=step, **network.modes_named(modes))
         last = self.changes[-1] if self.changes else Mode({})
         alike = (mode.training, mode.others) == (last.training, last.others)
         if alike or len(self.changes) >= MAX_CHANGES:
@@ -394,7 +399,7 @@ class _Optimizer:
     def content(self) -> Optimizer:
         """Return what the manifest holds of it."""
         changes = {"changes": self._changes} if self._changes else {}
-        return Optimizer.of(kind=self._class, settings=self._settings, **changes)
+        return Optimizer.make(kind=self._class, settings=self._settings, **changes)
 
     def note_changes(self, step: int, *, again: bool) -> bool:
         """Note learning rates, and other settings of groups, that are not those of before.
@@ -411,5 +416,5 @@ class _Optimizer:
         self._rates = now
         if len(self._changes) >= MAX_CHANGES:
             return False
-        self._changes += [Change.of(step=step, name=n, value=v) for n, v in changed.items()]
+        self._changes += [Change.make(step=step, name=n, value=v) for n, v in changed.items()]
         return bool(changed)

@@ -31,7 +31,7 @@ def states_now(fault: FaultSink) -> dict[str, str]:
         ("random_state", _python),
         ("mindspore_state", _mindspore),
     ):
-        with counted(fault, f"the state of {name.removesuffix('_state')}'s random generator"):
+        with counted(fault, "lost.generator", of=name.removesuffix("_state")):
             state = read()
             found[name] = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
     return found
@@ -46,7 +46,7 @@ class RandomStates:
         self.content: dict[str, Any] = {}
 
     def note(self, step: int) -> bool:
-        """Note the states in which a step begins, once a step; tell whether it is news."""
+        """Note the states in which a step begins, once a step; return whether it is news."""
         if step == self._step:
             return False
         self._step = step

@@ -34,7 +34,7 @@ _MASK = 0xFFFFFFFF
 
 
 def can_fingerprint() -> bool:
-    """Tell whether this MindSpore reads a tensor's bits on the device (`Tensor.view(dtype)`)."""
+    """Return whether this MindSpore reads a tensor's bits on the device (`Tensor.view(dtype)`)."""
     return hasattr(ops.auto_generate, "ViewDtype")
 
 
@@ -72,6 +72,11 @@ class DeviceSummaries:
         with no_gradients():
             self._pending.append(self._reduced(tensor))
         return len(self._pending) - 1
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Queue a copy of a tensor, outside the graph of gradients."""
+        with no_gradients():
+            return tensor.copy()
 
     def read(self) -> list[Leaf]:
         """Fetch what was found of all tensors, in one transfer a dtype, and forget them."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.framework.memory import elements_of, wait_for
 from mindrlhf_msprobe.capture.tensors.statistics import statistics_of
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
@@ -53,7 +54,7 @@ _name_of = lru_cache(maxsize=256)(str)  # MindSpore makes a dtype's name anew ea
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether `value` is a MindSpore tensor or a numpy array or scalar of numbers.
+    """Return whether `value` is a MindSpore tensor or a numpy array or scalar of numbers.
 
     A masked array is two of them: see `TreeDescriber`.
     """
@@ -118,7 +119,7 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     if _is_bfloat16(array.dtype):
         name, array = BFLOAT16, array.view(np.uint16)
     elif not _holds_numbers(array.dtype):
-        raise TypeError(f"dtype {array.dtype} holds no numbers")
+        raise TypeError(message("fault.no_numbers", dtype=str(array.dtype)))
     elif not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     # ascontiguousarray would turn a 0-d array into one of shape (1,).
@@ -196,7 +197,7 @@ class Summaries:
         self._md5 = md5
         self._remembered = remembered
 
-    def of(self, tensor: HostTensor) -> Leaf:
+    def describe(self, tensor: HostTensor) -> Leaf:
         """Return a tensor's description, its fingerprint included."""
         fingerprint = fingerprint_of(tensor)
         key = tensor.type, fingerprint

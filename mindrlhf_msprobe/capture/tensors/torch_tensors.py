@@ -11,7 +11,7 @@ from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
 
 
 def is_torch_tensor(value: Any) -> bool:
-    """Tell whether `value` is a tensor of PyTorch."""
+    """Return whether `value` is a tensor of PyTorch."""
     tensor_class = getattr(sys.modules.get("torch"), "Tensor", None)
     return isinstance(tensor_class, type) and isinstance(value, tensor_class)
 

@@ -46,7 +46,7 @@ class Plain(Loss):
 def _as_before(monkeypatch):
     monkeypatch.setattr(CURRENT, "expected", False)
     monkeypatch.setattr(CURRENT, "compiled_without", set())
-    monkeypatch.setattr(CURRENT, "_told", set())
+    monkeypatch.setattr(CURRENT, "_logged", set())
     monkeypatch.setattr(CURRENT, "_missed", False)
     before = ms.get_context("mode")
     yield

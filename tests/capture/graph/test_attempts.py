@@ -421,22 +421,26 @@ class TrainStep(nn.Cell):
         return ops.depend(loss, self.optimizer(gradients)), None
 
 
+def one_step(step: TrainStep, network: nn.Cell, tmp_path: Path, *, on: bool = True) -> Any:
+    """Train for one step in graph mode, recorded or not."""
+    section = {"msprobe": on, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        with Probe.from_config(section) as probe:
+            probe.watch(actor=network, optimizers={"actor": step.optimizer})
+            with probe.phase("actor_update"):
+                return step(tensor(3, 4))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
 @pytest.mark.parametrize("inner", [Weighted, AddsInPlace])
 def test_a_step_that_returns_none_is_recorded(tmp_path: Path, inner: type[nn.Cell]) -> None:
     """None only leaves the graph; a change in place still does without probes."""
     weights = []
     for on in (False, True):
         network = UsedAfter(inner())
-        step = TrainStep(network)
-        section = {"msprobe": on, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
-        ms.set_context(mode=ms.GRAPH_MODE)
-        try:
-            with Probe.from_config(section) as probe:
-                probe.watch(actor=network, optimizers={"actor": step.optimizer})
-                with probe.phase("actor_update"):
-                    _, none = step(tensor(3, 4))
-        finally:
-            ms.set_context(mode=ms.PYNATIVE_MODE)
+        _, none = one_step(TrainStep(network), network, tmp_path, on=on)
         assert none is None
         weights.append(network.inner.weight.asnumpy().tobytes())
     assert weights[0] == weights[1]
@@ -479,16 +483,7 @@ def test_what_only_seems_to_change_in_place_is_recorded(
 ) -> None:
     """Operators that scatter into a new tensor, and an optimizer in a branch."""
     network = UsedAfter(Picks())
-    training = step(network)
-    section = {"msprobe": True, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        with Probe.from_config(section) as probe:
-            probe.watch(actor=network, optimizers={"actor": training.optimizer})
-            with probe.phase("actor_update"):
-                training(tensor(3, 4))
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
+    one_step(step(network), network, tmp_path)
     assert not reasons(tmp_path / "run")
     directions = {entry.direction for entry in open_run(tmp_path / "run").entries()}
     assert directions >= {"forward", "backward"}

@@ -405,7 +405,7 @@ def test_a_fault_never_reaches_the_graph(
     probe = layer_probe(parameters=False)
     probe.watch(actor=network)
     with monkeypatch.context() as patch, probe.phase("actor_update"):
-        patch.setattr(summary.Summaries, "of", broken)
+        patch.setattr(summary.Summaries, "describe", broken)
         broken_run = network(x).asnumpy()
     with probe.phase("actor_update"):
         assert (network(x).asnumpy() == broken_run).all()
@@ -413,7 +413,7 @@ def test_a_fault_never_reaches_the_graph(
     assert run.manifests[0]["lost"] == {"a tensor: MemoryError": 8}
     strict = layer_probe(strict=True, dump_path=probe.config.dump_path + "2", parameters=False)
     strict.watch(actor=network)
-    monkeypatch.setattr(summary.Summaries, "of", broken)
+    monkeypatch.setattr(summary.Summaries, "describe", broken)
     with pytest.raises(MemoryError), strict.phase("actor_update"):
         network(x)
     assert (network(x).asnumpy() == broken_run).all()

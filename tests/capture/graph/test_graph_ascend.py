@@ -18,6 +18,7 @@ from mindrlhf_msprobe.capture.graph.files.drain import FENCE, Drain
 from mindrlhf_msprobe.capture.graph.files.reading import GraphReading
 from mindrlhf_msprobe.capture.graph.outline import TensorOutline
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.directory.graph_files import files_in, remove_folder
 
 
@@ -44,7 +45,7 @@ class Receiver:
     def gradient(self, call: int, site: Site, array: np.ndarray) -> None:
         self.events.append(("gradient", call, site.path, array.tolist()))
 
-    def fault(self, what: str, error: BaseException) -> None:
+    def fault(self, what: Message, error: BaseException) -> None:
         self.events.append(("fault", what, type(error).__name__))
 
 
@@ -207,7 +208,7 @@ def test_a_file_that_stays_cut_short_is_counted(
     write(folder, ("gradient", value, Tensor([5, 6], ms.float32)))
     events = read()
     assert events[1:] == [
-        ("fault", "a file that a graph wrote", "CutShortError"),
+        ("fault", message("lost.graph_file"), "CutShortError"),
         ("gradient", 1, (0,), [5, 6]),
     ]
     assert not list(folder.iterdir())

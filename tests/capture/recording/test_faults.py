@@ -24,6 +24,8 @@ from helpers.small_networks import (
 from mindspore import nn
 
 from mindrlhf_msprobe import Probe, UsageError, open_run
+from mindrlhf_msprobe.capture.recording import recorder
+from mindrlhf_msprobe.report.messages import text_of
 
 
 class BrokenMapping(Mapping):  # type: ignore[type-arg]
@@ -243,8 +245,27 @@ def test_a_value_that_cannot_be_saved_is_lost_with_a_warning(
     assert type(value).__name__ in warnings[0]
     probe.close()
     assert manifest(probe)["lost"] == {"key data mixed: TypeError": 2}
+    what = {"code": "lost.key_data", "params": {"key": "mixed"}}
+    said = {"code": "lost.kind", "params": {"what": what, "why": "TypeError"}}
+    assert manifest(probe)["lost_codes"] == {"key data mixed: TypeError": said}
     saved = open_run(probe.config.dump_path).key_data("mixed")[1].value
     assert (saved[0], saved[2]) == (1.0, 2.0)
+
+
+def test_kinds_of_losses_without_end_are_counted_together_beyond_a_bound(
+    make_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory and run.json stay bounded, and nothing is lost uncounted."""
+    monkeypatch.setattr(recorder, "_MOST_KINDS", 3)
+    probe = make_probe(key_data_dump=True)
+    for number in range(20):
+        probe.save_data(f"key{number % 10}", Opaque())
+    probe.close()
+    lost = manifest(probe)["lost"]
+    kinds = [f"key data key{number}: TypeError" for number in range(3)]
+    assert lost == {**dict.fromkeys(kinds, 2), "further kinds of losses": 14}
+    run = open_run(probe.config.dump_path)
+    assert text_of(run.losses[-1], "zh") == "rank 0 丢失 14 条记录：其他种类的丢失"
 
 
 def test_strict_raises_for_key_data_too(make_probe: Callable[..., Probe]) -> None:

@@ -17,6 +17,7 @@ from mindrlhf_msprobe.capture.settings.environment import (
     seeds,
     settings_now,
 )
+from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
 SECRETS = {
@@ -243,9 +244,9 @@ def test_a_fault_costs_one_section(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no state")
 
     monkeypatch.setattr(np.random, "get_state", broken)
-    faults: list[str] = []
-    found = settings_now(lambda what, error: faults.append(f"{what}: {error}"))
-    assert faults == ["the seeds of this process: no state"]
+    faults: list[tuple[str, str]] = []
+    found = settings_now(lambda what, error: faults.append((in_words(what, "en"), str(error))))
+    assert faults == [("the seeds of this process", "no state")]
     assert set(found) == {"device", "determinism", "environment"}
 
 

@@ -293,11 +293,11 @@ def test_statistics_are_computed_once_for_equal_tensors(monkeypatch: pytest.Monk
     monkeypatch.setattr(summary, "statistics_of", counted)
     summaries = Summaries()
     x = tensor(5)
-    first = summaries.of(to_host(x))
-    assert summaries.of(to_host(x)) == summaries.of(to_host(tensor(5))) == first
+    first = summaries.describe(to_host(x))
+    assert summaries.describe(to_host(x)) == summaries.describe(to_host(tensor(5))) == first
     assert len(computed) == 1
     x[2] = 9.0
-    assert summaries.of(to_host(x)).max == 9.0
+    assert summaries.describe(to_host(x)).max == 9.0
     assert len(computed) == 2
 
 
@@ -328,5 +328,5 @@ def test_what_is_remembered_is_bounded() -> None:
     """Leaves of tensors that never come again do not pile up."""
     summaries = Summaries(remembered=4)
     for i in range(20):
-        summaries.of(to_host(np.full(3, i)))
+        summaries.describe(to_host(np.full(3, i)))
     assert len(summaries._known) <= 4

@@ -3,8 +3,9 @@
 Every rank has its own batches; gradients are averaged over the ranks by AllReduce. Called with one
 JSON object: `msprobe` (the configuration; a `{rank}` in its dump_path becomes the rank), `steps`,
 and the names of what goes wrong: `fault` (rank, step, role: one weight of it is changed before the
-step), `kill` (rank, step: the process kills itself inside that step's update) and `crash_at_exit`
-(rank: the process ends with SIGSEGV when all is done, as MindSpore's sometimes do).
+step), `nan` (rank, step: its batch holds one), `kill` (rank, step: the process kills itself inside
+that step's update) and `crash_at_exit` (rank: the process ends with SIGSEGV when all is done, as
+MindSpore's sometimes do). `every`: gradients are averaged in each n-th step alone.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def train(options: dict) -> None:
     optimizer = nn.SGD(actor.trainable_params(), 0.1)
     average = ops.AllReduce()
     fault, kill = options.get("fault"), options.get("kill")
+    every = options.get("every", 1)
 
     def loss_of(x: Tensor, target: Tensor) -> Tensor:
         if kill == [rank, probe.current_step]:
@@ -66,14 +68,23 @@ def train(options: dict) -> None:
             weight = networks[fault[2]].hidden.weight
             weight.set_data(weight + Tensor(np.eye(6, 4, dtype=np.float32) * 1e-3))
         batch = np.random.default_rng(100 * step + rank).normal(size=(2, 4)).astype(np.float32)
+        if options.get("nan") == [rank, step]:
+            batch[0, 0] = np.nan
         with probe.phase("reference_compute_log_prob"):
             target = reference(Tensor(batch))
         probe.save_data(ref_log_prob=target)
         with probe.phase("actor_update"):
             loss, gradients = gradients_of(Tensor(batch), target)
-            optimizer(tuple(average(gradient) / size for gradient in gradients))
+            if step % every == every - 1:
+                gradients = tuple(average(gradient) / size for gradient in gradients)
+            optimizer(gradients)
         probe.save_data(loss=loss)
-        probe.step()
+        try:
+            probe.step()
+        except SystemExit as end:
+            sys.stdout.write(f"ENDED {rank}: step {step}, code {end.code}\n")
+            sys.stdout.flush()
+            raise
     total = sum(float(p.asnumpy().astype(np.float64).sum()) for p in actor.get_parameters())
     sys.stdout.write(f"WEIGHTS {rank}: {total!r}\n")
     probe.close()

@@ -29,6 +29,11 @@ def jobs(tmp_path_factory):
         "apart": {"nodes": 2, "msprobe": {"dump_path": str(root / "node{rank}")}},
         "selected": {"msprobe": {"ranks": [1]}},
         "crashed": {"steps": 1, "crash_at_exit": 1},
+        "stopped": {
+            "steps": 60,
+            "nan": [0, 1],
+            "msprobe": {"ranks": [0], "on_finding": "stop"},
+        },
     }
 
     def run(name, options):
@@ -90,6 +95,24 @@ def test_a_rank_that_is_not_selected_records_nothing(jobs, root):
     assert (run.ranks, run.missing_ranks, len(run.manifests)) == ([1], [], 1)
     assert not (root / "selected/run/run.json").exists()
     assert "have not begun to write" not in "".join(jobs[1]["selected"].said.values())
+
+
+def test_a_finding_ends_every_rank_after_the_same_step(jobs, root):
+    """`on_finding: stop`: the rank that is not recorded, too; none is left in a collective."""
+    said = jobs[1]["stopped"].said
+    ended = [
+        line for rank in (0, 1) for line in said[rank].splitlines() if line.startswith("ENDED")
+    ]
+    steps = {line.partition(": ")[2] for line in ended}
+    assert len(ended) == 2
+    assert len(steps) == 1
+    step = int(steps.pop().removeprefix("step ").removesuffix(", code 1"))
+    assert 2 <= step < 59
+    assert jobs[1]["stopped"].code != 0
+    run = open_run(root / "stopped/run")
+    assert (run.ranks, run.steps, run.state) == ([0], [*range(step + 1)], "failed")
+    assert all(run.completed(one, 0) for one in run.steps)
+    assert not list((root / "stopped/run").glob(".*"))
 
 
 def test_the_rank_that_parts_first_is_named(root, capsys):

@@ -26,12 +26,12 @@ _PYTHON = "PyExecute"
 
 
 def is_differentiated(graph: bytes) -> bool:
-    """Tell whether a graph computes gradients."""
+    """Return whether a graph computes gradients."""
     return _OF_GRADIENTS.encode() in graph
 
 
 def changes_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
-    """Tell whether a graph may change a tensor in place that cells pass to each other.
+    """Return whether a graph may change a tensor in place that cells pass to each other.
 
     Args:
         graph: in MindSpore's `mind_ir` format.
@@ -105,7 +105,7 @@ def _roots_of(name: str, nodes: Mapping[str, Any], operators: Mapping[str, Any])
 
 
 def are_only_returned(graph: bytes) -> bool:
-    """Tell whether a graph only returns what Python computes, as MindFormers' train step None.
+    """Return whether a graph only returns what Python computes, as MindFormers' train step None.
 
     Where anything else waits for such a value or uses it, MindSpore infers shapes while the graph
     runs, which fails for host functions. The format leaves out what stands in branches: where

@@ -52,13 +52,13 @@ class Wrapping(Protocol):
         """Take every wrapper off and return what puts them back."""
 
     def holds_watched(self, cell: nn.Cell) -> bool:
-        """Tell whether a cell holds one that gets wrappers."""
+        """Return whether a cell holds one that gets wrappers."""
 
     def inside(self, numbers: set[int]) -> set[int]:
         """Return the numbers of the cells inside those with the given numbers."""
 
     def will_record(self) -> bool:
-        """Tell whether anything will be recorded from now on."""
+        """Return whether anything will be recorded from now on."""
 
     def compiled(self, seconds: float, without: float | None) -> None:
         """Take note of a graph that was compiled with probes, or of the second of two.

@@ -44,7 +44,7 @@ class Variants:
     """Decides which graph a call runs.
 
     Attributes:
-        holds_watched: tells whether a cell holds one that is watched.
+        holds_watched: says whether a cell holds one that is watched.
         will_record: tells of a cell whether anything of it is recorded from now on.
         watches: how often something has been watched.
     """
@@ -117,7 +117,7 @@ class Variants:
                 return
 
     def keep_probes(self) -> bool:
-        """Tell whether a graph has to run with its probes from now on, recorded or not."""
+        """Return whether a graph has to run with its probes from now on, recorded or not."""
         with self._lock:
             return any(
                 graph.only and graph.cells
@@ -126,7 +126,7 @@ class Variants:
             )
 
     def _may_hold_probes_now(self, target: Any, graph: Graph) -> bool:
-        """Tell whether more has been watched since a graph was compiled that held no probes."""
+        """Return whether more has been watched since a graph was compiled that held no probes."""
         if graph.cells is None or graph.cells or graph.only is not None:
             return False
         if graph.watches == self.watches:

@@ -165,7 +165,7 @@ def number_of(cell: nn.Cell) -> int:
 
 
 def has_been_asked(cell: nn.Cell, asked: Asked) -> bool:
-    """Tell whether a cell has, or had while MindSpore compiled, a wrapper for what is asked."""
+    """Return whether a cell has, or had while MindSpore compiled, a wrapper for what is asked."""
     before: Asked | None = vars(cell).get(_ASKED)
     return before is not None and before | asked == before
 
@@ -221,7 +221,7 @@ def mark(cell: nn.Cell, name: str) -> None:
 
 
 def has_mark(cell: nn.Cell, name: str) -> bool:
-    """Tell whether `mark` noted something of a cell."""
+    """Return whether `mark` noted something of a cell."""
     return bool(vars(cell).get(name))
 
 

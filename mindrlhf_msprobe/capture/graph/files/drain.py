@@ -18,7 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from mindrlhf_msprobe.common.numbers import size as in_words
+from mindrlhf_msprobe.common.message import SpokenError, message
+from mindrlhf_msprobe.common.text.numbers import size as in_words
 from mindrlhf_msprobe.storage.directory.graph_files import GraphFile, files_in, newest_in
 
 #: The kind of the files by which one knows that all before them have been written.
@@ -32,25 +33,12 @@ _NO_PATIENCE = 1.0  # likewise, after one waited in vain: there may be no room f
 _SETTLED = 1.0  # seconds after which a file is not written any more, others having followed
 
 
-class FolderFullError(Exception):
+class FolderFullError(SpokenError):
     """More waits to be read than there may."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(
-            f"what a compiled graph wrote was removed unread: {in_words(most)} of it (buffer_mb) "
-            f"waited to be read. Record fewer cells, phases or tokens at a time, choose task: "
-            f"statistics, or raise buffer_mb"
-        )
 
-
-class CutShortError(Exception):
+class CutShortError(SpokenError):
     """A file was never finished."""
-
-    def __init__(self, file: GraphFile) -> None:
-        super().__init__(
-            f"{file.path.name}, which a compiled graph wrote, ends after {file.size} bytes, as on "
-            f"a disk that is full"
-        )
 
 
 class Reader(Protocol):
@@ -61,10 +49,10 @@ class Reader(Protocol):
         """Whether a phase is open."""
 
     def wants(self, kind: str) -> bool:
-        """Tell whether files of a kind are read now; otherwise they are removed."""
+        """Return whether files of a kind are read now; otherwise they are removed."""
 
     def is_payload(self, kind: str) -> bool:
-        """Tell whether files of a kind hold what is recorded, and may be lost."""
+        """Return whether files of a kind hold what is recorded, and may be lost."""
 
     def take(self, file: GraphFile) -> None:
         """Read a file."""
@@ -157,10 +145,7 @@ class Drain:
                 self.look()
                 if self._clock() - self._moved > self._patience:
                     waited, self._patience = self._patience, min(_NO_PATIENCE, self._patience)
-                    raise TimeoutError(
-                        f"compiled graphs have written nothing for {waited:.0f} s, and their last "
-                        f"files are missing, as on a disk that is full"
-                    )
+                    raise TimeoutError(message("fault.no_files", waited=waited))
             self._patience = _PATIENCE
         finally:
             self._fences.pop(number, None)
@@ -184,7 +169,8 @@ class Drain:
                 if not self._is_left(file, newest):
                     return
                 if not file.is_whole:
-                    error = CutShortError(file)
+                    known = {"file": file.path.name, "size": file.size}
+                    error = CutShortError.saying("fault.cut_short", **known)
             self._pass_on(file, error)
             self._last, self._moved = file.order, self._clock()
 
@@ -196,7 +182,8 @@ class Drain:
             most = self._most_bytes()
             with self._counting:
                 if self._waiting and self._waiting + file.size > most:
-                    error = error or FolderFullError(most)
+                    size = in_words(most)
+                    error = error or FolderFullError.saying("fault.folder_full", size=size)
                 if error is None:
                     self._waiting += file.size
             if error is not None:
@@ -206,7 +193,7 @@ class Drain:
         self._queue.put((file, error))
 
     def _is_left(self, file: GraphFile, newest: int) -> bool:
-        """Tell whether a file is not written any more: others came, and it did not grow.
+        """Return whether a file is not written any more: others came, and it did not grow.
 
         It was cut short, or its file system does not show that it was closed.
         """

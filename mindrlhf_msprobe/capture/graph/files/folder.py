@@ -171,7 +171,7 @@ def _in_temporary() -> _Run:
 
 
 def _is_quiet(folder: Path) -> bool:
-    """Tell whether nothing was written into a folder lately: it may just have been made anew."""
+    """Return whether nothing was written into a folder lately: it may just have been made anew."""
     try:
         return time.time() - folder.stat().st_mtime > _QUIET
     except OSError:

@@ -20,6 +20,7 @@ from mindrlhf_msprobe.capture.graph.probes import (
     nothing_of,
 )
 from mindrlhf_msprobe.common.current import CURRENT
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays.npy import open_npy
 from mindrlhf_msprobe.storage.directory.graph_files import GraphFile
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -51,13 +52,13 @@ class GraphReading:
         return SITES.receiver is not None
 
     def wants(self, kind: str) -> bool:
-        """Tell whether files of a kind are read now; otherwise they are removed."""
+        """Return whether files of a kind are read now; otherwise they are removed."""
         if kind in _OF_KEY_DATA:
             return CURRENT.probe is not None
         return kind == FENCE or (kind in _OF_PHASES and SITES.receiver is not None)
 
     def is_payload(self, kind: str) -> bool:
-        """Tell whether files of a kind hold what is recorded, and may be lost."""
+        """Return whether files of a kind hold what is recorded, and may be lost."""
         return kind in _PAYLOAD
 
     def take(self, file: GraphFile) -> None:
@@ -77,7 +78,7 @@ class GraphReading:
         if kind in _OF_KEY_DATA:
             VALUES.fault(error)
         elif SITES.receiver is not None:
-            SITES.receiver.fault("a file that a graph wrote", error)
+            SITES.receiver.fault(message("lost.graph_file"), error)
 
     def _hand_over(self, file: GraphFile, *, lost: bool) -> None:
         if file.kind in _OF_KEY_DATA:

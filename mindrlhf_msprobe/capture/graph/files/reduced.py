@@ -25,6 +25,7 @@ from mindspore.ops import functional as F
 from mindrlhf_msprobe.capture.graph.files.switch import reduces
 from mindrlhf_msprobe.capture.graph.outline import TensorOutline
 from mindrlhf_msprobe.capture.graph.probes import SITES, Question
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 #: How a tensor leaves the graph: as it is, or as statistics of floats, of integers, of bools. Of an
@@ -153,7 +154,8 @@ def leaf_of(tensor: TensorOutline, numbers: np.ndarray) -> Leaf:
     """
     how, size = _KINDS[tensor.dtype], math.prod(tensor.shape)
     if numbers.shape != (_LENGTHS[how],):
-        raise ValueError(f"statistics of shape {numbers.shape}; expected ({_LENGTHS[how]},)")
+        known = {"shape": str(numbers.shape), "expected": f"({_LENGTHS[how]},)"}
+        raise ValueError(message("fault.statistics", **known))
     found = [float(number) for number in numbers]
     given: dict[str, Any] = {"type": "mindspore.Tensor", "dtype": tensor.dtype}
     given |= {"shape": tensor.shape, "nan_count": 0, "inf_count": 0}

@@ -20,18 +20,18 @@ REDUCE = "MSPROBE_GRAPH_REDUCE"
 
 @functools.cache
 def stands_in() -> bool:
-    """Tell whether TensorDump is stood in for on a device that does not have it."""
+    """Return whether TensorDump is stood in for on a device that does not have it."""
     return os.environ.get(FILES) == "1" and not _on_ascend()
 
 
 def writes_files() -> bool:
-    """Tell whether compiled graphs hand over by files."""
+    """Return whether compiled graphs hand over by files."""
     return _on_ascend() or stands_in()
 
 
 @functools.cache
 def reduces() -> bool:
-    """Tell whether statistics are reduced in the graph where nothing else is recorded."""
+    """Return whether statistics are reduced in the graph where nothing else is recorded."""
     return writes_files() and os.environ.get(REDUCE) != "0"
 
 

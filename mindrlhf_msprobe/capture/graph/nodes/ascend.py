@@ -27,6 +27,7 @@ from mindrlhf_msprobe.capture.graph.files.switch import stands_in
 from mindrlhf_msprobe.capture.graph.keydata import DATA, NO_CELL, VALUES
 from mindrlhf_msprobe.capture.graph.nodes.structure import Lines, Value, Visit
 from mindrlhf_msprobe.capture.graph.probes import SITES, Question, Receiver, Site
+from mindrlhf_msprobe.common.message import message
 
 if stands_in():
     from mindrlhf_msprobe.capture.graph.files.stand_in import dump, dump_gradient, write_now
@@ -158,7 +159,7 @@ def after_phase(receiver: Receiver) -> None:
     try:
         wait()
     except OSError as error:
-        receiver.fault("files that a graph writes", error)
+        receiver.fault(message("lost.graph_files"), error)
 
 
 # Key data: a value that `save` is given, and the gradient that `save_grad` waits for.

@@ -1,0 +1,413 @@
+"""task: overflow_check: the elements of entries in which something non-finite arose, and no others.
+
+The rule is that of `check` (checks/rules/non_finite): an entry whose inputs and parameters are
+finite and whose output is not, unless that came from an entry inside it. -inf alone in a forward
+pass is what masks are made of: a cell that makes it is an origin only once NaN has come of it, and
+not where -inf is what it makes beside nothing but 0, or made in an earlier step. What is non-finite
+already when it enters the network, or comes out of an optimizer, belongs to the first entry that
+has it.
+
+An entry's tensors are held until it ends. Gradients end in no fixed order, and -inf shows only
+later what becomes of it: such entries wait, and all that come after them, so that entries are
+written in the order in which they ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.capture.opening.counters import StepCounters
+from mindrlhf_msprobe.capture.opening.held import Held, Holder
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor
+from mindrlhf_msprobe.capture.words import FaultSink
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.log import warn
+from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
+
+#: Where a leaf's JSON has the name of its record and what is held of it, until its entry is handed
+#: on.
+HELD = "msprobe held"
+_MOST_WAITING = 4096  # entries that wait
+_MOST_MASKS = 10_000  # cells whose -inf is known
+_GIVEN = ("input_args", "input_kwargs", "input")
+_MADE = ("output", "output_kwargs")
+_PARAMETERS = "parameters"
+_HARD, _SOFT = "hard", "soft"
+
+#: A leaf's JSON, the name of its record, and what is held of it.
+_HeldLeaf = tuple[dict[str, Any], str, "Held | HostTensor"]
+
+
+class Overflows:
+    """What one process knows of its run: how many origins are to be written, and what is held.
+
+    Args:
+        most: origins of which elements are written; below 0: all.
+        buffer_bytes: for what is held.
+    """
+
+    def __init__(self, most: int, buffer_bytes: int) -> None:
+        self._left: float = most if most >= 0 else float("inf")
+        self._logged = False
+        self._last: int | None = None  # the last step that had something non-finite
+        self._began = 0  # the moment in which that began which has been in all steps since
+        self.holder = Holder(buffer_bytes)
+        self.masks: dict[str, int] = {}  # cell → the step in which it made -inf first
+
+    @property
+    def wanted(self) -> bool:
+        """Whether elements of further origins are written."""
+        return self._left > 0
+
+    def count(self, entry: str, step: int) -> None:
+        """Count an origin; the first one is logged."""
+        self._left -= 1
+        if not self._logged:
+            self._logged = True
+            warn("log.overflow", entry=entry, step=step)
+
+    def note(self, moment: int, step: int) -> None:
+        """Note something non-finite; a step without any in between ends what had begun."""
+        if self._last is None or step - self._last > 1:
+            self._began = moment
+        self._began = min(self._began, moment)
+        self._last = step
+
+    def is_first(self, moment: int, step: int) -> bool:
+        """Return whether nothing non-finite precedes a moment, in its step or the one before."""
+        return self._last is None or step - self._last > 1 or moment <= self._began
+
+    def makes_mask(self, cell: str, step: int) -> bool:
+        """Return whether a cell made -inf in an earlier step; note that it does in this one."""
+        if cell not in self.masks and len(self.masks) < _MOST_MASKS:
+            self.masks[cell] = step
+        return self.masks.get(cell, step) < step
+
+
+@dataclass(eq=False, slots=True)
+class _Ended:
+    """An entry that ended.
+
+    Attributes:
+        held: its tensors.
+        head, direction, call: what its name consists of.
+        hard: the parts of it with NaN or an infinity, other than the -inf of masks.
+        soft: those with nothing but such a -inf.
+        zeros: whether its outputs with -inf hold nothing else but 0.
+    """
+
+    line: JournalLine
+    held: list[_HeldLeaf]
+    head: str = ""
+    direction: str = ""
+    call: str = ""
+    hard: set[str] = field(default_factory=set)
+    soft: set[str] = field(default_factory=set)
+    zeros: bool = True
+
+    def __post_init__(self) -> None:
+        self.head, self.direction, self.call = self.line.entry.rsplit(".", 2)
+
+    @property
+    def end(self) -> int:
+        """When it ended; of a cell that did not return, when it began."""
+        return self.line.seq if self.line.end is None else self.line.end
+
+    @property
+    def given(self) -> bool:
+        """Whether it was given something hard."""
+        return not self.hard.isdisjoint(_GIVEN)
+
+    @property
+    def made(self) -> bool:
+        """Whether something hard came out of it, and nothing that is recorded went in."""
+        return not (self.hard.isdisjoint(_MADE) or self.given)
+
+    @property
+    def knows_inputs(self) -> bool:
+        """Whether what it was given is recorded."""
+        return any(part in self.line.values for part in _GIVEN)
+
+
+class OverflowSink(Sink):
+    """Takes the entries of one opening of a phase, and writes the elements of some.
+
+    Args:
+        sink: takes entries and elements.
+        overflows: of the run.
+        counters: of the phase and step.
+        step: the step.
+        fault: called with what could not be written.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        overflows: Overflows,
+        counters: StepCounters,
+        step: int,
+        fault: FaultSink,
+    ) -> None:
+        self._sink, self._run, self._step, self._fault = sink, overflows, step, fault
+        self._bad = counters.hard_parameters
+        self._explained: set[str] = set()  # origins, and the entries around them
+        self._soft: set[str] = set()  # entries that made -inf, and those around them
+        self._hard_calls: set[tuple[str, str]] = set()  # with something hard in their forward entry
+        self._hard_cells: set[str] = set()  # the cells of those calls
+        self._finite_backward: set[str] = set()  # entries
+        self._given: set[str] = set()  # cells to which a hard gradient came
+        self._gradients: list[_Ended] = []  # hard ones that wait
+        self._mask: _Ended | None = None  # the first that made -inf and is no mask
+        self._waiting: list[JournalLine] = []
+        self._lock = threading.RLock()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether elements of further origins are written, so that tensors are to be held."""
+        return self._run.wanted
+
+    def has_room(self, size: int) -> bool:
+        """Return whether so many bytes can be held without anything being given up."""
+        return self._run.holder.has_room(size)
+
+    def hold_on_device(self, tensor: Any, copy: Callable[[Any], Any]) -> Held:
+        """Hold a copy of a tensor on the device."""
+        return self._run.holder.hold_on_device(tensor, copy)
+
+    def hold(
+        self, record: str, host: HostTensor, fingerprint: str | None
+    ) -> Held | HostTensor | None:
+        """Hold a tensor of the host that was described; None where that is of no use any more."""
+        if not self._run.wanted or fingerprint is None:
+            return None
+        forward = ".forward." in record
+        changes = forward and ".input." in record
+        # Parameters stay, and outputs are handed on by the hook that described them.
+        lives = forward and not changes
+        return self._run.holder.hold(host, fingerprint, changes=changes, lives=lives)
+
+    def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
+        """Hand on a record's elements."""
+        return self._sink.save(record, array, fingerprint)
+
+    def append(self, line: JournalLine) -> None:
+        """Take an entry that ended."""
+        held: list[_HeldLeaf] = []
+        finite = not _take_out(line.values, held)
+        if finite and ".backward." in line.entry:
+            self._finite_backward.add(line.entry)
+        if finite and not (self._bad or self._gradients):
+            self._release(held)
+            if not self._waiting:
+                self._sink.append(line)
+                return
+            held = []
+        self._append_looked_at(_Ended(line, held))
+
+    def _append_looked_at(self, ended: _Ended) -> None:
+        """Take an entry in which, or before which, something is not finite."""
+        with self._lock:
+            self._look_at(ended)
+            if not (self._run.wanted and self._take(ended)):
+                self._release(ended.held)
+            self._waiting.append(ended.line)
+            self._hand_on(all_of_them=len(self._waiting) > _MOST_WAITING)
+
+    def flush(self) -> None:
+        """Decide what is still open, and hand on all entries."""
+        with self._lock:
+            self._hand_on(all_of_them=True)
+
+    def _hand_on(self, *, all_of_them: bool = False) -> None:
+        if all_of_them:
+            self._resolve()
+            self._settle_mask(origin=False)
+        if not self._gradients and self._mask is None:
+            waiting, self._waiting = self._waiting, []
+            for line in waiting:
+                self._sink.append(line)
+
+    def _look_at(self, ended: _Ended) -> None:
+        """Find out which parts of an entry are not finite."""
+        forward = ended.direction == "forward"
+        for part, structure in ended.line.values.items():
+            for leaf in _leaves(structure):
+                kind = _kind(leaf)
+                if kind == _SOFT and forward and part != _PARAMETERS:
+                    ended.soft.add(part)
+                    ended.zeros &= part not in _MADE or leaf.get("Max") == 0
+                elif kind is not None:
+                    ended.hard.add(part)
+        if forward:
+            for name, leaf in (ended.line.values.get(_PARAMETERS) or {}).items():
+                if _kind(leaf) is not None:
+                    self._bad.setdefault(ended.head, set()).add(name)
+                elif ended.head in self._bad:
+                    self._bad[ended.head].discard(name)
+
+    def _take(self, ended: _Ended) -> bool:
+        """Find out whether an entry is an origin; True where only later ones tell."""
+        if ended.direction == "forward":
+            if self._gradients:  # they came before it
+                self._resolve()
+                self._hand_on()
+            return (ended.hard or ended.soft or self._is_bad(ended)) and self._forward(ended)
+        if not ended.hard:
+            return False
+        if ended.direction == "backward" and ended.given:
+            self._given.add(ended.head)
+        self._keep(ended.held)
+        self._gradients.append(ended)
+        self._run.note(ended.line.seq if ended.given else ended.end, self._step)
+        return True
+
+    def _is_bad(self, ended: _Ended) -> bool:
+        return bool(self._bad.get(ended.head))
+
+    def _forward(self, ended: _Ended) -> bool:
+        line, bad = ended.line, self._is_bad(ended)
+        waits = False
+        if ended.hard or bad:
+            self._hard_calls.add((ended.head, ended.call))
+            self._hard_cells.add(ended.head)
+            if self._is_origin(ended):
+                if not ended.soft.isdisjoint(_GIVEN):
+                    self._settle_mask(origin=True)
+                self._write(ended)
+            elif bad:
+                self._explained.add(line.entry)
+            self._run.note(line.seq if ended.given or bad else ended.end, self._step)
+            _mark_around(line, self._explained)
+        elif not ended.soft.isdisjoint(_MADE):
+            if ended.soft.isdisjoint(_GIVEN):
+                waits = self._may_be_origin(ended)
+            self._soft.add(line.entry)
+        _mark_around(line, self._soft)
+        return waits
+
+    def _is_origin(self, ended: _Ended) -> bool:
+        """Return whether something non-finite was made in an entry, or enters with it."""
+        line, bad = ended.line, self._is_bad(ended)
+        if line.entry in self._explained:
+            return False
+        if ended.made and ended.knows_inputs and not bad:
+            return ended.direction == "forward" or (ended.head, ended.call) not in self._hard_calls
+        moment = line.seq if ended.given or bad else ended.end
+        enters = bad or line.parent is None or not ended.knows_inputs
+        return enters and self._run.is_first(moment, self._step)
+
+    def _may_be_origin(self, ended: _Ended) -> bool:
+        """Return whether -inf that an entry made of finite values may turn out to be an origin.
+
+        The first such entry waits for it.
+        """
+        known = self._run.makes_mask(cell_name(ended.line.entry), self._step)
+        if known or ended.zeros or ended.line.entry in self._soft or self._mask is not None:
+            return False
+        self._keep(ended.held)
+        self._mask = ended
+        return True
+
+    def _settle_mask(self, *, origin: bool) -> None:
+        """Decide on the entry that made -inf and waits."""
+        mask, self._mask = self._mask, None
+        if mask is not None:
+            if origin:
+                self._write(mask)
+            self._release(mask.held)
+
+    def _resolve(self) -> None:
+        """Decide which of the gradients that wait are origins, the first to end first."""
+        gradients, self._gradients = self._gradients, []
+        origins: set[str] = set()  # cells
+        finite = {one.rsplit(".", 2)[0] for one in self._finite_backward} if gradients else ()
+        for ended in sorted(gradients, key=lambda one: (one.end, -one.line.seq)):
+            if ended.direction == PARAMETERS_GRAD:
+                alone = ended.head in finite or self._run.is_first(ended.end, self._step)
+                if alone and ended.head not in self._given | self._hard_cells | origins:
+                    self._write(ended)
+            elif self._is_origin(ended):
+                origins.add(ended.head)
+                self._write(ended)
+            _mark_around(ended.line, self._explained)
+            self._release(ended.held)
+
+    def _write(self, ended: _Ended) -> None:
+        """Write the elements of an origin."""
+        self._explained.add(ended.line.entry)
+        if not (ended.held and self._run.wanted):
+            return
+        self._run.count(ended.line.entry, self._step)
+        for leaf, record, held in ended.held:
+            try:
+                host = held.elements() if isinstance(held, Held) else held
+                array = host.values()
+                leaf["data_name"] = self._sink.save(record, array, leaf.get("fingerprint"))
+            except Exception as error:
+                self._fault(message("lost.overflow"), error)
+
+    def _keep(self, tensors: list[_HeldLeaf]) -> None:
+        for _, _, held in tensors:
+            if isinstance(held, Held):
+                self._run.holder.keep(held)
+
+    def _release(self, tensors: list[_HeldLeaf]) -> None:
+        for _, _, held in tensors:
+            if type(held) is Held:
+                self._run.holder.release(held)
+        tensors.clear()
+
+
+def _mark_around(line: JournalLine, marked: set[str]) -> None:
+    """Mark the entry around one that is marked."""
+    if line.parent is not None and line.entry in marked:
+        marked.add(line.parent)
+
+
+def _take_out(content: Any, held: list[_HeldLeaf]) -> bool:
+    """Take what is held out of a structure's leaves; return whether one of them is not finite."""
+    if type(content) is dict:
+        if type(content.get("type")) is str:
+            tensor = content.pop(HELD, None)
+            if tensor is not None:
+                held.append((content, *tensor))
+            return _kind(content) is not None
+        content = content.values()
+    elif type(content) is not list:
+        return False
+    found = False
+    for item in content:
+        if _take_out(item, held):
+            found = True
+    return found
+
+
+def _leaves(structure: Any) -> Iterator[dict[str, Any]]:
+    """Yield the leaves of a structure of JSON, in no fixed order."""
+    inside = [structure]
+    while inside:
+        content = inside.pop()
+        if type(content) is dict:
+            if type(content.get("type")) is str:
+                yield content
+            else:
+                inside.extend(content.values())
+        elif type(content) is list:
+            inside.extend(content)
+
+
+def _kind(leaf: dict[str, Any]) -> str | None:
+    """Return what of a leaf is not finite: nothing, -inf alone, or anything else."""
+    if leaf.get("nan_count"):
+        return _HARD
+    if leaf.get("inf_count"):
+        return _HARD if leaf.get("Max") == "Infinity" else _SOFT
+    if leaf["type"] == "float" and isinstance(leaf.get("value"), str):  # a number of Python
+        return _HARD
+    return None

@@ -1,0 +1,88 @@
+"""PyNative: the gradients that enter optimizers, so that they are counted by update.
+
+Between a backward pass and the update they may be added up over several passes, reduced over ranks,
+unscaled and clipped. An optimizer is often called after the phase whose gradients it takes: it is
+hooked as long as the run lasts, and what it takes belongs to the phase of its role that was opened
+last in the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import nn
+
+from mindrlhf_msprobe.capture.framework.hooks import CellHooks
+from mindrlhf_msprobe.capture.networks.cells import parameter_owners
+from mindrlhf_msprobe.capture.opening.opening import Opening
+from mindrlhf_msprobe.storage.leaves import child_path
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name, network_name
+
+
+class OptimizerHooks:
+    """Records the gradients that enter optimizers: a `parameters_grad` entry a cell and call.
+
+    A parameter that several cells share belongs to the first.
+
+    Args:
+        opening_of: returns what the phase of a role was last opened with in this step, or None.
+    """
+
+    def __init__(self, opening_of: Callable[[str], Opening | None]) -> None:
+        self._opening_of = opening_of
+        self._hooks = CellHooks(self._before, lambda cell, output: None)
+        self._watched: dict[int, tuple[nn.Cell, set[int], list[str]]] = {}
+
+    def watch(self, role: str, optimizer: nn.Cell) -> None:
+        """Record what enters an optimizer of a role from now on.
+
+        Raises:
+            AttributeError: it does not say which parameters it updates.
+        """
+        if id(optimizer) not in self._watched:
+            own = {id(parameter) for parameter in optimizer.parameters}
+            self._watched[id(optimizer)] = optimizer, own, []
+            self._hooks.add(optimizer)
+        _, _, roles = self._watched[id(optimizer)]
+        if role not in roles:
+            roles.append(role)
+
+    def parameters(self, role: str) -> set[int]:
+        """Return the ids of the parameters that the optimizers of a role update."""
+        watched = [own for _, own, roles in self._watched.values() if role in roles]
+        return set().union(*watched)
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        self._hooks.remove()
+
+    def _before(self, optimizer: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        _, _, roles = self._watched[id(optimizer)]
+        given = args[0] if args else next(iter(kwargs.values()), ())
+        gradients = given if isinstance(given, (tuple, list)) else (given,)
+        for role in roles:
+            opening = self._opening_of(role)
+            if opening is not None:
+                with opening.guard("lost.parameter_gradient"):
+                    _take(opening, optimizer, gradients)
+
+
+def _take(opening: Opening, optimizer: nn.Cell, gradients: Any) -> None:
+    owners = parameter_owners(opening.root)
+    found: dict[str, dict[str, Any]] = {}
+    for parameter, gradient in zip(optimizer.parameters, gradients):
+        cell_name, cell, name = owners.get(id(parameter), ("", None, ""))
+        if cell is None or not opening.is_recorded(cell_name):
+            continue
+        entry = entry_name(cell_name, type(cell).__name__, PARAMETERS_GRAD, 0)
+        call_name = entry.rpartition(".")[0]
+        entry = f"{call_name}.{opening.counters.calls.get(call_name, 0)}"
+        head = call_name.removesuffix(f".{PARAMETERS_GRAD}")
+        if opening.selection.takes_parameter_gradient(head, entry):
+            found.setdefault(call_name, {})[name] = opening.entries.parameter_gradient(
+                gradient, child_path(entry, name), network_name(cell_name, name)
+            )
+    opening.append_update(found)
+    opening.entries.flush()  # the phase may be over
+    opening.counters.optimizers.append(optimizer)
