@@ -378,7 +378,7 @@ class Change:
             shifted (along an axis, what fell off being lost); rounding (a few numbers of the dtype
             lie between); same_statistics (all statistics are equal, the bytes are not).
         parameters: of that kind; `within` is the rounding that each element is known to, `every`
-            tells whether it holds for all elements of the tensor.
+            says whether it holds for all elements of the tensor.
     """
 
     kind: str
@@ -691,11 +691,6 @@ class CoverageGap:
     records: int
     message: Message | None = None
 
-    @classmethod
-    def of(cls, message: Message, only_in: str, records: int) -> CoverageGap:
-        """Return one without words."""
-        return cls("", only_in, records, message)
-
     def to_json(self) -> dict[str, Any]:
         """Return the object of verdict.json."""
         said = {"reason": self.reason, "only_in": self.only_in, "records": self.records}
@@ -735,6 +730,35 @@ class NonFinite:
 
 
 @dataclass(frozen=True)
+class Suspicious(NonFinite):
+    """The records that agree although they are unhealthy: NaN or infinity that is not meant.
+
+    Left out are -inf in a forward pass and in key data of masks, and gradients of a step that
+    overflowed and is retried.
+
+    Attributes:
+        micro_step: of the first, if it is key data; else None.
+        what: what the first holds.
+    """
+
+    micro_step: int | None = None
+    what: Message | None = None
+
+    @property
+    def text(self) -> str:
+        """How many there are and the first, in the language that was chosen, else the locale's."""
+        known = {of.name: getattr(self, of.name) for of in fields(self)}
+        return _in_words((message("console.suspicious", **known),)) if self.records else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of verdict.json."""
+        first = super().to_json()["first"]
+        if first is not None and self.what is not None:
+            first |= {"micro_step": self.micro_step, **self.what.as_json()}
+        return {"count": self.records, "first": first, "text": self.text}
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What a comparison concludes.
 
@@ -747,6 +771,7 @@ class Verdict:
         not_read: where all that was compared agrees and the runs are incomparable all the same:
             what of them could not be read.
         non_finite: what agrees although it is NaN or infinite, on both sides.
+        suspicious: what of that is not meant to be so.
     """
 
     status: Outcome
@@ -761,6 +786,7 @@ class Verdict:
     agreeing_ranks: tuple[int, ...] = ()
     not_read: Messages = ()
     non_finite: NonFinite = NonFinite()
+    suspicious: Suspicious = Suspicious()
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -815,8 +841,8 @@ class RuleUse:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of verdict.json."""
-        codes = [message.as_json() for message in self.compared_by]
-        return {"rule": self.rule, "records": self.records, "passed": self.passed, "codes": codes}
+        codes = {"codes": _as_json(self.compared_by)}
+        return {"rule": self.rule, "records": self.records, "passed": self.passed, **codes}
 
 
 class Relation(Keyword):
@@ -963,6 +989,7 @@ class Comparison:
             "counts": verdict.counts,
             **_with_codes("unread", verdict.not_read),
             "non_finite_on_both_sides": verdict.non_finite.to_json(),
+            "suspicious": verdict.suspicious.to_json(),
             "first_divergence": _as_json(first),
             "tables": list(self.tables),
             "fingerprints": dict(self.fingerprints),
@@ -1013,14 +1040,14 @@ class FindingsByTable:
         self.by_elements = {t for t, found in groups if any(f.metrics is not None for f in found)}
         self.texts = {table for table, found in groups if any(map(_holds_text, found))}
 
-    def of(self, table: TableName, rank: int | None = None) -> Iterable[Finding]:
+    def in_table(self, table: TableName, rank: int | None = None) -> Iterable[Finding]:
         """Return the findings of one table, those of one rank if one is given."""
         if rank is None:
-            return self._of(table)
+            return self._held(table)
         held = rank in self.ranks.get(table, ())
-        return (finding for finding in self._of(table) if finding.rank == rank) if held else ()
+        return (finding for finding in self._held(table) if finding.rank == rank) if held else ()
 
-    def _of(self, table: TableName) -> list[Finding]:
+    def _held(self, table: TableName) -> list[Finding]:
         return self._groups.get(table, [])
 
 
@@ -1039,7 +1066,7 @@ class PackedFindings(FindingsByTable, Sequence["Finding | None"]):
         }
         self._groups.clear()
 
-    def _of(self, table: TableName) -> list[Finding]:
+    def _held(self, table: TableName) -> list[Finding]:
         packed = self._packed.get(table)
         return [] if packed is None else list(pickle.loads(zlib.decompress(packed)))
 
@@ -1047,7 +1074,7 @@ class PackedFindings(FindingsByTable, Sequence["Finding | None"]):
         return len(self._order)
 
     def __iter__(self) -> Iterator[Finding | None]:
-        groups = [iter(self._of(table)) for table in self._packed]
+        groups = [iter(self._held(table)) for table in self._packed]
         return (None if number < 0 else next(groups[number]) for number in self._order)
 
     def __getitem__(self, index: Any) -> Any:
@@ -1073,10 +1100,10 @@ class KeptFindings(Sequence[Finding]):
         self.by_elements = {table for place in self._places for table in place.by_elements}
         self.texts = {table for place in self._places for table in place.texts}
 
-    def of(self, table: TableName, rank: int | None = None) -> Iterator[Finding]:
+    def in_table(self, table: TableName, rank: int | None = None) -> Iterator[Finding]:
         """Yield the findings of one table, those of one rank if one is given."""
         for place in self._places:
-            yield from place.of(table, rank)
+            yield from place.in_table(table, rank)
 
     def __len__(self) -> int:
         return sum(ranks.total() for ranks in self.ranks.values())
@@ -1094,5 +1121,5 @@ class KeptFindings(Sequence[Finding]):
         index += len(self) if index < 0 else 0
         found = next(islice(self, index, None), None) if index >= 0 else None
         if found is None:
-            raise IndexError("there is no such finding")
+            raise IndexError(message("error.no_finding"))
         return found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.checks.checking import Checking
-from mindrlhf_msprobe.checks.reading.walk import walk
+from mindrlhf_msprobe.checks.reading.views import steps
 from mindrlhf_msprobe.checks.registry.loading import all_rules
 from mindrlhf_msprobe.checks.registry.rule import Rule
 from mindrlhf_msprobe.checks.registry.rule_file import Setting, read_settings, settings_of
@@ -102,8 +102,8 @@ def _check(
 ) -> CheckResult:
     checking = Checking(run, rules, settings, healthy)
     total = len(run.steps)
-    for step in walk(run, checking):
-        checking.step(step)
+    for step in steps(run):
+        checking.feed(step)
         if progress is not None:
             progress(checking.steps, total)
     return checking.finish(broken)

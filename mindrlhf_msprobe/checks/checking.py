@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.checks.next_config import next_recording
-from mindrlhf_msprobe.checks.reading.views import EntryView, Step
+from mindrlhf_msprobe.checks.reading.journals import Journal
+from mindrlhf_msprobe.checks.reading.records import Layout, Layouts
+from mindrlhf_msprobe.checks.reading.views import Step, place_of, steps
 from mindrlhf_msprobe.checks.registry.rule import HEALTHY, Need, Rule
 from mindrlhf_msprobe.checks.registry.rule_file import Setting
-from mindrlhf_msprobe.checks.story import Findings, Found, told
+from mindrlhf_msprobe.checks.story import Findings, Found, nested
 from mindrlhf_msprobe.common.message import Message, as_message, message
 from mindrlhf_msprobe.health import (
     CheckFinding,
@@ -21,20 +23,17 @@ from mindrlhf_msprobe.health import (
     Severity,
 )
 from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.reading.holdings.limits import limits_of
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 #: Findings of one run that are kept, and what of one is.
 _MOST_FINDINGS = 1000
 _MOST_EVIDENCE = 20
 _MOST_WHY = 5  # reasons why one rule was not checked
-#: What shows in a journal's line that a run holds something; asked until it was seen once.
-_SHOWN_BY = {
-    "numbers": (b'"Max":',),
-    "parameters": (b'"parameters":',),
-    "gradients": (b".parameters_grad.", b'"parameters_grad":'),
-    "backward": (b".backward.",),
-    "fingerprints": (b'"fingerprint":', b'"md5":'),
-}
+#: What a run holds → the fields of records that show it.
+_SHOWN_BY = {"numbers": ("Max",), "fingerprints": ("fingerprint", "md5")}
 
 
 class Check:
@@ -45,14 +44,13 @@ class Check:
         healthy: the runs that are known to be healthy (`--healthy`).
         rule: the rule.
         memory: what a rule that is a function keeps from step to step.
-        collected: what the rule's class of `collects` holds of the step; None without one.
+        learning: which of `healthy` a rule that learns from them is given; None: the run itself.
     """
-
-    collected: Any = None
 
     def __init__(self, run: Run, rule: Rule, setting: Setting, healthy: Sequence[Run] = ()) -> None:
         self.run, self.rule, self.setting, self.healthy = run, rule, setting, tuple(healthy)
         self.memory: dict[str, Any] = {}
+        self.learning: int | None = None
         self.whys: dict[Message, None] = {}
         self.looked = 0
 
@@ -76,8 +74,9 @@ class Check:
     def finding(
         self,
         said: Message | str,
-        at: Place,
+        at: Place | KeyDatum,
         *,
+        shown: Mapping[str, Any] | None = None,
         evidence: Iterable[Evidence] = (),
         severity: Severity | None = None,
         causes: Iterable[Message | str] | None = None,
@@ -96,15 +95,18 @@ class Check:
         Args:
             said: a message; a text for a rule that is nobody else's.
             at: where; `at.seq` orders findings within a step.
+            shown: values of that place which show it, as the first evidence.
             severity, causes, follows: None: as the rule says; causes are messages, or their codes.
             next_step: an msprobe_config section; see `next_recording`.
-            same: findings of this rule with equal `same` are one, told with how often and where
+            same: findings of this rule with equal `same` are one, reported with how often and where
                 it was; None: those of one place's name in whatever step and rank, that say the
                 same.
             ranks: on which it is; None: that of the place.
             explained_by: see `Found`.
         """
         what = as_message(said)
+        at = at if isinstance(at, Place) else place_of(at)
+        own = [] if shown is None else [Evidence(at, shown)]
         given = self.rule.causes if causes is None else causes
         finding = CheckFinding(
             rule=self.rule.name,
@@ -112,7 +114,7 @@ class Check:
             said=what,
             place=at,
             causes=tuple(one if isinstance(one, Message) else Message(one) for one in given),
-            evidence=tuple(evidence)[:_MOST_EVIDENCE],
+            evidence=(*own, *evidence)[:_MOST_EVIDENCE],
             next_step=None if next_step is None else dict(next_step),
             stack=tuple(stack),
             times=times,
@@ -132,7 +134,12 @@ class Check:
 
 
 class Checking:
-    """One check of one run, fed with entries and steps: from the disk, or while it trains.
+    """One check of one run, fed step by step: from the disk, or while it trains.
+
+        checking = Checking(run, rules)
+        for step in steps(run):
+            checking.feed(step)
+        result = checking.finish()
 
     Args:
         run: the run.
@@ -151,9 +158,9 @@ class Checking:
         self._run = run
         self._findings = Findings(_MOST_FINDINGS)
         self._running: dict[str, _Running] = {}
-        self._collectors: dict[type[Any], Any] = {}
+        self._cut: int | None = None  # the last step, if it was not ended
         self._broken: dict[str, Message] = {}
-        self._unseen = dict(_SHOWN_BY)
+        self._layouts = Layouts()
         self._seen = {"healthy"} if healthy else set()
         self.steps = self.entries = self.saves = 0
         self.ranks: set[int] = set()
@@ -162,70 +169,53 @@ class Checking:
             if setting.on:
                 check = Check(run, rule, setting, healthy)
                 self._guarded(rule, partial(self._start, check))
-        self._on_entry = [one for one in self._running.values() if one.entry is not None]
-        #: Of them those that may be given entries of the journal that is read, with their marks.
-        self._asked: list[tuple[_Running, list[bytes]]] = [(one, []) for one in self._on_entry]
+
+        self._learn(healthy)
 
     def _start(self, check: Check) -> None:
-        one = _Running(check)
-        kind = check.rule.collects
-        if kind is not None:
-            if kind not in self._collectors:
-                self._collectors[kind] = kind()
-                one.entry = self._collectors[kind].entry
-            check.collected = self._collectors[kind]
-        self._running[check.rule.name] = one
+        self._running[check.rule.name] = _Running(check)
 
-    def journal(self, content: bytes | None) -> None:
-        """Take the journal whose entries come next, as it is on disk, or None if there is none.
+    def _learn(self, healthy: Iterable[Run]) -> None:
+        """Give the runs that are known to be healthy to the rules that learn from them."""
+        learning = [one for one in self._running.values() if one.learns]
+        known = enumerate(healthy if learning else ())
+        for number, step in ((number, step) for number, run in known for step in steps(run)):
+            for one in learning:
+                one.check.learning = number
+            for journal in step.journals(self._layouts):
+                self._to_rules(journal, learning)
+            for one in learning:
+                self._guarded(one.check.rule, partial(self._take, one, partial(one.step, step), []))
+        for one in learning:
+            one.check.learning = None
 
-        A mark that is nowhere in it need not be looked for in its lines.
-        """
-        self._asked = []
-        for one in self._on_entry:
-            marks = one.check.rule.marks
-            there = [] if content is None else [mark for mark in marks if mark in content]
-            if not marks or content is None or there:
-                self._asked.append((one, there))
-
-    def entry(self, entry: EntryView, raw: bytes | None) -> None:
-        """Take an entry, and its line as it is on disk, or None where there is none."""
-        self.entries += 1
-        if self._unseen:
-            self._look(entry, raw)
-        for one, marks in self._asked:
-            if marks and raw is not None:
-                for mark in marks:
-                    if mark in raw:
-                        break
-                else:
-                    continue
-            try:
-                one.entry(entry)
-            except Exception as error:
-                self._stop(one.check.rule, error)
-
-    def _look(self, entry: EntryView, raw: bytes | None) -> None:
+    def _look(self, journal: Journal) -> None:
         """Note what the run holds."""
-        self._seen.add("layers")
-        for kind, marks in [*self._unseen.items()]:
-            if kind == "parameters" and raw is None:
-                shown = any(io == kind for io, *_ in entry.records)
-            elif kind == "numbers" and raw is None:
-                shown = any(leaf.get("Max") is not None for *_, leaf in entry.records)
-            elif kind == "fingerprints" and raw is None:
-                shown = any("fingerprint" in leaf or "md5" in leaf for *_, leaf in entry.records)
-            else:
-                line = entry.name.encode(errors="replace") + b"." if raw is None else raw
-                shown = any(mark in line for mark in marks)
-            if shown:
+        self.entries += len(journal)
+        self._seen |= journal.layout.once(_parts_of)
+        for kind, names in _SHOWN_BY.items():
+            if kind not in self._seen and any(map(journal.holds, names)):
                 self._seen.add(kind)
-                del self._unseen[kind]
 
-    def step(self, step: Step) -> list[CheckFinding]:
-        """Take a step whose entries were given; return what was found for the first time."""
+    def _to_rules(self, journal: Journal, running: Iterable[_Running]) -> None:
+        """Give a journal, and its entries, to the rules that want them."""
+        for one in running:
+            if one.journal is not None:
+                self._guarded(one.check.rule, partial(one.journal, journal))
+            if one.entry is not None:
+                self._guarded(one.check.rule, partial(one.give, journal))
+
+    def feed(self, step: Step) -> list[CheckFinding]:
+        """Take the next step of the run; return what was found for the first time.
+
+        Of the step nothing is held afterwards but what rules keep of its past, which is bounded.
+        """
+        for journal in step.journals(self._layouts):
+            self._look(journal)
+            self._to_rules(journal, [*self._running.values()])
         self.steps += 1
         self.ranks.update(step.ranks)
+        self._cut = None if step.complete else step.number
         saves = sum(len(step.keys(rank)) for rank in step.ranks)
         self.saves += saves
         if saves:
@@ -236,9 +226,11 @@ class Checking:
                 self._guarded(
                     one.check.rule, partial(self._take, one, partial(one.step, step), new)
                 )
-        for collector in self._collectors.values():
-            collector.clear()
         return new
+
+    def story(self) -> tuple[CheckFinding, ...]:
+        """Return what was found so far in order of time; what follows from one stands under it."""
+        return nested(self._findings.all())
 
     def finish(self, not_loaded: Iterable[NotChecked] = ()) -> CheckResult:
         """Return what was found, after the last step.
@@ -249,7 +241,7 @@ class Checking:
         for one in [*self._running.values()]:
             if one.end is not None:
                 self._guarded(one.check.rule, partial(self._take, one, one.end, []))
-        checked, not_checked = [], [*not_loaded]
+        checked, not_checked = [], [*self._limits(), *not_loaded]
         for rule, why in self._broken.items():
             not_checked.append(NotChecked(rule, why))
         for name, one in self._running.items():
@@ -258,12 +250,9 @@ class Checking:
             not_checked += [NotChecked(name, why) for why in whys]
             if not lacks and (one.check.looked or not whys):
                 checked.append(name)
-        if self._findings.left_out:
-            why = message("checks.too_many", count=self._findings.left_out, most=_MOST_FINDINGS)
-            not_checked.append(NotChecked("", why))
         return CheckResult(
             path=str(self._run.path),
-            findings=told(self._findings.all()),
+            findings=self.story(),
             checked=tuple(checked),
             not_checked=tuple(not_checked),
             problems=tuple(problem.said for problem in self._run.problems),
@@ -272,6 +261,15 @@ class Checking:
             entries=self.entries,
             saves=self.saves,
         )
+
+    def _limits(self) -> list[NotChecked]:
+        """Return what no rule could look at, and findings that were not kept."""
+        whys = [*limits_of(self._run)]
+        if self._cut is not None and not self._run.finished:
+            whys.append(message("checks.cut_off", step=self._cut))
+        if left_out := self._findings.left_out:
+            whys.append(message("checks.too_many", count=left_out, most=_MOST_FINDINGS))
+        return [NotChecked("", why) for why in whys]
 
     def _has(self, need: Need) -> bool:
         if need.kind == "key":
@@ -302,19 +300,11 @@ class Checking:
 
     def _stop(self, rule: Rule, error: Exception) -> None:
         """Go on without a rule that failed: it costs no other one, and is said."""
-        logger.debug("rule %s failed", rule.name, exc_info=error)
+        logger.debug("%s", message("log.rule_failed", rule=rule.name), exc_info=error)
         self._broken[rule.name] = message(
             "checks.failed", kind=type(error).__name__, error=str(error)[:300]
         )
-        stopped = self._running.pop(rule.name, None)
-        for one in self._running.values():  # another rule's entries are collected as before
-            if stopped and rule.collects and one.check.rule.collects is rule.collects:
-                one.entry, stopped = stopped.entry, None
-                if one.entry is not None:
-                    self._on_entry.append(one)
-                    self._asked.append((one, []))
-        self._on_entry = [one for one in self._on_entry if one.check.rule.name != rule.name]
-        self._asked = [asked for asked in self._asked if asked[0].check.rule.name != rule.name]
+        self._running.pop(rule.name, None)
 
 
 class _Running:
@@ -323,15 +313,46 @@ class _Running:
     def __init__(self, check: Check) -> None:
         self.check = check
         make = check.rule.make
+        self.learns: bool = getattr(make, "learns", False)
         self.entry: Any = None
         self.end: Any = None
         self.step: Any = None
+        self.journal: Any = None
         if HEALTHY in check.rule.needs and not check.healthy:
             return  # it has nothing to compare with
         if isinstance(make, type):
             made = make(check)
-            self.entry, self.step, self.end = (
-                getattr(made, name, None) for name in ("entry", "step", "end")
+            self.journal, self.entry, self.step, self.end = (
+                getattr(made, name, None) for name in ("journal", "entry", "step", "end")
             )
         else:
             self.step = lambda step: make(step, check)
+
+    def give(self, journal: Journal) -> None:
+        """Give the rule the entries of a journal that it wants."""
+        for number in self._wanted(journal):
+            self.entry(journal.entry(number))
+
+    def _wanted(self, journal: Journal) -> Iterable[int]:
+        rule, content = self.check.rule, journal.content
+        if rule.names is not None:
+            return journal.layout.once(self._named)
+        if not rule.marks or content is None:
+            return range(len(journal))
+        marks = [mark for mark in rule.marks if mark in content]
+        raw_lines = enumerate(journal.raw_lines) if marks else ()
+        return [number for number, raw in raw_lines if any(mark in raw for mark in marks)]
+
+    def _named(self, layout: Layout) -> list[int]:
+        wants = self.check.rule.names
+        assert wants is not None
+        return [number for number, name in enumerate(layout.names) if wants(name)]
+
+
+def _parts_of(layout: Layout) -> set[str]:
+    """Return what a journal holds, by the needs of rules."""
+    parts = {part for structure in layout.structures for part, _ in structure}
+    shown = {"layers": bool(layout.names), "parameters": "parameters" in parts}
+    shown["gradients"] = any(map(holds_gradients, layout.names))
+    shown["backward"] = any(".backward." in name for name in layout.names)
+    return {kind for kind, there in shown.items() if there}

@@ -7,7 +7,9 @@ from typing import Any
 from mindrlhf_msprobe.config import ProbeConfig, section_of
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase, phase_table
+from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import is_optimizer_state
 
 import re  # isort: skip
 
@@ -40,16 +42,31 @@ def next_recording(
     section = section_of(config, known, start, place.step)
     if elements:
         section["task"] = "tensor"
-    if cell is not None and cell != "root":
-        section["include"] = [f"^{re.escape(cell)}($|\\.)"]
+    section |= _of_cell(cell)
     if len(run.ranks) > 1 and place.rank is not None:
         section["ranks"] = [place.rank]
-    return None if _was_recorded(config, known, section) else section
+    return None if _is_there(run, place, known, section) else section
+
+
+def _of_cell(cell: str | None) -> dict[str, Any]:
+    if cell is None or cell == "root":
+        return {}
+    if is_optimizer_state(cell):
+        return {"optimizer_state": True}
+    return {"include": [f"^{re.escape(cell)}($|\\.)"]}
 
 
 def _known_phases(config: ProbeConfig | None, names: tuple[str, ...]) -> list[Phase]:
     table = config.phase_table() if config else phase_table({})
     return [table[name] for name in names if name in table and name != UNNAMED_PHASE]
+
+
+def _is_there(run: Run, place: Place, phases: list[Phase], section: dict[str, Any]) -> bool:
+    """Return whether a run recorded a place so already, and has kept it."""
+    rank = place.rank or 0
+    if any(run.is_thinned(kind, place.step, rank) for kind in thinned.KINDS):
+        return False
+    return _was_recorded(run.config(rank), phases, section)
 
 
 def _was_recorded(config: ProbeConfig | None, phases: list[Any], section: dict[str, Any]) -> bool:

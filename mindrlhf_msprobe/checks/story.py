@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.health import CheckFinding
+from mindrlhf_msprobe.health import CheckFinding, Severity
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Found:
         finding: what is shown.
         same: findings of one rule with equal `same` are one; the first is kept, and counts them.
         follows: names of rules or areas (`non_finite.*`) from whose earlier findings it follows.
-        explained_by: whether it follows from an earlier finding of one of these rules; None: it
-            follows from the first of them on the same rank, or one that concerns all ranks.
+        explained_by: whether it follows from a finding of one of these rules; None: it follows from
+            the first of them before it on the same rank, or one that concerns all ranks.
     """
 
     finding: CheckFinding
@@ -37,7 +37,7 @@ class Findings:
         self.left_out = 0  # those beyond the most that are kept
 
     def add(self, found: Found) -> bool:
-        """Take a finding; tell whether it is a new one."""
+        """Take a finding; return whether it is a new one."""
         at = found.finding.rule, found.same
         earlier = self._kept.get(at)
         if earlier is None:
@@ -63,7 +63,7 @@ class Findings:
         return [*self._kept.values()]
 
 
-def told(found: Iterable[Found]) -> tuple[CheckFinding, ...]:
+def nested(found: Iterable[Found]) -> tuple[CheckFinding, ...]:
     """Return findings in order of time, those that follow from an earlier one under it."""
     ordered = sorted(found, key=lambda one: one.finding.place.order)
     under: list[int | None] = [_reason(ordered, index) for index in range(len(ordered))]
@@ -80,17 +80,29 @@ def told(found: Iterable[Found]) -> tuple[CheckFinding, ...]:
 
 
 def _reason(ordered: Sequence[Found], index: int) -> int | None:
-    """Return which of the findings before one explains it; the first that does."""
+    """Return which of the other findings explains one; the first that does.
+
+    Without `explained_by` those before it alone: ranks count time each for itself.
+    """
     own = ordered[index]
     if not own.follows:
         return None
-    for number in range(index):
+    for number in range(index if own.explained_by is None else len(ordered)):
         other = ordered[number].finding
-        if not any(_names(pattern, other.rule) for pattern in own.follows):
+        if own.explained_by is None and own.finding.severity.counts > other.severity.counts:
+            continue  # a note is no reason for an alarm
+        if number == index or not any(_names(pattern, other.rule) for pattern in own.follows):
+            continue
+        if _is_only_noted(other) and not _is_only_noted(own.finding):
             continue
         if _reaches(other, own.finding) if own.explained_by is None else own.explained_by(other):
             return number
     return None
+
+
+def _is_only_noted(finding: CheckFinding) -> bool:
+    """Return whether a finding is no reason for a fault; an overflow that is retried may be."""
+    return finding.severity is Severity.NOTE and not finding.rule.startswith("non_finite.")
 
 
 def _names(pattern: str, rule: str) -> bool:
@@ -98,7 +110,7 @@ def _names(pattern: str, rule: str) -> bool:
 
 
 def _reaches(earlier: CheckFinding, later: CheckFinding) -> bool:
-    """Tell whether what happened at one place can show at another: on its rank, or a later step.
+    """Return whether what happened at one place can show at another: on its rank, or a later step.
 
     Within a step ranks exchange gradients at its end alone; after it every rank has them.
     """

@@ -15,10 +15,10 @@ from helpers.runs import a_nan as make_nan
 
 from mindrlhf_msprobe import ConfigError, RunError, UsageError, check_run, check_runs
 from mindrlhf_msprobe.checks import rule
-from mindrlhf_msprobe.checks.reading.walk import walk
+from mindrlhf_msprobe.checks.reading.views import steps
 from mindrlhf_msprobe.checks.registry.rule import key, phase
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.health import Evidence, Place
+from mindrlhf_msprobe.health import Evidence, Place, Severity
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +227,44 @@ def test_a_run_cut_off_in_the_middle(broken, tmp_path):
     assert "non_finite.first" in [one.rule for one in result.findings]
 
 
+def test_a_step_that_was_not_ended_is_said(tmp_path):
+    run = HealthRun(tmp_path / "run")
+    for _ in range(2):
+        with run.phase("actor_update"):
+            run.call("head", output=tensor())
+        run.end_step()
+    run.close()
+    file = tmp_path / "run" / "run.json"
+    written = json.loads(file.read_text())
+    written["state"] = "running"
+    written["attempts"][-1]["last_completed_step"] = 0
+    file.write_text(json.dumps(written))
+    codes = [one.why for one in check_run(tmp_path / "run").not_checked]
+    assert [why.params for why in codes if why.code == "checks.cut_off"] == [{"step": 1}]
+
+
+def test_a_note_is_no_reason_for_a_warning(tmp_path):
+    run = HealthRun(tmp_path / "run")
+    for _ in range(2):
+        with run.phase("actor_update"):
+            run.call("head", output=tensor())
+        run.end_step()
+
+    @rule("mine.noted", severity="note")
+    def noted(step, check):
+        yield check.finding("noted", Place(step.number, 0, seq=1.0), same="noted")
+
+    @rule("mine.later", follows=("mine.noted",))
+    def later(step, check):
+        for severity in ("warning", "note"):
+            at = Place(step.number, 0, seq=2.0)
+            yield check.finding(severity, at, severity=Severity(severity), same=severity)
+
+    result = check_run(run.close(), extra=[noted, later], rules=only({}))
+    assert [one.rule for one in result.findings] == ["mine.noted", "mine.later"]
+    assert [str(one.said) for one in result.findings[0].followed_by] == ["note"]
+
+
 @pytest.mark.parametrize("name", ["statistics_a", "statistics_8x_a", "tensor_8x_a", "key_data_a"])
 def test_dumps_of_msprobe(name):
     result = check_run(MSPROBE_DATA / name)
@@ -242,20 +280,14 @@ def test_no_run_is_an_error(tmp_path):
         check_runs([])
 
 
-def test_a_walk_gives_every_entry_once(healthy):
+def test_the_journals_of_all_steps_give_every_entry_once(healthy):
     from mindrlhf_msprobe import open_run
 
     run, names = open_run(healthy), []
-
-    class Taker:
-        def journal(self, content):
-            pass
-
-        def entry(self, entry, raw):
-            names.append((entry.phase, entry.step, entry.rank, entry.name))
-            assert entry.name.encode() in raw
-
-    steps = [step.number for step in walk(run, Taker())]
-    assert steps == run.steps
+    for step in steps(run):
+        for journal in step.journals():
+            entries = [*journal.entries()]
+            assert [one.name.encode() in raw for one, raw in zip(entries, journal.raw_lines)]
+            names += [(one.phase, one.step, one.rank, one.name) for one in entries]
     expected = [(one.phase, one.step, one.rank, one.name) for one in run.entries()]
     assert sorted(names) == sorted(expected)

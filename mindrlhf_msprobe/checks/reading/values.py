@@ -16,7 +16,7 @@ from mindrlhf_msprobe.storage.leaves import child_path
 
 LeafJson = Mapping[str, Any]
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
-_DEEPEST = 100
+DEEPEST = 100  # of nested structures
 
 #: Whatever holds a NaN or an infinity has one of these in its line.
 NON_FINITE_MARKS = (b'"NaN"', b'Infinity"')
@@ -51,7 +51,7 @@ def _collect(structure: Any, path: str, depth: int, found: list[tuple[str, LeafJ
     for at, item in items:
         if type(item) is dict and type(item.get("type")) is str:
             found.append((at, item))
-        elif item and depth < _DEEPEST:
+        elif item and depth < DEEPEST:
             _collect(item, at, depth + 1, found)
 
 
@@ -71,7 +71,7 @@ def statistic(leaf: LeafJson, name: str) -> float | None:
 
 
 def is_float(leaf: LeafJson) -> bool:
-    """Tell whether a leaf is a tensor of floating numbers with at least one element."""
+    """Return whether a leaf is a tensor of floating numbers with at least one element."""
     shape = leaf.get("shape")
     return type(shape) is list and 0 not in shape and _is_float_dtype(leaf.get("dtype"))
 
@@ -116,5 +116,6 @@ def numbers_of(leaf: LeafJson) -> dict[str, Any]:
         value = statistic(leaf, name)
         if value is not None:
             shown[name.lower()] = value
-    shown |= {name: leaf[name] for name in ("nan_count", "inf_count", "value") if name in leaf}
+    more = ("nan_count", "inf_count", "value", "data_name")
+    shown |= {name: leaf[name] for name in more if name in leaf}
     return shown

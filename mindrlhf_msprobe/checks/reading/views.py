@@ -1,166 +1,75 @@
-"""Entries and steps as rules see them: what is not asked for is not made."""
+"""Steps as rules see them: the journals of all ranks, and key data, read when they are asked for.
+
+What is held at once is one journal, and the key data of one step as far as rules ask for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.reading.values import LeafJson, flat
+from mindrlhf_msprobe.checks.reading.entries import EntryView, RecordView
+from mindrlhf_msprobe.checks.reading.journals import Journal
+from mindrlhf_msprobe.checks.reading.records import Layouts, Records
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.health import Place
-from mindrlhf_msprobe.phases import usual_place
+from mindrlhf_msprobe.phases import phase_order, usual_place
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
-#: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
-RecordView = tuple[str, str, LeafJson]
+__all__ = ["EntryView", "RecordView", "Step", "numbers_in", "place_of", "steps", "value_of"]
 
-_IO = tuple((part, part.partition("_")[0]) for part in PARTS)
+_MOST_BYTES = 1 << 28  # of one step's key data that are held
 _PHASE_SPAN = 1 << 40  # as `storage.foreign` spaces phases that carry no time
 
 
-@lru_cache(maxsize=1 << 16)
-def _parts(name: str) -> tuple[str, str, str, int]:
-    entry = Entry(name, "", 0, 0, 0, None)
-    return entry.cell, entry.class_name, entry.direction, entry.call
+def steps(run: Run) -> Iterator[Step]:
+    """Yield the steps of a run in order. What cannot be read is in `run.problems` afterwards."""
+    places: dict[int, list[int]] = {}
+    for at_step, rank in sorted(run.places):
+        places.setdefault(at_step, []).append(rank)
+    last = max(places, default=None)
+    for number, ranks in places.items():
+        yield Step(run, number, ranks, last=number == last)
 
 
-class EntryView:
-    """One entry of a phase, step and rank; its records are made when they are asked for.
+class _Arrays:
+    """The arrays of a step's key data, up to a bound."""
 
-    Attributes:
-        content: its line of the journal, as JSON.
-        phase, step, rank: where it is.
-        name, seq, parent: as the line has them.
-    """
+    def __init__(self) -> None:
+        self._held: dict[str, np.ndarray] = {}
+        self._room = _MOST_BYTES
 
-    __slots__ = (
-        *("_line", "_parts", "_records", "_stacks", "content"),
-        *("name", "parent", "phase", "rank", "seq", "step"),
-    )
-
-    def __init__(
-        self,
-        content: Mapping[str, Any],
-        phase: str,
-        step: int,
-        rank: int,
-        stacks: Mapping[int | None, tuple[str, ...]],
-    ) -> None:
-        self.content = content
-        self.name: str = content["entry"]
-        self.seq: int = content["seq"]
-        self.parent: str | None = content.get("parent")
-        self.phase, self.step, self.rank = phase, step, rank
-        self._stacks = stacks
-        self._records: list[RecordView] | None = None
-        self._parts: dict[str, list[tuple[str, LeafJson]]] = {}
-        self._line: JournalLine | None = None
-
-    @classmethod
-    def of_line(cls, line: JournalLine, phase: str, step: int, rank: int) -> EntryView:
-        """Return the view of a line that was read already, or was not written yet."""
-        head = {"entry": line.entry, "seq": line.seq, "end": line.end, "parent": line.parent}
-        more = {"opening": line.opening, "token": line.token, "stack": line.stack}
-        view = cls({**line.values, **head, **more}, phase, step, rank, {line.stack: line.frames})
-        view._line = line
-        return view
-
-    @property
-    def line(self) -> JournalLine:
-        """Its line of the journal."""
-        if self._line is None:
-            self._line = JournalLine.from_json(self.content)
-        return self._line
-
-    @property
-    def cell(self) -> str:
-        """The cell's name in its network, `root` for the network itself."""
-        return _parts(self.name)[0]
-
-    @property
-    def class_name(self) -> str:
-        """The cell's class."""
-        return _parts(self.name)[1]
-
-    @property
-    def direction(self) -> str:
-        """forward, backward or parameters_grad."""
-        return _parts(self.name)[2]
-
-    @property
-    def call(self) -> int:
-        """The n-th time the cell ran in its phase and step, from 0."""
-        return _parts(self.name)[3]
-
-    @property
-    def end(self) -> int:
-        """Its place in time when it ended; when it began if it never returned."""
-        end = self.content.get("end")
-        return self.seq if end is None else end
-
-    @property
-    def opening(self) -> int:
-        """How many times its phase had been opened in this step before."""
-        return self.content.get("opening") or 0
-
-    @property
-    def token(self) -> int | None:
-        """The generated token it belongs to, in the generate phase, else None."""
-        return self.content.get("token")
-
-    @property
-    def stack(self) -> tuple[str, ...]:
-        """Its call stack, innermost first; () if it was not recorded."""
-        return self._stacks.get(self.content.get("stack"), ())
-
-    @property
-    def records(self) -> list[RecordView]:
-        """Its values; of a Python None nothing."""
-        if self._records is None:
-            self._records = self._found()
-        return self._records
-
-    def _found(self) -> list[RecordView]:
-        if holds_gradients(self.name):
-            return [
-                (io, path, leaf)
-                for io, at, structure in self.line.parts()
-                for path, leaf in flat(structure, at)
-            ]
-        get = self.content.get
-        return [(io, *found) for part, io in _IO if get(part) for found in self.part(part)]
-
-    def part(self, name: str) -> list[tuple[str, LeafJson]]:
-        """Return (path, leaf) of `input_args`, `output`, `parameters` or the like, alone.
-
-        A rule that looks at one of them need not have the others made.
-        """
-        found = self._parts.get(name)
+    def array(self, location: str | None, read: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return an array that was read before, or read it."""
+        found = self._held.get(location or "")
         if found is None:
-            structure = self.content.get(name)
-            found = self._parts[name] = flat(structure) if structure else []
+            found = read()
+            if location is not None and found.nbytes <= self._room:
+                self._room -= found.nbytes
+                self._held[location] = found
         return found
 
-    def record_name(self, io: str, path: str) -> str:
-        """Return the full name of one of its records."""
-        head = self.name if io == PARAMETERS_GRAD else f"{self.name}.{io}"
-        return f"{head}.{path}" if path else head
 
-    def place(self, io: str | None = None, path: str = "") -> Place:
-        """Return where the entry, or one record of it, is."""
-        record = None if io is None else self.record_name(io, path)
-        seq = self.seq if io in ("input", "parameters") else self.end
-        return Place(self.step, self.rank, self.phase, self.name, record, seq=seq)
+@dataclass(frozen=True, slots=True)
+class _Held(Record):
+    """An element of key data whose array is held while its step is looked at."""
+
+    arrays: _Arrays = field(default_factory=_Arrays)
+
+    def array(self) -> np.ndarray:
+        """Return the record's elements; see `Record.array`."""
+        return self.arrays.array(self.location, partial(Record.array, self))
 
 
 class Step:
-    """One step of a run, with all of its ranks, after its entries were given to the rules.
+    """One step of a run, with all of its ranks.
 
     Attributes:
         run: the run.
@@ -168,16 +77,39 @@ class Step:
         last: whether it is the run's last one.
         ranks: those that recorded anything in it.
         complete: whether every rank ended it; the last step of a killed run may be cut off.
+        parameters, gradients: (rank, phase) → parameters of cells, gradients of them, of those
+            journals that `journals` gave.
     """
 
     def __init__(self, run: Run, number: int, ranks: Sequence[int], *, last: bool = False) -> None:
         self.run, self.number, self.ranks, self.last = run, number, tuple(ranks), last
+        self.parameters: dict[tuple[int, str], Records] = {}
+        self.gradients: dict[tuple[int, str], Records] = {}
+        self._arrays = _Arrays()
         self._saves: dict[tuple[str | None, int], list[KeyDatum]] = {}
 
     @property
     def complete(self) -> bool:
         """Whether every rank ended the step."""
         return all(self.run.completed(self.number, rank) for rank in self.ranks)
+
+    def journals(self, layouts: Layouts | None = None) -> Iterator[Journal]:
+        """Yield its journals, each read when it is asked for, and not held.
+
+        Of each rank in turn the phases as a step usually runs them.
+
+        Args:
+            layouts: those of the steps before, so that what is alike is computed once.
+        """
+        known = Layouts() if layouts is None else layouts
+        for rank in self.ranks:
+            for phase in sorted(self.phases(rank), key=lambda name: (phase_order(name), name)):
+                journal = Journal(self.run, phase, self.number, rank, known)
+                yield journal
+                if parameters := journal.records("parameters"):
+                    self.parameters[rank, phase] = parameters
+                if gradients := journal.records(PARAMETERS_GRAD):
+                    self.gradients[rank, phase] = gradients
 
     def keys(self, rank: int | None = None) -> list[str]:
         """Return the names of the key data of the step, or of one rank of it."""
@@ -196,12 +128,26 @@ class Step:
                 return found
         return []
 
+    def saved(self, *names: str) -> Iterator[KeyDatum]:
+        """Yield what each rank saved under the first of these names that it has."""
+        for rank in self.ranks:
+            yield from self.key_data(*names, rank=rank)
+
     def _of(self, name: str, rank: int) -> list[KeyDatum]:
         at = name, rank
         if at not in self._saves:
             there = name in self.run.keys_at(self.number, rank)
-            self._saves[at] = self.run.key_data(name, self.number, rank) if there else []
+            found = self.run.key_data(name, self.number, rank) if there else []
+            self._saves[at] = [self._held(datum) for datum in found]
         return self._saves[at]
+
+    def _held(self, datum: KeyDatum) -> KeyDatum:
+        """Return key data whose arrays are read once, as far as there is room for them."""
+        records = [
+            _Held(one.name, one.io, one.path, one.leaf, one.location, one.argument, self._arrays)
+            for one in datum.records
+        ]
+        return replace(datum, records=tuple(records))
 
     def phases(self, rank: int) -> list[str]:
         """Return the phases of which a rank recorded layer data."""

@@ -60,12 +60,19 @@ def given_rule(named: Any) -> Rule:
     if "" not in sys.path:  # a script's directory, as with python -m
         sys.path.insert(0, "")
     try:
-        found: Any = importlib.import_module(module)
-        for part in function.split("."):
-            found = getattr(found, part)
+        found = imported(named)
     except Exception as error:
         raise UsageError(_not_loaded(named, error)) from None
     return as_rule(found, f"{module.rpartition('.')[2]}.{function}")
+
+
+def imported(named: str) -> Any:
+    """Return what `module:function` names; what importing it raises passes through."""
+    module, _, function = named.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in function.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def all_rules(given: Iterable[Any] = ()) -> tuple[list[Rule], list[NotChecked]]:

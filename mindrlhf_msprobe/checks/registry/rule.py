@@ -1,15 +1,18 @@
 """What a rule is, and the decorator that makes one of a function or a class.
 
 A rule of one step alone is a generator function: it is given the step, with all of its ranks, and
-its `Check`, and yields findings. A rule that looks at entries, or waits for the end, is a class
-with any of the methods `entry`, `step` and `end`; one instance is made for each run.
+its `Check`, and yields findings. A rule that looks at journals or entries, or waits for the end, is
+a class with any of the methods `journal`, `entry`, `step` and `end`; one instance is made for each
+run. Where it has `learns = True`, it is given the healthy runs before (`Check.learning`).
+`Step.parameters` and `Step.gradients` hold those of all journals of the step.
 
     @rule("rl.kl_negative", needs=(key("kl"),), severity=Severity.ERROR, thresholds={"atol": 1e-6})
     def kl_negative(step: Step, check: Check) -> Iterator[Found]: ...
 
-    @rule("weights.frozen", needs=(PARAMETERS,), marks=(b'"parameters"',))
-    class Frozen:
+    @rule("history.jump", needs=(steps(9),))
+    class Jump:
         def __init__(self, check: Check) -> None: ...
+        def journal(self, journal: Journal) -> None: ...      # records of many entries, as columns
         def entry(self, entry: EntryView) -> None: ...        # in the order in which they ended
         def step(self, step: Step) -> Iterator[Found]: ...    # when all ranks' entries were given
         def end(self) -> Iterator[Found]: ...                 # after the last step
@@ -34,8 +37,8 @@ class Need:
     """Something a run must hold for a rule to say anything.
 
     Attributes:
-        kind: numbers, layers, parameters, gradients, backward, fingerprints, key, phase, ranks,
-            steps, or healthy.
+        kind: numbers, layers, parameters, gradients, backward, fingerprints, elements, key, phase,
+            ranks, steps, or healthy.
         names: of kind key and phase, those of which one is enough.
         count: of kind ranks and steps, how many there must be.
     """
@@ -98,10 +101,10 @@ class Rule:
             findings follow: they stand under those.
         marks: bytes of which a journal's line must hold one for `entry` to be given its entry;
             none: it is given every entry. A line without the bytes costs nothing.
-        live: whether it can run while training: it needs no step but those that ended.
-        collects: a class of what several rules read of entries: one instance a run takes the
-            entries, by its method `entry`, is `Check.collected` of each of the rules, and forgets
-            them, by its method `clear`, after each step.
+        live: whether it can run while training (`on_finding`), where a rank sees its own steps
+            alone, as they end.
+        names: tells of an entry's name whether `entry` is given the entry; it is asked once for
+            all journals that are alike. None: it is given every entry.
     """
 
     name: str
@@ -113,7 +116,7 @@ class Rule:
     follows: tuple[str, ...] = ()
     marks: tuple[bytes, ...] = ()
     live: bool = False
-    collects: type[Any] | None = None
+    names: Callable[[str], bool] | None = None
 
     @property
     def area(self) -> str:
@@ -131,7 +134,7 @@ def rule(
     follows: Collection[str] = (),
     marks: Collection[bytes] = (),
     live: bool = False,
-    collects: type[Any] | None = None,
+    names: Callable[[str], bool] | None = None,
 ) -> Callable[[_Made], _Made]:
     """Make a rule of a function or a class; see `Rule` for the arguments.
 
@@ -150,7 +153,7 @@ def rule(
             tuple(follows),
             tuple(marks),
             live,
-            collects,
+            names,
         )
         return make
 

@@ -11,7 +11,7 @@ from typing import Any
 from mindrlhf_msprobe.checks.registry.rule import Rule
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.patterns import Pattern, PatternError
+from mindrlhf_msprobe.common.text.patterns import Pattern, PatternError
 from mindrlhf_msprobe.common.yaml_file import line_of, read_yaml
 from mindrlhf_msprobe.config import MOST_PATTERNS
 from mindrlhf_msprobe.errors import ConfigError, nearest_of
@@ -39,7 +39,7 @@ class Setting:
     exclude: tuple[Pattern, ...] = ()
 
     def counts(self, name: str) -> bool:
-        """Tell whether a finding at a place of this name counts."""
+        """Return whether a finding at a place of this name counts."""
         included = not self.include or any(one.search(name) for one in self.include)
         return included and not any(one.search(name) for one in self.exclude)
 
@@ -115,14 +115,8 @@ def _values(
         else:
             names = [*sorted(thresholds), _SEVERITY, *_PATTERNS, "on"]
             hint = nearest_of(str(key), names)
-            raise ConfigError.saying(
-                "checks.no_such_key",
-                where=at,
-                name=called,
-                value=repr(one),
-                expected=", ".join(names),
-                hint=hint,
-            )
+            shown = {"value": repr(one), "expected": ", ".join(names), "hint": hint}
+            raise ConfigError.saying("checks.no_such_key", where=at, name=called, **shown)
     return checked
 
 
@@ -135,44 +129,29 @@ def _severity(name: str, value: Any, where: Message | str) -> Severity:
     try:
         return Severity(value)
     except ValueError:
-        expected = ", ".join(severity.value for severity in Severity)
-        hint = nearest_of(str(value), [severity.value for severity in Severity])
-        raise ConfigError.saying(
-            "checks.bad_value",
-            where=where,
-            name=name,
-            value=repr(value),
-            expected=expected,
-            hint=hint,
-        ) from None
+        names = [severity.value for severity in Severity]
+        raise _bad(name, value, where, ", ".join(names), nearest_of(str(value), names)) from None
 
 
 def _number(name: str, value: Any, where: Message | str) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number and math.isfinite(value) and value >= 0:
         return float(value)
-    raise ConfigError.saying(
-        "checks.bad_value",
-        where=where,
-        name=name,
-        value=repr(value),
-        expected=message("checks.a_number"),
-        hint="",
-    )
+    raise _bad(name, value, where, message("checks.a_number"))
+
+
+def _bad(
+    name: str, value: Any, where: Message | str, expected: Message | str, hint: Any = ""
+) -> ConfigError:
+    shown = {"value": repr(value)[:200], "expected": expected, "hint": hint}
+    return ConfigError.saying("checks.bad_value", where=where, name=name, **shown)
 
 
 def _patterns(name: str, value: Any, where: Message | str) -> tuple[Pattern, ...]:
     several = [value] if isinstance(value, str) else value
     good = isinstance(several, list) and all(isinstance(one, str) for one in several)
     if not good or len(several) > MOST_PATTERNS:
-        raise ConfigError.saying(
-            "checks.bad_value",
-            where=where,
-            name=name,
-            value=repr(value)[:200],
-            expected=message("checks.patterns", most=MOST_PATTERNS),
-            hint="",
-        )
+        raise _bad(name, value, where, message("checks.patterns", most=MOST_PATTERNS))
     made = []
     for text in several:
         try:

@@ -11,13 +11,11 @@ import numpy as np
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.values import is_float, non_finite, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step, numbers_in, place_of
-from mindrlhf_msprobe.checks.reading.walk import Entries, walk
 from mindrlhf_msprobe.checks.registry.rule import HEALTHY, rule, steps
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 #: Phase and record, or "" and a key.
@@ -80,54 +78,42 @@ class Range:
     The range of a norm is that of the healthy runs, wider by itself and by half a decade.
     """
 
+    learns = True
+
     def __init__(self, check: Check) -> None:
         self._check = check
         self._learned: dict[_Name, _Learned] = {}
         self._calls: dict[_Name, set[int]] = {}
         self._now: dict[tuple[int, str, str], list[Any]] = {}
         self._broken: dict[tuple[int, str], list[Place]] = {}
-        for run in check.healthy:
-            self._learn(run)
-
-    def _learn(self, run: Run) -> None:
-        counted: dict[tuple[int, str, str], int] = {}
-
-        def learn(entry: EntryView, raw: bytes | None) -> None:
-            at = entry.rank, entry.phase, _without_call(entry.name)
-            counted[at] = counted.get(at, 0) + 1
-            for io, path, leaf in entry.records:
-                if len(self._learned) < _MOST_NAMES:
-                    name = entry.phase, entry.record_name(io, path)
-                    self._learned.setdefault(name, _Learned()).take(leaf)
-
-        for step in walk(run, Entries(learn)):
-            if step.complete:
-                for (_, phase, name), count in counted.items():
-                    self._calls.setdefault((phase, name), set()).add(count)
-            counted.clear()
 
     def entry(self, entry: EntryView) -> None:
-        """Compare an entry with what was learned."""
+        """Compare an entry with what was learned, or learn from it."""
         name = _without_call(entry.name)
         seen = self._now.setdefault((entry.rank, entry.phase, name), [0, entry])
         seen[0] += 1
         for io, path, leaf in entry.records:
-            learned = self._learned.get((entry.phase, entry.record_name(io, path)))
-            kind = learned and learned.broken_by(leaf, self._check.threshold("decades"))
-            if kind:
-                self._broken.setdefault((entry.rank, kind), []).append(entry.place(io, path))
+            record = entry.phase, entry.record_name(io, path)
+            learned = self._learned.get(record)
+            if self._check.learning is None:
+                kind = learned and learned.broken_by(leaf, self._check.threshold("decades"))
+                if kind:
+                    self._broken.setdefault((entry.rank, kind), []).append(entry.place(io, path))
+            elif learned is not None or len(self._learned) < _MOST_NAMES:
+                self._learned.setdefault(record, _Learned()).take(leaf)
 
     def step(self, step: Step) -> Iterator[Found]:
         """Yield what is broken in a step, the first of each kind."""
         broken, self._broken = self._broken, {}
         now, self._now = self._now, {}
-        if step.complete:
-            for (rank, phase, name), (count, entry) in now.items():
-                known = self._calls.get((phase, name))
-                if known is None:
-                    broken.setdefault((rank, "unknown"), []).append(entry.place())
-                elif count not in known:
-                    broken.setdefault((rank, "calls"), []).append(entry.place())
+        for (rank, phase, name), (count, entry) in now.items() if step.complete else ():
+            if self._check.learning is not None:
+                self._calls.setdefault((phase, name), set()).add(count)
+                continue
+            known = self._calls.get((phase, name))
+            if known is None or count not in known:
+                kind = "unknown" if known is None else "calls"
+                broken.setdefault((rank, kind), []).append(entry.place())
         for (rank, kind), places in broken.items():
             first = min(places, key=lambda place: place.order)
             yield self._check.finding(
@@ -161,45 +147,36 @@ class Drift:
     others.
     """
 
+    learns = True
+
     def __init__(self, check: Check) -> None:
         self._check = check
         self._own: dict[_Name, dict[int, float]] = {}
         self._places: dict[tuple[_Name, int], Place] = {}
-        self._healthy: list[dict[_Name, dict[int, float]]] = []
-        for run in check.healthy:
-            learned: dict[_Name, dict[int, float]] = {}
-            self._into = learned
-            for step in walk(run, Entries(lambda entry, raw: self._take(entry))):
-                self._take_keys(step)
-            self._healthy.append(learned)
-        self._into = self._own
+        self._healthy: list[dict[_Name, dict[int, float]]] = [{} for _ in check.healthy]
 
     def entry(self, entry: EntryView) -> None:
         """Take the norms of an entry's outputs and gradients."""
-        self._take(entry)
-
-    def _take(self, entry: EntryView) -> None:
         if entry.rank or entry.call:  # the first rank and call stand for the others
             return
         for io, path, leaf in entry.records:
             size = _log_norm(leaf) if io in ("output", PARAMETERS_GRAD) else None
             if size is not None:
-                name = entry.phase, entry.record_name(io, path)
-                self._into.setdefault(name, {}).setdefault(entry.step, size)
-                if self._into is self._own:
-                    self._places.setdefault((name, entry.step), entry.place(io, path))
+                self._take((entry.phase, entry.record_name(io, path)), size, entry.place(io, path))
 
-    def _take_keys(self, step: Step) -> None:
+    def step(self, step: Step) -> None:
+        """Take the means of a step's key data."""
         for key in step.keys(min(step.ranks, default=None)):
             for datum in step.key_data(key, rank=min(step.ranks))[:1]:
                 mean = _mean(datum)
                 if mean is not None:
-                    self._into.setdefault(("", key), {})[step.number] = mean
-                    self._places.setdefault((("", key), step.number), place_of(datum))
+                    self._take(("", key), mean, place_of(datum))
 
-    def step(self, step: Step) -> None:
-        """Take the means of a step's key data."""
-        self._take_keys(step)
+    def _take(self, name: _Name, value: float, place: Place) -> None:
+        learning = self._check.learning
+        into = self._own if learning is None else self._healthy[learning]
+        if into.setdefault(name, {}).setdefault(place.step, value) == value and learning is None:
+            self._places.setdefault((name, place.step), place)
 
     def end(self) -> Iterator[Found]:
         """Yield the first drift, with how many there are."""

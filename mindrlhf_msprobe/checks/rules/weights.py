@@ -1,17 +1,23 @@
 """Parameters and their gradients: what must agree, what must move and what must not.
 
-What a parameter is, is told by its fingerprint: parameters are recorded at a cell's first call in a
+A parameter is known by its fingerprint: parameters are recorded at a cell's first call in a
 phase and step, and again where they changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import LeafJson, statistic
-from mindrlhf_msprobe.checks.reading.views import EntryView, Step, value_of
+from mindrlhf_msprobe.checks.reading.records import Named, Parameters, Records
+from mindrlhf_msprobe.checks.reading.views import Step, value_of
 from mindrlhf_msprobe.checks.registry.rule import (
     FINGERPRINTS,
     GRADIENTS,
@@ -21,18 +27,20 @@ from mindrlhf_msprobe.checks.registry.rule import (
     rule,
     steps,
 )
+from mindrlhf_msprobe.checks.rules.rl.rows import begins_with_random_weights
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES
-from mindrlhf_msprobe.storage.journal_line import holds_gradients
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _TRAINING = "actor_update"
 _FOLLOWING = (GENERATE, "actor_compute_log_prob")
 _REFERENCE = "reference_compute_log_prob"
+_INITIAL = ("actor_compute_log_prob", GENERATE, _TRAINING)  # where step 0 has the initial actor
+_COMPUTING = (*_FOLLOWING, _REFERENCE, "critic_compute_values")
 _SHOWN = 5  # parameters of one finding
 _KEPT = 16  # earlier versions of a parameter
+_EXPERT = re.compile(r"(?i)expert[^.]*\.\d+\.")
 _STILL = 2  # updates in a row that must not have moved it
 
 
@@ -41,97 +49,56 @@ class Version(NamedTuple):
 
     fingerprint: str | None
     norm: float | None
-    kind: tuple[str, list[int]]  # dtype and shape
-    at: tuple[int, int, str, str, str, int]  # step, rank, phase, entry, io and path, time
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether every element is 0."""
-        return self.norm == 0
-
-    @property
-    def place(self) -> Place:
-        """Where it was recorded."""
-        step, rank, phase, entry, path, seq = self.at
-        return Place(step, rank, phase, entry, f"{entry}.{path}", seq=seq)
+    place: Place
 
 
-#: Parameter → its versions in the order in which they were recorded.
-Versions = dict[str, list[Version]]
+#: Of the last steps: their number, and the parameters that the training began them with.
+_Earlier = deque[tuple[int, Parameters, np.ndarray]]
 
 
-class Collected:
-    """A step's parameters and gradients by rank and phase."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin the next step."""
-        self.parameters: dict[tuple[int, str], Versions] = {}
-        self.gradients: dict[tuple[int, str], Versions] = {}
-
-    def entry(self, entry: EntryView) -> None:
-        """Take the parameters or gradients of an entry."""
-        cell = "" if entry.cell == "root" else f"{entry.cell}."
-        if holds_gradients(entry.name):
-            into = self.gradients.setdefault((entry.rank, entry.phase), {})
-            for io, path, leaf in entry.records:
-                if io == PARAMETERS_GRAD:
-                    name = cell + path.removesuffix(".0")
-                    _take(into, name, entry, path, entry.end, leaf)
-            return
-        parameters = entry.part("parameters")
-        if parameters:
-            into = self.parameters.setdefault((entry.rank, entry.phase), {})
-            for path, leaf in parameters:
-                _take(into, cell + path, entry, f"parameters.{path}", entry.seq, leaf)
+def _versions(records: Records, numbers: Iterable[int]) -> dict[str, Version]:
+    """Return some of the records by the names of their parameters."""
+    names, found = records.rows.parameters, {}
+    for number in numbers:
+        norm = float(records.numbers("Norm")[number])
+        shown = None if math.isnan(norm) else norm
+        found[names[number]] = Version(records.fingerprints[number], shown, records.place(number))
+    return found
 
 
-def _take(into: Versions, name: str, entry: EntryView, path: str, seq: int, leaf: LeafJson) -> None:
-    dtype = leaf.get("dtype")
-    if not isinstance(dtype, str) or "loat" not in dtype:
-        return
-    fingerprint = leaf.get("fingerprint") or leaf.get("md5")
-    version = Version(
-        fingerprint if isinstance(fingerprint, str) else None,
-        statistic(leaf, "Norm"),
-        (dtype, leaf.get("shape") or []),
-        (entry.step, entry.rank, entry.phase, entry.name, path, seq),
+def _finding(
+    check: Check,
+    code: str,
+    versions: dict[str, Version],
+    same: object,
+    idle: bool = False,
+    severity: Severity | None = None,
+    **params: object,
+) -> Found:
+    """Return a finding about parameters, at the first of them.
+
+    Args:
+        idle: they are those of experts without tokens, which is no fault of theirs.
+        severity: another than the rule's.
+    """
+    names = sorted(versions, key=lambda name: versions[name].place.order)
+    shown = [versions[name] for name in names[:_SHOWN]]
+    return check.finding(
+        message(f"check_weights.{code}", count=len(versions), first=names[0], **params),
+        shown[0].place,
+        evidence=[Evidence(v.place, {"fingerprint": v.fingerprint, "norm": v.norm}) for v in shown],
+        severity=Severity.NOTE if idle else severity,
+        causes=("check_weights.cause_no_tokens",) if idle else None,
+        next_step=check.next_recording(shown[0].place),
+        same=(same, idle),
     )
-    into.setdefault(name, []).append(version)
 
 
-class _OfSteps:
-    """A rule about the parameters and gradients of steps."""
-
-    def __init__(self, check: Check) -> None:
-        self.check = check
-
-    def taken(self) -> tuple[dict[tuple[int, str], Versions], dict[tuple[int, str], Versions]]:
-        """Return the parameters and gradients of the step."""
-        collected: Collected = self.check.collected
-        return collected.parameters, collected.gradients
-
-    def finding(
-        self, code: str, versions: dict[str, Version], same: object, **params: object
-    ) -> Found:
-        """Return a finding about parameters, at the first of them."""
-        first = min(versions.values(), key=lambda version: version.place.order)
-        names = sorted(versions, key=lambda name: versions[name].place.order)
-        shown = [versions[name] for name in names[:_SHOWN]]
-        return self.check.finding(
-            message(f"check_weights.{code}", count=len(versions), first=names[0], **params),
-            first.place,
-            evidence=[
-                Evidence(v.place, {"fingerprint": v.fingerprint, "norm": v.norm}) for v in shown
-            ],
-            next_step=self.check.next_recording(first.place),
-            same=same,
-        )
+def _are_idle_experts(names: Iterable[str], others: Iterable[str]) -> bool:
+    """Return whether parameters are those of some experts, while other experts learn."""
+    return all(map(_EXPERT.search, names)) and any(map(_EXPERT.search, others))
 
 
-_MARKS = (b'"parameters":', b".parameters_grad.")
 _BY_FINGERPRINT: tuple[Need, ...] = (PARAMETERS, FINGERPRINTS)
 
 
@@ -140,50 +107,90 @@ _BY_FINGERPRINT: tuple[Need, ...] = (PARAMETERS, FINGERPRINTS)
     needs=(*_BY_FINGERPRINT, phase(_TRAINING), phase(*_FOLLOWING)),
     severity=Severity.ERROR,
     causes=("check_weights.cause_no_synchronisation", "check_weights.cause_partly_synchronised"),
-    marks=_MARKS,
-    collects=Collected,
     live=True,
 )
-class NotSynchronised(_OfSteps):
+def not_synchronised(step: Step, check: Check) -> Iterator[Found]:
     """What generates, and the old policy, have the weights of the network that is trained."""
-
-    def __init__(self, check: Check) -> None:
-        super().__init__(check)
-        self._earlier: dict[int, dict[str, dict[str, int]]] = {}
-
-    def step(self, step: Step) -> Iterator[Found]:
-        """Yield the networks that have other weights than the training began the step with."""
-        parameters, _ = self.taken()
-        for rank in step.ranks:
-            training = parameters.get((rank, _TRAINING), {})
-            earlier = self._earlier.setdefault(rank, {})
-            for name in _FOLLOWING:
-                yield from self._compared(parameters.get((rank, name), {}), training, earlier, name)
-            for p, versions in training.items():
-                kept = earlier.setdefault(p, {})
-                for version in versions:
-                    kept.setdefault(version.fingerprint or "", step.number)
-                while len(kept) > _KEPT:
-                    del kept[next(iter(kept))]
-
-    def _compared(
-        self, following: Versions, training: Versions, earlier: dict[str, dict[str, int]], name: str
-    ) -> Iterator[Found]:
-        common = [p for p in following if p in training and _alike(p, following, training)]
-        other = {
-            p: following[p][0]
-            for p in common
-            if following[p][0].fingerprint != training[p][0].fingerprint
-        }
-        if other:
-            since = [earlier.get(p, {}).get(v.fingerprint or "", -1) for p, v in other.items()]
-            still = max(since) if min(since) >= 0 else None
-            yield self.finding("not_synchronised", other, (name,), total=len(common), still=still)
+    for rank in step.ranks:
+        training = step.parameters.get((rank, _TRAINING))
+        if training is None:
+            continue
+        earlier: _Earlier = check.memory.setdefault(str(rank), deque(maxlen=_KEPT))
+        for name in _FOLLOWING:
+            following = step.parameters.get((rank, name))
+            if following is not None:
+                yield from _other_weights(check, following, training, earlier, name)
+        floats, now = training.kinds.floats, training.fingerprints
+        known = earlier[-1] if earlier else None
+        if known is None or known[1] is not floats or (known[2] != now).any():
+            earlier.append((step.number, floats, now))
 
 
-def _alike(name: str, one: Versions, other: Versions) -> bool:
-    first, second = one[name][0], other[name][0]
-    return bool(first.fingerprint and second.fingerprint) and first.kind == second.kind
+def _other_weights(
+    check: Check, following: Records, training: Records, earlier: _Earlier, name: str
+) -> Iterator[Found]:
+    """Yield what a network has that the training did not begin the step with."""
+    found, total = _unlike(following, training)
+    if found:
+        since = [_first_step(earlier, p, version) for p, version in found.items()]
+        still = None if None in since else max(step for step in since if step is not None)
+        same = (name,)
+        yield _finding(check, "not_synchronised", found, same, total=total, still=still)
+
+
+def _unlike(one: Records, other: Records) -> tuple[dict[str, Version], int]:
+    """Return the parameters of one network that differ in another, and how many both have."""
+    ours, theirs = one.kinds.floats, other.kinds.floats
+    here, there = ours.common(theirs)
+    first, second = ours.first[here], theirs.first[there]
+    differ = one.fingerprints[first] != other.fingerprints[second]
+    if not differ.any():
+        return {}, len(first)
+    alike = np.array([*map(partial(_alike, one, other), first, second)], bool)
+    return _versions(one, first[differ & alike].tolist()), int(alike.sum())
+
+
+def _alike(following: Records, training: Records, one: int, other: int) -> bool:
+    ours, theirs = following.kinds, training.kinds
+    same = ours.dtypes[one] == theirs.dtypes[other] and ours.shapes[one] == theirs.shapes[other]
+    return same and bool(following.fingerprints[one] and training.fingerprints[other])
+
+
+def _first_step(earlier: _Earlier, name: str, version: Version) -> int | None:
+    """Return the first step whose training had a parameter like this."""
+    for step, floats, fingerprints in earlier:
+        if any(fingerprints[number] == version.fingerprint for number in floats.of.get(name, ())):
+            return step
+    return None
+
+
+@rule(
+    "weights.reference",
+    needs=(*_BY_FINGERPRINT, phase(_REFERENCE), phase(*_INITIAL)),
+    severity=Severity.WARNING,
+    causes=("check_rl.cause_reference_weights",),
+    live=True,
+)
+def reference(step: Step, check: Check) -> Iterator[Found]:
+    """Before the first update the reference has the parameters of the actor, bit for bit.
+
+    Of the same name, dtype and shape; their log-probabilities may be too close to tell.
+    """
+    if step.number:
+        return
+    for rank in step.ranks:
+        own = step.parameters.get((rank, _REFERENCE))
+        of_actor = (step.parameters.get((rank, name)) for name in _INITIAL)
+        actor = next((one for one in of_actor if one is not None), None)
+        if own is None or actor is None:
+            continue
+        found, total = _unlike(own, actor)
+        if found:
+            random = begins_with_random_weights(check.run)
+            severity = Severity.NOTE if random else None
+            yield _finding(
+                check, "reference", found, (), severity=severity, total=total, random=random
+            )
 
 
 @rule(
@@ -191,42 +198,30 @@ def _alike(name: str, one: Versions, other: Versions) -> bool:
     needs=_BY_FINGERPRINT,
     severity=Severity.ERROR,
     causes=("check_weights.cause_shared", "check_weights.cause_in_place"),
-    marks=_MARKS,
-    collects=Collected,
     live=True,
 )
-class Moved(_OfSteps):
-    """Only updates change weights, and nothing changes the reference's."""
+def moved(step: Step, check: Check) -> Iterator[Found]:
+    """Only updates change weights, and nothing changes the reference's.
 
-    def __init__(self, check: Check) -> None:
-        super().__init__(check)
-        self._reference: dict[tuple[int, str], str | None] = {}
-
-    def step(self, step: Step) -> Iterator[Found]:
-        """Yield what moved within a phase that only computes, and in the reference at all."""
-        parameters, _ = self.taken()
-        for (rank, name), versions in parameters.items():
-            if name in UPDATE_PHASES or self._is_own(name):
-                continue
-            inside = {
-                p: found[-1] for p, found in versions.items() if len({v[0] for v in found}) > 1
-            }
-            if inside:
-                yield self.finding("moved_inside", inside, (name,))
-            elif name == _REFERENCE:
-                between = {
-                    p: found[0]
-                    for p, found in versions.items()
-                    if self._reference.get((rank, p), found[0][0]) != found[0][0]
-                }
-                if between:
-                    yield self.finding("moved_reference", between, (name,))
-            if name == _REFERENCE:
-                self._reference |= {(rank, p): found[-1][0] for p, found in versions.items()}
-
-    def _is_own(self, name: str) -> bool:
-        """Tell whether a phase is the trainer's own, which may train."""
-        return name not in (*_FOLLOWING, _REFERENCE, "critic_compute_values")
+    Phases of the trainer's own may train.
+    """
+    for (rank, name), records in step.parameters.items():
+        if name not in _COMPUTING:
+            continue
+        floats, fingerprints = records.kinds.floats, records.fingerprints
+        several = floats.of.values() if len(floats.rounds) > 1 else ()
+        inside = [of[-1] for of in several if len({fingerprints[number] for number in of}) > 1]
+        if inside:
+            yield _finding(check, "moved_inside", _versions(records, inside), (name,))
+        if name != _REFERENCE:
+            continue
+        named = check.memory.setdefault(str(rank), Named())
+        places, last = named.places(floats.names), named.column("last", "")
+        differ = (last[places] != fingerprints[floats.first]) & (last[places] != "")
+        if differ.any() and not inside:
+            found = _versions(records, floats.first[differ].tolist())
+            yield _finding(check, "moved_reference", found, (name,))
+        last[places] = fingerprints[floats.last]
 
 
 @rule(
@@ -234,73 +229,117 @@ class Moved(_OfSteps):
     needs=(*_BY_FINGERPRINT, phase(*UPDATE_PHASES), steps(2)),
     severity=Severity.WARNING,
     causes=("check_weights.cause_not_in_optimizer", "check_weights.cause_requires_grad"),
-    follows=("non_finite.*",),
-    marks=_MARKS,
-    collects=Collected,
+    follows=("non_finite.*", "history.dead", "history.routing"),
 )
-class Frozen(_OfSteps):
+class Frozen:
     """Updates move the parameters, unless most of them are not trained at all (LoRA, for one)."""
 
     def __init__(self, check: Check) -> None:
-        super().__init__(check)
-        self._before: dict[tuple[int, str], dict[str, Version]] = {}
-        self._with_gradient: dict[tuple[int, str], set[str]] = {}
-        self._still: dict[tuple[int, str], dict[str, tuple[int, Version]]] = {}
-        self._moved: dict[tuple[int, str], set[str]] = {}
+        self._check = check
+        self._before: dict[tuple[int, str], Records] = {}
+        self._known: dict[tuple[int, str], _Still] = {}
         self._idle: dict[tuple[int, str], bool] = {}
 
     def step(self, step: Step) -> None:
         """Note what moved since the step before."""
-        parameters, gradients = self.taken()
-        for at, versions in parameters.items():
+        for at, records in step.parameters.items():
             if at[1] not in UPDATE_PHASES:
                 continue
-            if not self._idle.get(at):
-                self._look(at, versions)
-            self._before[at] = {p: found[-1] for p, found in versions.items()}
-            self._with_gradient.setdefault(at, set()).update(
-                p
-                for p, found in gradients.get(at, {}).items()
-                if not all(version.is_zero for version in found)
-            )
+            known = self._known.setdefault(at, _Still())
+            if at in self._before and not self._idle.get(at):
+                known.look(self._before[at], records)
+            known.learns[:] = False
+            records.numbers("Norm"), records.fingerprints  # noqa: B018: to be kept
+            self._before[at] = records.without_leaves()
+            if at in step.gradients:
+                known.with_gradient(step.gradients[at])
             self._idle[at] = _nothing_happens(step, at[0])
-
-    def _look(self, at: tuple[int, str], versions: Versions) -> None:
-        before = self._before.get(at, {})
-        for p, found in versions.items():
-            if _is_number(found[0]) or p not in before:
-                continue
-            if found[0].fingerprint != before[p].fingerprint:
-                self._moved.setdefault(at, set()).add(p)
-            else:
-                count, first = self._still.setdefault(at, {}).get(p, (0, before[p]))
-                self._still[at][p] = count + 1, first
 
     def end(self) -> Iterator[Found]:
         """Yield what never moved while others did."""
-        for at, still in self._still.items():
-            moved = self._moved.get(at, set())
-            stayed = {p: v for p, (_, v) in still.items() if p not in moved}
-            updates = max(count for count, _ in still.values())
+        for at, known in self._known.items():
+            if not known.first:
+                continue
+            stayed = known.stayed()
+            updates, moved = int(known.still.max()), int(known.moved.sum())
             if not stayed or not (moved or updates >= _STILL):
                 continue
-            with_gradient = self._with_gradient.get(at, set())
-            learned = {p: v for p, v in stayed.items() if p in with_gradient}
-            if learned:
-                yield self.finding("frozen", learned, at[1:], total=len(still), updates=updates)
-            elif moved and len(stayed) < len(moved):
-                yield self.finding(
-                    "frozen_without_gradient", stayed, at[1:], total=len(still), updates=updates
+            total = int(((known.still > 0) | known.moved).sum())
+            if learned := known.stayed(learned=True):
+                yield _finding(self._check, "frozen", learned, at[1:], total=total, updates=updates)
+            elif moved and len(stayed) < moved:
+                code, idle = "frozen_without_gradient", known.are_idle_experts(stayed)
+                yield _finding(
+                    self._check, code, stayed, at[1:], idle, total=total, updates=updates
                 )
 
 
-def _is_number(version: Version) -> bool:
-    """Tell whether a parameter is a single number: a counter, or a coefficient of a loss."""
-    return version.kind[1] in ([], [1])
+class _Still:
+    """What is known of the parameters of one phase and rank.
+
+    Attributes:
+        first: those that did not move in an update, as they were before it.
+    """
+
+    def __init__(self) -> None:
+        self._named = Named()
+        self.first: dict[str, Version] = {}
+
+    @property
+    def still(self) -> np.ndarray:
+        """In how many updates each did not move."""
+        return self._named.column("still", 0)
+
+    @property
+    def moved(self) -> np.ndarray:
+        """Whether it ever did."""
+        return self._named.column("moved", False)
+
+    @property
+    def learns(self) -> np.ndarray:
+        """Whether each has a gradient that is not zero in the step looked at last."""
+        return self._named.column("learns", False)
+
+    def look(self, before: Records, now: Records) -> None:
+        """Note what moved between two steps, and what should have, by its gradients."""
+        learned = self._named.column("learned", False)
+        learned |= self.learns
+        ours, theirs = now.kinds.floats, before.kinds.floats
+        here, there = ours.common(theirs)
+        one, other = ours.first[here], theirs.last[there]
+        places = self._named.places(ours.names)[here]
+        # A single number counts, or weighs a loss; what has no fingerprint is not known.
+        known = now.fingerprints[one].astype(bool) & before.fingerprints[other].astype(bool)
+        are = (now.kinds.dimensions[one] > 0) & known
+        same = now.fingerprints[one] == before.fingerprints[other]
+        self.moved[places[are & ~same]] = True
+        new = other[are & same & (self.still[places] == 0)]
+        self.first |= _versions(before, new.tolist())
+        self.still[places[are & same]] += 1
+
+    def with_gradient(self, gradients: Records) -> None:
+        """Note which have a gradient that is not zero."""
+        places = self._named.places(gradients.rows.parameters, "gradients")
+        learned = gradients.kinds.are_floats & (gradients.numbers("Norm") != 0)
+        self.learns[places[learned]] = True
+        self._named.column("given", False)[places] = True
+
+    def are_idle_experts(self, stayed: Iterable[str]) -> bool:
+        """Return whether what stayed are experts whose gradients were recorded, and zero."""
+        given = self._named.column("given", False)
+        of = dict(zip(self._named.names, zip(given.tolist(), self.moved.tolist())))
+        others = [name for name, (_, moved) in of.items() if moved]
+        return all(of[name][0] for name in stayed) and _are_idle_experts(stayed, others)
+
+    def stayed(self, *, learned: bool = False) -> dict[str, Version]:
+        """Return what never moved; on request, of that what ever had a gradient."""
+        are = ~self.moved & (self._named.column("learned", False) | (not learned))
+        names = {name for name, one in zip(self._named.names, are.tolist()) if one}
+        return {p: version for p, version in self.first.items() if p in names}
 
 
 def _nothing_happens(step: Step, rank: int) -> bool:
-    """Tell whether no update of a step may move anything: lr 0, or all of them overflowed."""
+    """Return whether no update of a step may move anything: lr 0, or all of them overflowed."""
     rates = [value_of(datum) for datum in step.key_data("lr", rank=rank)]
     overflows = [value_of(datum) for datum in step.key_data("overflow", rank=rank)]
     return _all(rates, lambda value: value == 0) or _all(overflows, bool)
@@ -318,29 +357,23 @@ def _all(values: list[object], holds: object) -> bool:
     needs=(GRADIENTS,),
     severity=Severity.WARNING,
     causes=("check_weights.cause_detached", "check_weights.cause_dead"),
-    follows=("non_finite.*", "weights.frozen"),
-    marks=_MARKS,
-    collects=Collected,
+    follows=("non_finite.*", "weights.frozen", "history.dead", "history.routing"),
     live=True,
 )
-class ZeroGradient(_OfSteps):
+def zero_gradient(step: Step, check: Check) -> Iterator[Found]:
     """No parameter's gradient is all zero in every update of two steps while others' are not."""
-
-    def __init__(self, check: Check) -> None:
-        super().__init__(check)
-        self._before: dict[tuple[int, str], set[str]] = {}
-
-    def step(self, step: Step) -> Iterator[Found]:
-        """Yield parameters whose gradients were all zero, in the step before too."""
-        _, gradients = self.taken()
-        for at, versions in gradients.items():
-            zero = {p for p, found in versions.items() if all(v.is_zero for v in found)}
-            if len(zero) == len(versions):  # nothing to learn from, which other rules name
-                zero = set()
-            again = {p: versions[p][0] for p in zero & self._before.get(at, set())}
-            self._before[at] = zero
-            if again:
-                yield self.finding("zero_gradient", again, at[1:], total=len(versions))
+    for at, records in step.gradients.items():
+        floats, norms = records.kinds.floats, records.numbers("Norm")
+        before = check.memory.pop(str(at), set())
+        zero = set() if norms.all() else {p for p, of in floats.of.items() if not norms[of].any()}
+        if not zero or len(zero) == len(floats.names):  # nothing is learned: others name that
+            continue
+        check.memory[str(at)] = zero
+        again = [of[0] for p, of in floats.of.items() if p in zero & before]
+        if again:
+            found, total = _versions(records, again), len(floats.names)
+            idle = _are_idle_experts(found, {*floats.names} - zero)
+            yield _finding(check, "zero_gradient", found, at[1:], idle, total=total)
 
 
 @rule(
@@ -350,35 +383,34 @@ class ZeroGradient(_OfSteps):
     thresholds={"share": 0.5},
     causes=("check_weights.cause_learning_rate", "check_weights.cause_clipping"),
     follows=("non_finite.*", "history.*"),
-    marks=_MARKS,
-    collects=Collected,
     live=True,
 )
-class LargeUpdate(_OfSteps):
+def large_update(step: Step, check: Check) -> Iterator[Found]:
     """An update is small against the weight: its norm changes by less than half.
 
     The norm of the difference is not recorded; that of the norms is a lower bound of it.
     """
-
-    def __init__(self, check: Check) -> None:
-        super().__init__(check)
-        self._before: dict[tuple[int, str], dict[str, Version]] = {}
-
-    def step(self, step: Step) -> Iterator[Found]:
-        """Yield parameters whose norm changed by a large share since they were recorded last."""
-        parameters, _ = self.taken()
-        share = self.check.threshold("share")
-        for at, versions in parameters.items():
-            if at[1] not in UPDATE_PHASES:
-                continue
-            before = self._before.setdefault(at, {})
-            large, most = {}, 0.0
-            for p, found in versions.items():
-                for version in found:
-                    old, now = before[p].norm if p in before else None, version.norm
-                    before[p] = version
-                    matrix = len(version.kind[1]) > 1  # a bias may begin with 0
-                    if matrix and old and now is not None and abs(now - old) > share * old:
-                        large[p], most = version, max(most, abs(now - old) / old)
-            if large:
-                yield self.finding("large_update", large, at[1:], share=most)
+    share = check.threshold("share")
+    for at, records in step.parameters.items():
+        if at[1] not in UPDATE_PHASES:
+            continue
+        named = check.memory.setdefault(str(at), Named())
+        norms, large, most = records.numbers("Norm"), [], 0.0
+        floats = records.kinds.floats
+        for numbers in floats.rounds:
+            names: Sequence[str] = floats.names
+            if len(numbers) < len(names):
+                names = [records.rows.parameters[n] for n in numbers.tolist()]
+            places, last = named.places(names, len(numbers)), named.column("norm", math.nan)
+            old, now = last[places], norms[numbers]
+            last[places] = now
+            # A bias may begin with 0, and what is not finite is for others to name.
+            matrix = (records.kinds.dimensions[numbers] > 1) & np.isfinite(now)
+            with np.errstate(invalid="ignore"):
+                found = matrix & (old != 0) & (np.abs(now - old) > share * old)
+            if found.any():
+                large += numbers[found].tolist()
+                most = max(most, float((np.abs(now - old)[found] / old[found]).max()))
+        if large:
+            shown = _versions(records, large)
+            yield _finding(check, "large_update", shown, at[1:], share=most)

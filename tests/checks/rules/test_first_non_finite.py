@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from helpers.health_runs import NAN, HealthRun, a_nan, an_inf, masking, tensor
@@ -119,6 +121,24 @@ def test_an_inf_that_is_born_in_an_optimizer(tmp_path):
     assert finding.said.params["gradients_finite"]
     assert finding.causes[0].code == "check_non_finite.cause_optimizer"
     assert finding.place.record == "Cell.layers.1.Dense.forward.0.parameters.weight"
+
+
+def test_a_parameter_behind_steps_that_are_gone_is_not_said_to_come_from_the_optimizer(tmp_path):
+    """As keep_mb leaves a run: the first step and the last ones."""
+    run = HealthRun(tmp_path / "run")
+    for step in range(5):
+        with run.phase("actor_compute_log_prob"):
+            run.call("layers.1", parameters={"weight": a_nan() if step > 2 else tensor()})
+        network(run)
+        run.end_step()
+    root = run.close()
+    for phase in ("actor_compute_log_prob", "actor_update"):
+        for step in (1, 2, 3):
+            shutil.rmtree(root / phase / f"step{step}")
+    finding = the_one(root)
+    assert finding.said.code == "check_non_finite.parameter_after_gap"
+    assert (finding.place.step, finding.said.params["before"]) == (4, 0)
+    assert finding.causes[0].code == "check_non_finite.cause_gradient_not_recorded"
 
 
 def test_a_collective_that_carried_it_is_named(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from helpers.health_runs import HealthRun, a_nan, tensor
 
 from mindrlhf_msprobe import check_run, check_runs
+from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 
 
 def sized(norm, **others):
@@ -83,6 +84,41 @@ def test_a_loss_that_jumps(tmp_path):
     assert (finding.rule, finding.place.key, finding.place.step) == ("history.jump", "loss", 15)
 
 
+def test_small_gradients_of_a_batch_are_no_jump(tmp_path):
+    """Where advantages happen to be small, so is every gradient and the loss; weights are not."""
+
+    def change(step, of):
+        if step == 12:
+            for name in ("grad.0", "grad.1", "grad.2", "grad.3", "loss"):
+                of[name] /= 40
+
+    assert not alarms(check_run(training(tmp_path / "run", 0, change=change)))
+
+
+def test_an_output_that_falls_is_a_jump(tmp_path):
+    def change(step, of):
+        if step >= 12:
+            of["layers.1"] /= 40
+
+    finding = only(training(tmp_path / "run", 0, change=change))
+    assert (finding.rule, finding.place.step) == ("history.jump", 12)
+    assert "Cell.layers.1." in finding.place.record
+
+
+def test_a_loss_that_jumps_comes_before_its_gradients(tmp_path):
+    """It is saved after them."""
+
+    def change(step, of):
+        if step == 15:
+            of["loss"] = 100
+            for n in range(4):
+                of[f"grad.{n}"] *= 100
+
+    finding = only(training(tmp_path / "run", 0, change=change))
+    assert (finding.rule, finding.place.key, finding.place.step) == ("history.jump", "loss", 15)
+    assert finding.said.params["others"] == 4
+
+
 @pytest.mark.parametrize("factor", [30.0, 1 / 30])
 def test_gradients_that_explode_or_vanish(tmp_path, factor):
     def change(step, of):
@@ -99,7 +135,7 @@ def test_a_dead_activation(tmp_path):
         of["act"] = 0.0 if step >= 3 else 1.0
 
     finding = only(training(tmp_path / "run", 0, change=change))
-    assert (finding.rule, finding.place.step) == ("history.dead", 4)
+    assert (finding.rule, finding.place.step) == ("history.dead", 3)  # the first of two
 
 
 def test_an_expert_that_takes_all_tokens(tmp_path):
@@ -109,6 +145,20 @@ def test_an_expert_that_takes_all_tokens(tmp_path):
     finding = only(training(tmp_path / "run", 0, change=change))
     assert (finding.rule, finding.place.step) == ("history.routing", 5)
     assert "Cell.router." in finding.place.record
+
+
+def test_a_router_in_several_phases_and_calls_is_one_finding(tmp_path):
+    run = HealthRun(tmp_path / "run")
+    for _ in range(3):
+        for phase in ("actor_compute_log_prob", "actor_update"):
+            with run.phase(phase):
+                for _ in range(2):
+                    one = tensor(2.0, 2.0, dtype="Int32", shape=(32, 1))
+                    run.call("router", output=one, kind="Router")
+        run.end_step()
+    finding = only(run.close())
+    assert (finding.rule, finding.place.phase) == ("history.routing", "actor_compute_log_prob")
+    assert (finding.place.step, finding.last_step) == (0, 2)
 
 
 def test_tokens_by_expert_as_key_data(tmp_path):
@@ -166,3 +216,26 @@ def test_the_command_takes_healthy_runs(tmp_path):
     beside = subprocess.run([*command, "--healthy", str(healthy)], capture_output=True, text=True)
     assert (alone.returncode, beside.returncode) == (0, 1)
     assert "healthy.drift" in beside.stdout
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", ["indices", "scores"])
+def test_an_expert_that_is_first_for_nearly_all_tokens(tmp_path, seed, kind):
+    """Of the full tensors of a router, whose statistics do not tell it: top 2 of 8 experts."""
+    random = np.random.default_rng(seed)
+    run = HealthRun(tmp_path / "run", task="tensor")
+    for step in range(3):
+        scores = random.normal(0, 1, (64, 8)).astype(np.float32)
+        if step == 1:
+            scores[:, seed % 8] += 9
+        array = scores if kind == "scores" else np.argsort(-scores)[:, :2].astype(np.int32)
+        with run.phase("actor_update"):
+            name = "Cell.layers.0.router.TopKRouter.forward.0.output.0"
+            file = run.recording.writer.sink("actor_update", step).save(name, array, None)
+            leaf = summarise(to_host(array)).stored(file, fingerprint=True)
+            run.call("layers.0.router", output=leaf, kind="TopKRouter")
+        run.end_step()
+    finding = only(run.close())
+    assert (finding.rule, finding.place.step) == ("history.routing", 1)
+    assert finding.place.record == "Cell.layers.0.router.TopKRouter.forward.0.output.0"
+    assert finding.said.params["share"] >= 0.95

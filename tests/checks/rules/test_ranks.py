@@ -151,6 +151,38 @@ def test_shards_are_no_replicas(tmp_path):
     assert why == "check_ranks.shards"
 
 
+@pytest.mark.parametrize(
+    ("unlike", "shape", "named"),
+    [
+        (("up", "down"), (6, 4), True),
+        (("up", "down"), (3, 4), False),  # a half of each, of a parallel optimizer
+        (("up",), (6, 4), False),  # experts that are not called so, say
+    ],
+)
+def test_another_seed_where_a_table_is_the_same(tmp_path, unlike, shape, named):
+    """No seed draws a table of positions: whole matrices tell replicas from slices."""
+    for rank in range(2):
+        run = HealthRun(tmp_path / "run", rank)
+        with run.phase("actor_compute_log_prob"):
+            for cell in ("positions", "scale", "up", "down"):
+                own = rank if cell in unlike else 0
+                matrix = cell in ("up", "down")
+                run.call(
+                    cell,
+                    tensor(shape=(2, 4), fingerprint=f"data{rank}"),
+                    tensor(shape=(2, 6)),
+                    parameters={
+                        "weight": tensor(
+                            shape=shape if matrix else (9,), fingerprint=f"{cell}{own}"
+                        )
+                    },
+                )
+        run.end_step()
+        run.close()
+    findings = found(tmp_path / "run", "ranks.replicas")
+    assert [one.said.code for one in findings] == ["check_ranks.other_weights"] * named
+
+
 def test_another_seed_in_the_manifest_is_named(tmp_path):
     root = record(tmp_path / "run", ranks=3)
     for rank in range(3):

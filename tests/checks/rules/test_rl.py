@@ -133,6 +133,13 @@ def a_shifted_mask(step, data):
         data["response_mask"] = np.pad(data["response_mask"], ((0, 0), (1, 0)))[:, :-1]
 
 
+def a_mask_shifted_to_the_left(step, data):
+    """Of a response that was cut it leaves out a token that does not end it."""
+    if step == 1:
+        data["responses"][3], data["response_mask"][3] = 7, 1
+        data["response_mask"] = np.pad(data["response_mask"], ((0, 0), (0, 1)))[:, 1:]
+
+
 def an_empty_mask(step, data):
     if step == 1:
         data["response_mask"] = data["response_mask"] * 0
@@ -164,6 +171,7 @@ def generation_that_goes_on(step, data):
         (identical_completions, "rl.identical_completions", "responses", 1),
         (identical_within_groups, "rl.identical_completions", "responses", 1),
         (a_shifted_mask, "rl.mask", "response_mask", 1),
+        (a_mask_shifted_to_the_left, "rl.mask", "response_mask", 1),
         (an_empty_mask, "rl.mask", "response_mask", 1),
         (a_mask_into_the_padding, "rl.mask", "response_mask", 1),
         (generation_that_goes_on, "rl.pad_inside", "responses", 1),
@@ -242,3 +250,21 @@ def test_an_optimizers_epsilon_is_no_clip_range(tmp_path):
     """Every ratio is outside 1 ± 1e-8; the range is the usual one where none is configured."""
     configs = {"optimizer": {"epsilon": 1e-8}}
     assert not alarms(grpo(tmp_path / "run", 0, steps=9, configs=configs))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "key", ["ratio", "log_prob", "old_log_prob", "rewards", "advantages", "kl"]
+)
+def test_values_that_are_all_nan_cost_no_rule(tmp_path, key):
+    def change(step, data):
+        if step == 1:
+            nan = np.float32(np.nan)
+            data[key] = (
+                [o * nan for o in data[key]] if isinstance(data[key], list) else data[key] * nan
+            )
+            if key in ("log_prob", "old_log_prob"):
+                del data["ratio"]
+
+    result = check_run(grpo(tmp_path / "run", 0, change=change))
+    assert not [one for one in result.not_checked if one.why.code == "checks.failed"]

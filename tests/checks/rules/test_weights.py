@@ -77,6 +77,18 @@ def only(result):
     return finding
 
 
+def test_a_reference_that_is_not_the_initial_actor(tmp_path):
+    """One weight that was rounded, say: too little for log-probabilities to tell."""
+
+    def version(phase, step, cell):
+        return "rounded" if (phase, cell) == (REFERENCE, "layers.1.wq") else None
+
+    finding = only(Training(tmp_path / "run", version=version).play())
+    assert (finding.rule, finding.place.step) == ("weights.reference", 0)
+    assert finding.place.entry == "Cell.layers.1.wq.Dense.forward.0"
+    assert (finding.said.params["count"], finding.said.params["total"]) == (1, len(CELLS))
+
+
 def test_healthy_training_is_silent(tmp_path):
     result = Training(tmp_path / "run").play()
     assert not alarms(result)
@@ -179,6 +191,43 @@ def test_gradients_that_are_zero_for_one_parameter(tmp_path):
 
     finding = only(Training(tmp_path / "run", gradient=gradient).play())
     assert (finding.rule, finding.place.step) == ("weights.zero_gradient", 2)
+
+
+def test_a_gradient_of_the_last_step_need_not_have_moved_anything_yet(tmp_path):
+    training = Training(
+        tmp_path / "run",
+        still=lambda step, cell: cell == "head",
+        gradient=lambda step, cell: "none" if cell == "head" and step < 3 else None,
+    )
+    finding = only(training.play())
+    assert finding.said.code.endswith("frozen_without_gradient")
+    assert (finding.said.params["count"], finding.said.params["total"]) == (1, len(CELLS))
+
+
+def test_parameters_without_fingerprints_are_not_called_frozen(tmp_path):
+    run = HealthRun(tmp_path / "run")
+    for _ in range(3):
+        with run.phase(UPDATE):
+            run.call("head", parameters={"weight": tensor(shape=(4, 4))})
+            run.gradients("head", weight=tensor())
+        run.end_step()
+    assert not alarms(check_run(run.close()))
+
+
+@pytest.mark.parametrize("given", ["zero", "none"])
+def test_experts_without_tokens_are_a_note(tmp_path, given):
+    """Frozen on purpose or by mistake, without any gradient, they are not."""
+    experts = tuple(f"layers.1.experts.{n}.up" for n in range(4))
+    idle = experts[2]
+    result = Training(
+        tmp_path / "run",
+        cells=(*CELLS, *experts),
+        still=lambda step, cell: cell == idle,
+        gradient=lambda step, cell: given if cell == idle else None,
+    ).play()
+    found = {finding.rule for finding in result.all_findings}
+    assert "weights.frozen" in found
+    assert bool(alarms(result)) == (given == "none")
 
 
 def test_a_weight_that_explodes(tmp_path):

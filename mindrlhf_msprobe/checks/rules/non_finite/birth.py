@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import numbers_of
-from mindrlhf_msprobe.checks.reading.views import EntryView, RecordView, Step, place_of, value_of
+from mindrlhf_msprobe.checks.reading.journals import Journal
+from mindrlhf_msprobe.checks.reading.values import non_finite, numbers_of
+from mindrlhf_msprobe.checks.reading.views import (
+    EntryView,
+    RecordView,
+    Step,
+    place_of,
+    value_of,
+)
 from mindrlhf_msprobe.checks.rules.non_finite.events import (
     DATA,
     GRADIENT,
@@ -20,36 +26,17 @@ from mindrlhf_msprobe.checks.rules.non_finite.events import (
     Event,
     Events,
 )
+from mindrlhf_msprobe.checks.rules.non_finite.exchange import collective_of
 from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.health import Evidence
 from mindrlhf_msprobe.phases import UPDATE_PHASES
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
 
 _MOST_RECORDS = 4  # of one kind that are shown
-_COLLECTIVE = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|isend|irecv|send_?recv"
-    r"|row_?parallel|column_?parallel|vocab_?parallel|parallel_?cross_?entropy|\bhccl|\bgloo",
-    re.IGNORECASE,
-)
-_FRAMES = 3  # of a call stack in which a collective is looked for
 _FLOAT16 = ("Float16",)
-
-
-def collective_of(event: Event) -> str | None:
-    """Return the name of the collective by which an event may have come from another rank.
-
-    A cell says so by its class or name, a call by its innermost frames. Gradients of parameters
-    are reduced over ranks before they enter the optimizer.
-    """
-    entry = event.entry
-    if entry is None:
-        return None
-    for name in (entry.class_name, entry.cell.rpartition(".")[2], *entry.stack[:_FRAMES]):
-        found = _COLLECTIVE.search(name)
-        if found is not None:
-            return name if name == entry.class_name else found.group()
-    return None
 
 
 class Telling:
@@ -57,11 +44,11 @@ class Telling:
 
     Args:
         hard: rank → what is not finite in the step.
-        before: the same of the step before.
+        before: the step before.
     """
 
     def __init__(
-        self, check: Check, step: Step, hard: Mapping[int, Events], before: Mapping[int, Events]
+        self, check: Check, step: Step, hard: Mapping[int, Events], before: int | None
     ) -> None:
         self._check, self._step, self._hard, self._before = check, step, hard, before
         self._near_of: dict[int, list[tuple[EntryView, RecordView]]] = {}
@@ -73,16 +60,22 @@ class Telling:
             first: whether nothing before it was not finite.
         """
         said, causes = self._said(rank, event)
+        if len(ranks) > 1 and collective_of(event) is not None:
+            causes = (_cause("collective"), *causes)
         if not first:
             said = message("check_non_finite.also", what=said)
         cell = None if event.entry is None else event.entry.cell
         own = len(ranks) == 1
         if event.kind == PARAMETER:
             phases = [name for name in UPDATE_PHASES if name in self._check.run.phases]
-            begin = max(0, event.place.step - 1)
             following = self._check.next_recording(
-                event.place, phases=(*phases, event.phase or ""), first=begin, cell=cell
+                event.place,
+                phases=(*phases, event.phase or ""),
+                first=self._first_to_record(event.place.step),
+                cell=cell,
             )
+        elif any("data_name" in leaf for *_, leaf in event.records):
+            following = None  # its elements are there
         elif event.kind == DATA:
             following = self._check.next_recording(event.place)
         else:
@@ -138,6 +131,8 @@ class Telling:
         entry = event.entry
         if entry is None:
             return self._of_data(rank, event, counts)
+        if is_optimizer_state(entry.cell):
+            return self._of_state(rank, entry, counts)
         if event.kind == OUTPUT:
             backward = entry.direction == "backward"
             said = message("check_non_finite.born", backward=backward, **counts)
@@ -172,17 +167,50 @@ class Telling:
     ) -> tuple[Message, Sequence[str]]:
         entry = event.entry
         assert entry is not None
-        now, earlier = self._hard[rank].clean_gradients, self._before.get(rank)
-        cells = [cell for cell, time in now.items() if time < event.time]
-        cells += [] if earlier is None else earlier.clean_gradients
-        clean = any(_same_cell(cell, entry.cell) for cell in cells)
+        gap = self._gap(entry.step)
+        clean = any(
+            _same_cell(cell, entry.cell) and (step < entry.step or time < event.time)
+            for step in (entry.step, self._before if gap is None else None)
+            if step is not None
+            for cell, time in _clean_gradients(self._check.run, step, rank)
+        )
         if entry.step == min(self._check.run.steps) and not clean:
             said = message("check_non_finite.parameter_at_first", **counts)
             return said, _named("loading", "initialisation")
+        if gap is not None and not clean:
+            said = message("check_non_finite.parameter_after_gap", before=gap, **counts)
+            return said, _named("gradient_not_recorded", "optimizer")
+        if clean and (others := self._ranks_not_seen()):
+            said = message("check_non_finite.parameter_of_ranks", others=others, **counts)
+            return said, _named("reduction", "optimizer", "learning_rate")
         said = message("check_non_finite.parameter", gradients_finite=clean, **counts)
         if clean:
             return said, _named("optimizer", "learning_rate", "loading")
         return said, _named("gradient_not_recorded", "optimizer", "loading")
+
+    def _gap(self, step: int) -> int | None:
+        """Return the step before, where nothing is there of those between it and this one."""
+        return self._before if self._before is not None and step - self._before > 1 else None
+
+    def _first_to_record(self, step: int) -> int:
+        """Return the first step in which a parameter of a step may have become what it is."""
+        gap = self._gap(step)
+        return max(0, step - 1) if gap is None else gap + 1
+
+    def _of_state(
+        self, rank: int, entry: EntryView, counts: Mapping[str, int]
+    ) -> tuple[Message, Sequence[str]]:
+        """Return what is said of the state of an optimizer."""
+        others = self._ranks_not_seen()
+        clean = not others and any(_clean_gradients(self._check.run, entry.step, rank))
+        said = message("check_non_finite.optimizer_state", gradients_finite=clean, **counts)
+        first = "reduction" if others else "gradient_not_recorded"
+        return said, _named(*([] if clean else [first]), "optimizer", "learning_rate", "loading")
+
+    def _ranks_not_seen(self) -> int:
+        """Return how many ranks of the job there are beside those that are looked at."""
+        sizes = [file.world.size or 1 for file in self._check.run.run_files]
+        return max(sizes, default=1) - len(self._step.ranks)
 
     def _of_data(
         self, rank: int, event: Event, counts: Mapping[str, int]
@@ -190,7 +218,7 @@ class Telling:
         assert event.datum is not None
         key = event.datum.key
         said = message("check_non_finite.data", key=key, **counts)
-        if key == "advantages" and (equal := self._equal_rewards(event)) is not None:
+        if key == "advantages" and (equal := equal_rewards(self._step, event)) is not None:
             said = message("check_non_finite.zero_deviation", rewards=equal, **counts)
             return said, _named("zero_deviation", "trainer_code")
         if "log_prob" in key:
@@ -201,26 +229,40 @@ class Telling:
             return said, _named("zero_deviation", "trainer_code")
         return said, _named("trainer_code", "not_recorded")
 
-    def _equal_rewards(self, event: Event) -> float | None:
-        """Return the reward that all samples have whose advantages are not finite, if it is one."""
-        datum = event.datum
-        assert datum is not None
-        saved = self._step.key_data("rewards", "reward", rank=datum.rank)
-        matching = [one for one in saved if one.micro_step == datum.micro_step]
-        if not matching:
-            return None
-        advantages, rewards = value_of(datum), value_of(matching[0])
-        if not all(isinstance(one, np.ndarray) and one.ndim for one in (advantages, rewards)):
-            return None
-        if rewards.ndim > 1 or advantages.shape[0] != rewards.shape[0]:
-            return None
-        rows = ~np.isfinite(advantages.astype(np.float64).reshape(len(rewards), -1)).all(axis=1)
-        values = np.unique(rewards[rows])
-        return float(values[0]) if len(values) == 1 and np.isfinite(values[0]) else None
+
+def equal_rewards(step: Step, event: Event) -> float | None:
+    """Return the reward that all samples have whose advantages are not finite, if it is one."""
+    datum = event.datum
+    assert datum is not None
+    saved = step.key_data("rewards", "reward", rank=datum.rank)
+    matching = [one for one in saved if one.micro_step == datum.micro_step]
+    if not matching:
+        return None
+    advantages, rewards = value_of(datum), value_of(matching[0])
+    if not all(isinstance(one, np.ndarray) and one.ndim for one in (advantages, rewards)):
+        return None
+    if rewards.ndim > 1 or advantages.shape[0] != rewards.shape[0]:
+        return None
+    rows = ~np.isfinite(advantages.astype(np.float64).reshape(len(rewards), -1)).all(axis=1)
+    values = np.unique(rewards[rows])
+    return float(values[0]) if len(values) == 1 and np.isfinite(values[0]) else None
+
+
+def _clean_gradients(run: Run, step: int, rank: int) -> Iterator[tuple[str, int]]:
+    """Yield the cells of which gradients of parameters are all finite, and when they were recorded.
+
+    The journals are read once more for it, where a parameter is not finite alone.
+    """
+    for phase in run.phases_at(step, rank):
+        journal = Journal(run, phase, step, rank)
+        for number in sorted({*journal.records(PARAMETERS_GRAD).rows.lines}):
+            entry = journal.entry(number)
+            if all(non_finite(leaf) is None for *_, leaf in entry.records):
+                yield entry.cell, entry.seq
 
 
 def _same_cell(gradients_of: str, cell: str) -> bool:
-    """Tell whether gradients of a network's parameters include those of a cell in it."""
+    """Return whether gradients of a network's parameters include those of a cell in it."""
     return (
         gradients_of in ("root", cell)
         or gradients_of.endswith(f".{cell}")

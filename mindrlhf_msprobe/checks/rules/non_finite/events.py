@@ -12,7 +12,6 @@ Only -inf in a forward pass is soft: masks are made of it, and a softmax takes i
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
@@ -24,17 +23,13 @@ from mindrlhf_msprobe.checks.reading.values import LeafJson, non_finite, statist
 from mindrlhf_msprobe.checks.reading.views import EntryView, RecordView, place_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.health import Place
+from mindrlhf_msprobe.phases import SCALE_KEYS, may_be_mask
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, is_optimizer_state
 
 #: Events of one kind that are kept of a phase; the first ones decide.
 _MOST = 32
-#: Keys that only say how large gradients are, and how they are scaled.
-SCALE_KEYS = frozenset({"grad_norm", "loss_scale", "overflow"})
-
-#: Key data that may be made of -inf.
-_MASK = re.compile("mask|bias", re.IGNORECASE)
 
 OUTPUT, INPUT, PARAMETER, GRADIENT, DATA = "output", "input", "parameter", "gradient", "data"
 
@@ -102,15 +97,12 @@ class Events:
         hard: the first events of each kind and phase.
         soft: entries whose output holds -inf while nothing they were given does.
         reached: how many records are hard, by phase.
-        clean_gradients: the cells of which gradients of parameters were recorded, all finite, and
-            when last.
         is_float16: whether a hard record is of float16.
     """
 
     hard: list[Event] = field(default_factory=list)
     soft: list[tuple[EntryView, list[RecordView]]] = field(default_factory=list)
     reached: Counter[str] = field(default_factory=Counter)
-    clean_gradients: dict[str, int] = field(default_factory=dict)
     is_float16: bool = False
     _last: dict[str, int] = field(default_factory=dict)
     _last_soft: dict[str, int] = field(default_factory=dict)
@@ -121,7 +113,7 @@ class Events:
 
     def add(self, entry: EntryView) -> None:
         """Take an entry that may hold something that is not finite."""
-        forward = entry.direction == "forward"
+        forward = entry.direction == "forward" and not is_optimizer_state(entry.cell)
         hard: list[RecordView] = []
         soft: list[RecordView] = []
         for record in entry.records:
@@ -130,9 +122,6 @@ class Events:
                 continue
             is_soft = forward and record[0] != "parameters" and is_masking(record)
             (soft if is_soft else hard).append(record)
-        if not hard and not soft:
-            self._clean(entry)
-            return
         if hard:
             self._hard(entry, hard, soft)
         elif len(self.soft) < _MOST and self._is_soft_birth(entry, soft):
@@ -141,13 +130,9 @@ class Events:
             self._last_soft[entry.phase] = max(self._last_soft.get(entry.phase, -1), entry.end)
 
     def _is_soft_birth(self, entry: EntryView, soft: Sequence[RecordView]) -> bool:
-        """Tell whether its output alone holds -inf, and nothing inside it does."""
+        """Return whether its output alone holds -inf, and nothing inside it does."""
         inside = self._last_soft.get(entry.phase, -1) >= entry.seq
         return not inside and {io for io, *_ in soft} == {"output"}
-
-    def _clean(self, entry: EntryView) -> None:
-        if entry.direction == PARAMETERS_GRAD:
-            self.clean_gradients[entry.cell] = entry.seq
 
     def _hard(self, entry: EntryView, hard: list[RecordView], soft: list[RecordView]) -> None:
         phase, forward = entry.phase, entry.direction == "forward"
@@ -181,7 +166,7 @@ class Events:
             ("data", record.path, leaf)
             for record in datum.records
             if record.leaf.why is None
-            and not _MASK.search(record.name)
+            and not may_be_mask(record.name)
             and non_finite(leaf := _leaf_of(record)) is not None
         ]
         if records:
@@ -197,7 +182,7 @@ class Events:
             self.hard.append(event)
 
     def was_given(self, phase: str, entry: str | None) -> bool:
-        """Tell whether an entry was given something hard."""
+        """Return whether an entry was given something hard."""
         return (phase, entry) in self._given
 
     def in_time(self) -> list[Event]:
@@ -221,7 +206,7 @@ def _leaf_of(record: Record) -> LeafJson:
 
 
 def is_masking(record: RecordView) -> bool:
-    """Tell whether all that is not finite in a record is -inf."""
+    """Return whether all that is not finite in a record is -inf."""
     leaf = record[2]
     found = non_finite(leaf)
     largest = statistic(leaf, "Max")

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.values import NON_FINITE_MARKS
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
 from mindrlhf_msprobe.checks.registry.rule import NUMBERS, rule
-from mindrlhf_msprobe.checks.rules.non_finite.birth import Telling, collective_of
+from mindrlhf_msprobe.checks.rules.non_finite.birth import Telling, equal_rewards
 from mindrlhf_msprobe.checks.rules.non_finite.events import OUTPUT, Event, Events
+from mindrlhf_msprobe.checks.rules.non_finite.exchange import Exchange, Group, collective_of
 from mindrlhf_msprobe.checks.rules.non_finite.loss_scale import Scales
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import CheckFinding, Place, Severity
 
-_GRADIENT_MARK = b"parameters_grad"
-_MOST_MORE = 8  # further births of one step that are told
+_MOST_MORE = 8  # further births of one step that are reported
 _MOST_MASKS = 10_000  # cells whose -inf is known to do no harm
 
 
@@ -46,21 +47,21 @@ class _Chain:
     needs=(NUMBERS,),
     severity=Severity.ERROR,
     thresholds={"retries": 8},
-    marks=(*NON_FINITE_MARKS, _GRADIENT_MARK),
+    marks=NON_FINITE_MARKS,
     live=True,
 )
 class FirstNonFinite:
-    """What is not finite is told where it was born; everything after it stands under it."""
+    """What is not finite is reported where it was born; everything after it stands under it."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
         self._ranks: dict[int, Events] = {}
-        self._before: dict[int, Events] = {}
+        self._before: int | None = None
         self._masks: set[str] = set()
         self._chain: _Chain | None = None
         self._scales = Scales(check)
         #: A step with nothing but gradients that overflowed, until the next one tells more.
-        self._open: tuple[Step, dict[int, Events], dict[int, Events]] | None = None
+        self._open: tuple[Step, dict[int, Events], int | None] | None = None
 
     def entry(self, entry: EntryView) -> None:
         """Take an entry that may hold something of interest."""
@@ -72,7 +73,7 @@ class FirstNonFinite:
     def step(self, step: Step) -> Iterator[Found]:
         """Yield what was born in a step, or in the one before it that was waiting."""
         ranks, self._ranks = self._ranks, {}
-        before, self._before = self._before, ranks
+        before, self._before = self._before, step.number
         for rank in step.ranks:
             for key in step.keys(rank):
                 for datum in step.key_data(key, rank=rank):
@@ -91,7 +92,7 @@ class FirstNonFinite:
         elif backward and not step.last:
             self._open = step, hard, before
         else:
-            yield from self._told(step, hard, before)
+            yield from self._births(step, hard, before)
 
     def _waiting(self, hard: dict[int, Events]) -> Iterator[Found]:
         """Yield what waited for this step to show whether it was skipped."""
@@ -100,7 +101,7 @@ class FirstNonFinite:
         earlier, self._open = self._open, None
         spread = any(not event.is_backward for of in hard.values() for event in of.hard)
         if spread or not self._scales.was_skipped(earlier[1]):
-            yield from self._told(*earlier)
+            yield from self._births(*earlier)
         else:
             yield from self._scales.retried(*earlier[:2])
 
@@ -108,7 +109,7 @@ class FirstNonFinite:
         """Yield what was still waiting for a step that never came."""
         if self._open is not None:
             earlier, self._open = self._open, None
-            yield from self._told(*earlier)
+            yield from self._births(*earlier)
 
     def _soft(self, ranks: dict[int, Events]) -> None:
         """Remember the cells whose -inf did no harm."""
@@ -117,30 +118,42 @@ class FirstNonFinite:
                 if len(self._masks) < _MOST_MASKS:
                     self._masks.add(entry.cell)
 
-    def _told(
-        self, step: Step, hard: dict[int, Events], before: dict[int, Events]
-    ) -> Iterator[Found]:
+    def _births(self, step: Step, hard: dict[int, Events], before: int | None) -> Iterator[Found]:
         """Yield the births of one step: the first over all ranks, then what is left of others."""
         firsts = {rank: self._first(events) for rank, events in hard.items()}
         telling = Telling(self._check, step, hard, before)
-        rank, origin = min(firsts.items(), key=lambda item: _order(*item))
-        alike = sorted(other for other, event in firsts.items() if event.what == origin.what)
         chain = self._chain
-        if chain is not None and origin.kind != OUTPUT:
+        origins, carried = self._origins(step, _groups(firsts), before)
+        births = [one for one in origins if one.event.kind == OUTPUT]
+        if chain is not None and not births:
             # The same NaN, a step later: it came with the parameters, or the gradients.
             new = sorted({*firsts} - chain.ranks)
             if new:
-                yield self._carried(step, firsts[new[0]], new, chain.place, telling)
+                group = Group(firsts[new[0]], new)
+                yield self._carried(group, chain.place, telling)
             chain.ranks |= {*firsts}
             yield replace(chain.found, finding=self._again(chain.found, step, firsts))
             return
-        first = telling.born(rank, origin, alike, first=chain is None)
-        if chain is None:
-            self._chain = chain = _Chain(first, set())
-        chain.ranks |= {*firsts}
-        yield first if first.same == chain.found.same else self._under(first, chain)
-        yield from self._others(step, origin, firsts, alike, telling)
+        for event, ranks in births if chain is not None else origins:
+            found = telling.born(ranks[0], event, ranks, first=chain is None)
+            if self._chain is None:
+                self._chain = _Chain(found, set())
+            follows = chain is not None and found.same != chain.found.same
+            yield self._under(found, chain) if chain is not None and follows else found
+        assert self._chain is not None
+        self._chain.ranks |= {*firsts}
+        for group, origin in carried:
+            yield self._carried(group, origin.event.place, telling)
         yield from self._more(hard, firsts, telling)
+
+    def _origins(
+        self, step: Step, groups: Sequence[Group], before: int | None
+    ) -> tuple[list[Group], list[tuple[Group, Group]]]:
+        """Return what began on its own ranks, and what came from others, with where from."""
+        if self._chain is None or any(group.event.kind == OUTPUT for group in groups):
+            exchange = Exchange(self._check.run, step.number, before, partial(_is_own, step))
+            return exchange.independent(groups)
+        return [], []
 
     def _first(self, events: Events) -> Event:
         """Return the first event of a rank; a cell whose -inf became NaN is to blame itself."""
@@ -154,7 +167,7 @@ class FirstNonFinite:
         return first
 
     def _is_mask(self, entry: EntryView, records: Sequence[Any]) -> bool:
-        """Tell whether -inf is what a cell usually makes: before, or of nothing but 0 and -inf."""
+        """Return whether -inf is what a cell usually makes: before, or of only 0 and -inf."""
         of_zero = all(leaf.get("Max") in (0, 0.0) for io, _, leaf in records if io == "output")
         return entry.cell in self._masks or of_zero
 
@@ -163,52 +176,29 @@ class FirstNonFinite:
         place = replace(found.finding.place, step=step.number)
         return replace(found.finding, place=place, last_step=step.number, ranks=tuple(ranks))
 
-    def _others(
-        self,
-        step: Step,
-        origin: Event,
-        firsts: dict[int, Event],
-        alike: list[int],
-        telling: Telling,
-    ) -> Iterator[Found]:
-        """Yield how it came to the other ranks: those that met it at one record together."""
-        groups: dict[Any, list[int]] = {}
-        for rank, event in sorted(firsts.items()):
-            if rank not in alike:
-                groups.setdefault(event.what, []).append(rank)
-        for ranks in groups.values():
-            event = firsts[ranks[0]]
-            if collective_of(event) is not None or not event.is_birth:
-                yield self._carried(step, event, ranks, origin.place, telling)
-            else:
-                assert self._chain is not None
-                yield self._under(telling.born(ranks[0], event, ranks, first=False), self._chain)
-
     def _more(
         self, hard: dict[int, Events], firsts: dict[int, Event], telling: Telling
     ) -> Iterator[Found]:
         """Yield further entries of a rank that made it of finite values."""
-        told = {event.what for event in firsts.values()}
+        reported = {event.what for event in firsts.values()}
         count = 0
         for rank, events in sorted(hard.items()):
             for event in events.in_time():
-                if event.kind == OUTPUT and event.what not in told and count < _MOST_MORE:
-                    told.add(event.what)
+                if event.kind == OUTPUT and event.what not in reported and count < _MOST_MORE:
+                    reported.add(event.what)
                     count += 1
                     assert self._chain is not None
                     yield self._under(telling.born(rank, event, [rank], first=False), self._chain)
 
-    def _carried(
-        self, step: Step, event: Event, ranks: list[int], origin: Place, telling: Telling
-    ) -> Found:
-        collective = collective_of(event)
+    def _carried(self, group: Group, origin: Place, telling: Telling) -> Found:
+        event, ranks = group
         said = message(
             "check_non_finite.carried",
             ranks=ranks,
             origin=origin.rank,
             step=origin.step,
             kind=event.kind,
-            collective=collective or "",
+            collective=collective_of(event) or "",
         )
         return self._check.finding(
             said,
@@ -231,7 +221,15 @@ class FirstNonFinite:
         return Found(found.finding, found.same, ("non_finite.first",), explained)
 
 
-def _order(rank: int, event: Event) -> tuple[Any, ...]:
-    """Sort ranks' first events: one that was born there, outside a collective, is the origin."""
-    came = not event.is_birth or collective_of(event) is not None
-    return came, event.time, rank
+def _groups(firsts: Mapping[int, Event]) -> list[Group]:
+    """Return ranks whose first events are the same, together."""
+    found: dict[Any, Group] = {}
+    for rank, event in sorted(firsts.items()):
+        found.setdefault(event.what, Group(event, [])).ranks.append(rank)
+    return [*found.values()]
+
+
+def _is_own(step: Step, event: Event) -> bool:
+    """Return whether key data are known to have arisen on their rank."""
+    is_advantage = event.datum is not None and event.datum.key == "advantages"
+    return is_advantage and equal_rewards(step, event) is not None

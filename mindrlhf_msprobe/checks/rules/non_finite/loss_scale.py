@@ -15,6 +15,7 @@ from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Severity
+from mindrlhf_msprobe.phases import OVERFLOW
 
 
 class Scales:
@@ -42,8 +43,8 @@ class Scales:
             self._scale = scales[-1]
 
     def is_retried(self, step: Step) -> bool:
-        """Tell whether a step says that it overflowed, and so was not applied."""
-        flags = [number for datum in step.key_data("overflow") for number in _numbers(datum)]
+        """Return whether a step says that it overflowed, and so was not applied."""
+        flags = [number for datum in step.key_data(OVERFLOW) for number in _numbers(datum)]
         return any(flags)
 
     def retried(self, step: Step, hard: Mapping[int, Events]) -> Iterator[Found]:
@@ -54,7 +55,7 @@ class Scales:
         rank, event = _first(hard)
         name = "stuck" if grave else "retried"
         evidence = [Evidence(event.place, numbers_of(event.records[0][2]))]
-        for key in ("overflow", "loss_scale"):
+        for key in (OVERFLOW, "loss_scale"):
             for datum in step.key_data(key, rank=rank)[:1]:
                 evidence.append(Evidence(place_of(datum), {"value": _numbers(datum)}))
         yield self._check.finding(
@@ -68,7 +69,7 @@ class Scales:
         )
 
     def was_skipped(self, hard: Mapping[int, Events]) -> bool:
-        """Tell whether a step whose gradients were not finite was retried, by the step after it.
+        """Return whether a step whose gradients were not finite was retried, by the step after it.
 
         The loss scale fell; or where it is not saved, float16 overflowed, and what comes after it
         is finite.
@@ -76,7 +77,7 @@ class Scales:
         return self._fell or (not self.known and any(map(self._overflowed, hard.values())))
 
     def _overflowed(self, events: Events) -> bool:
-        """Tell whether the first that is not finite is an infinity in float16, or came of one."""
+        """Return whether the first that is not finite is an infinity in float16, or came of one."""
         first = events.in_time()[0]
         return events.is_float16 and (
             bool(first.counts[1]) or bool(near_limit(self._check.run, first))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.checks.reading.journals import Journal
 from mindrlhf_msprobe.checks.reading.values import LARGEST, LeafJson, non_finite, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, RecordView
-from mindrlhf_msprobe.checks.reading.walk import read_again
 from mindrlhf_msprobe.checks.rules.non_finite.events import Event
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -23,14 +23,14 @@ def near_limit(run: Run, event: Event) -> list[tuple[EntryView, RecordView]]:
     if event.entry is None:
         return found
     own = event.entry
-    for entry in read_again(run, own.phase, own.step, own.rank):
+    for entry in Journal(run, own.phase, own.step, own.rank).entries():
         if entry.end <= event.time or entry.name == own.name:
             found += [(entry, record) for record in entry.records if is_near(record[2])]
     return found[-_MOST:]
 
 
 def is_near(leaf: LeafJson) -> bool:
-    """Tell whether a finite tensor comes close to its dtype's limit, and not up to it.
+    """Return whether a finite tensor comes close to its dtype's limit, and not up to it.
 
     What is filled with the limit itself is a mask.
     """

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.views import EntryView, Step
+from mindrlhf_msprobe.checks.reading.journals import Journal
+from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import ranks, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE
+from mindrlhf_msprobe.storage.manifest import thinned
 
 _MOST_CELLS = 4  # that are named
 _MOST_SHAPES = 200_000  # entries of which the shape is kept
@@ -24,7 +27,6 @@ _DYNAMIC = None
     needs=(ranks(2),),
     causes=("check_ranks.cause_branch", "check_ranks.cause_batches", "check_ranks.cause_recording"),
     follows=("non_finite.*",),
-    live=True,
 )
 class RecordedAlike:
     """Ranks that run the same cells run them equally often, on tensors of the same shapes.
@@ -38,31 +40,34 @@ class RecordedAlike:
         self._names: dict[str, dict[int, list[str]]] = {}
         self._shapes: dict[tuple[str, str], dict[int, Any]] = {}
         self._first: dict[tuple[str, str], Place] = {}
+        self._known: dict[tuple[str, int], tuple[list[Any], list[Any], list[Any]]] = {}
 
-    def entry(self, entry: EntryView) -> None:
-        """Note the call, and the shape of what it returned."""
-        phase, rank, name = entry.phase, entry.rank, entry.name
-        of_phase = self._names.get(phase)
-        if of_phase is None:
-            of_phase = self._names[phase] = {}
-        if rank in of_phase:
-            of_phase[rank].append(name)
-        else:
-            of_phase[rank] = [name]
+    def journal(self, journal: Journal) -> None:
+        """Note the calls, and the shapes of what they returned."""
+        phase, rank = journal.phase, journal.rank
+        self._names.setdefault(phase, {})[rank] = journal.layout.names
         if phase == GENERATE:
             return
-        output = entry.content.get("output")
-        leaf = output[0] if type(output) is list and output else None
-        if type(leaf) is not dict:
+        records = journal.records("output")
+        now = records.rows.names, records.kinds.shapes, records.kinds.dtypes
+        if self._known.get((phase, rank)) == now:
             return
-        shape = leaf.get("shape"), leaf.get("dtype")
+        self._known[phase, rank] = now
+        for number, (name, path) in enumerate(records.rows.names):
+            if path == "0":
+                shape = records.kinds.shapes[number], records.kinds.dtypes[number]
+                self._take(phase, rank, name, shape, partial(records.place, number))
+
+    def _take(
+        self, phase: str, rank: int, name: str, shape: Any, place: Callable[[], Place]
+    ) -> None:
         at = phase, name
         by_rank = self._shapes.get(at)
         if by_rank is None:
             if len(self._shapes) >= _MOST_SHAPES:
                 return
             by_rank = self._shapes[at] = {}
-            self._first[at] = entry.place("output", "0")
+            self._first[at] = place()
         if by_rank.setdefault(rank, shape) != shape:
             by_rank[rank] = _DYNAMIC  # other ones in other steps: a length, a batch of its own
 
@@ -94,8 +99,10 @@ class RecordedAlike:
             )
 
     def _should_record(self, phase: str, step: int, rank: int) -> bool:
-        """Tell whether a rank was to record a phase that it has in no other step, either."""
+        """Return whether a rank was to record a phase that it has in no other step, either."""
         config = self._check.run.config(rank)
+        if self._check.run.is_thinned(thinned.LAYERS, step, rank):
+            return False
         if config is None:
             return bool(self._check.run.phases_at(step, rank))
         table = config.phase_table()
@@ -161,9 +168,11 @@ class RecordedAlike:
         """Yield the ranks that lack a key which all others saved."""
         if len(step.ranks) < 3:
             return
+        removed = self._check.run.is_thinned
         keys = {rank: set(step.keys(rank)) for rank in step.ranks}
         for key in sorted(set().union(*keys.values())):
             lacking = [rank for rank in step.ranks if key not in keys[rank]]
+            lacking = [r for r in lacking if not removed(thinned.KEY_DATA, step.number, r)]
             if len(lacking) == 1:
                 at = Place(step.number, lacking[0], key=key)
                 said = message("check_ranks.no_key", rank=lacking[0], key=key)
@@ -171,7 +180,7 @@ class RecordedAlike:
 
     def end(self) -> Iterator[Found]:
         """Yield the shapes that differ between ranks in all steps."""
-        told: dict[tuple[str, int], list[tuple[Place, Mapping[int, Any]]]] = {}
+        unlike: dict[tuple[str, int], list[tuple[Place, Mapping[int, Any]]]] = {}
         for at, by_rank in self._shapes.items():
             fixed = {rank: shape for rank, shape in by_rank.items() if shape is not _DYNAMIC}
             kinds = Counter(map(_hashed, fixed.values()))
@@ -179,8 +188,8 @@ class RecordedAlike:
                 continue
             usual = kinds.most_common(1)[0][0]
             other = next(rank for rank, shape in sorted(fixed.items()) if _hashed(shape) != usual)
-            told.setdefault((at[0], other), []).append((self._first[at], fixed))
-        for (phase, rank), places in told.items():
+            unlike.setdefault((at[0], other), []).append((self._first[at], fixed))
+        for (phase, rank), places in unlike.items():
             first, shapes = min(places, key=lambda item: item[0].order)
             at_rank = Place(first.step, rank, phase, first.entry, first.record, seq=first.seq)
             yield self._check.finding(

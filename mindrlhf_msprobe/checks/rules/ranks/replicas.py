@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.reading.journals import Journal
+from mindrlhf_msprobe.checks.reading.records import Named, Records
 from mindrlhf_msprobe.checks.reading.values import LeafJson, numbers_of
-from mindrlhf_msprobe.checks.reading.views import EntryView, Step
+from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import PARAMETERS, ranks, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
@@ -16,102 +20,76 @@ from mindrlhf_msprobe.health import Evidence, Place, Severity
 
 _MOST_SHOWN = 4
 _FEW = 0.2  # of the parameters: so many may be shards, of experts say
-_STATISTICS = ("Max", "Min", "Mean", "Norm")
 
-#: What tells two tensors apart: their fingerprint, else dtype, shape and statistics.
-_Identity = tuple[Any, ...]
-_Seen = dict[str, dict[int, tuple[_Identity, EntryView, str, LeafJson]]]
+_UNKNOWN = -(1 << 40)  # no leader yet; other negative numbers: a rank that diverged
+
+#: What tells two tensors apart.
+_Identity = Any
 
 
 @rule(
     "ranks.replicas",
     needs=(ranks(2), PARAMETERS),
     severity=Severity.ERROR,
-    marks=(b'"parameters":',),
     follows=("non_finite.*", "ranks.replicas"),
     causes=("check_ranks.cause_reduction", "check_ranks.cause_nondeterministic"),
-    live=True,
 )
 class Replicas:
     """Ranks that once held the same parameters hold the same ones in every later step.
 
     Which ranks are replicas shows when a parameter is first seen: those that agree are. Ranks that
     agree in none and were given other data are replicas of another seed or checkpoint; those that
-    were given the same are shards.
+    were given the same are shards. Tables that no seed draws may agree: it is enough that every
+    matrix differs which is whole, not a slice, by what its cell took and returned.
     """
 
     def __init__(self, check: Check) -> None:
         self._check = check
-        self._seen: dict[str, _Seen] = {}
-        self._given: dict[str, dict[int, tuple[int, _Identity]]] = {}
-        self._groups: dict[tuple[str, str], dict[int, int]] = {}
+        self._groups: dict[str, _Groups] = {}
+        self._given: dict[tuple[str, int], _Identity] = {}
+        self._whole: dict[str, set[str]] = {}
         self._begun: set[str] = set()
 
-    def entry(self, entry: EntryView) -> None:
-        """Note the parameters of a cell where they are first seen in a phase and step."""
-        rank = entry.rank
-        seen = self._seen.setdefault(entry.phase, {})
-        for path, leaf in entry.part("parameters"):
-            if "shape" in leaf:
-                by_rank = seen.setdefault(f"{entry.cell}.{path}", {})
-                if rank not in by_rank:
-                    by_rank[rank] = _identity(leaf), entry, path, leaf
-        first = self._given.setdefault(entry.phase, {})
-        if rank not in first or entry.seq < first[rank][0]:
-            given = entry.part("input_args") + entry.part("input_kwargs")
+    def journal(self, journal: Journal) -> None:
+        """Note what the first cell with parameters was given, until its phase was compared."""
+        if journal.phase not in self._begun:
+            given = _given(journal)
             if given:
-                first[rank] = entry.seq, tuple(_identity(leaf) for _, leaf in given)
+                self._given[journal.phase, journal.rank] = given
+            self._whole.setdefault(journal.phase, set()).update(_whole_matrices(journal))
 
     def step(self, step: Step) -> Iterator[Found]:
-        """Yield the replicas that parted in a step, and those that never were alike."""
-        all_seen, self._seen = self._seen, {}
-        given, self._given = self._given, {}
-        for phase, seen in all_seen.items():
-            if phase not in self._begun and any(len(by_rank) > 1 for by_rank in seen.values()):
+        """Yield the replicas that diverged in a step, and those that never were alike."""
+        phases: dict[str, dict[int, Records]] = {}
+        for (rank, phase), records in step.parameters.items():
+            phases.setdefault(phase, {})[rank] = records
+        for phase, of_ranks in phases.items():
+            seen = _Seen(of_ranks)
+            if phase not in self._begun and seen.are_several:
                 self._begun.add(phase)
-                yield from self._unlike(step, phase, seen, given.get(phase, {}))
-            yield from self._parted(step, phase, seen)
-            for name, by_rank in seen.items():
-                groups = self._groups.setdefault((phase, name), {})
-                for rank, (identity, *_) in by_rank.items():
-                    if rank not in groups:
-                        alike = [r for r, other in by_rank.items() if other[0] == identity]
-                        groups[rank] = min(alike)
+                yield from self._unlike(step, phase, seen)
+            groups = self._groups.setdefault(phase, _Groups())
+            diverged: dict[int, list[str]] = {}
+            for name, rank in groups.take(seen):
+                diverged.setdefault(rank, []).append(name)
+            for rank, names in diverged.items():
+                yield self._differs("parted", step, phase, seen, rank, names)
+        self._given.clear()
+        self._whole.clear()
 
-    def _parted(self, step: Step, phase: str, seen: _Seen) -> Iterator[Found]:
-        """Yield the ranks whose parameters are no more those of their replicas."""
-        parted: dict[int, list[str]] = {}
-        for name, by_rank in seen.items():
-            groups = self._groups.get((phase, name))
-            if groups is None:
-                continue
-            members: dict[int, list[int]] = {}
-            for rank in by_rank:
-                if rank in groups:
-                    members.setdefault(groups[rank], []).append(rank)
-            for together in members.values():
-                usual = _usual([by_rank[rank][0] for rank in together])
-                for rank in together:
-                    if by_rank[rank][0] != usual:
-                        parted.setdefault(rank, []).append(name)
-                        groups[rank] = -1 - rank  # told once
-        for rank, names in parted.items():
-            yield self._told("parted", step, phase, seen, rank, names)
-
-    def _unlike(
-        self, step: Step, phase: str, seen: _Seen, given: Mapping[int, tuple[int, _Identity]]
-    ) -> Iterator[Found]:
+    def _unlike(self, step: Step, phase: str, seen: _Seen) -> Iterator[Found]:
         """Yield the ranks that hold other parameters than the rest from the first."""
-        known = sorted({rank for by_rank in seen.values() for rank in by_rank})
+        known = sorted(rank for rank, floats in seen.tensors.items() if floats.names)
         varied = {
-            name: {rank: found[0] for rank, found in by_rank.items()}
-            for name, by_rank in seen.items()
-            if len(by_rank) == len(known) and not any(map(_is_constant, by_rank.values()))
+            name: identities
+            for name in seen.names
+            if len(identities := seen.identities(name)) == len(known)
+            and not any(map(_is_constant, seen.leaves(name).values()))
         }
         if len(known) < 2 or not varied:
             return
         if len(known) == 2:
-            yield from self._two(step, phase, seen, varied, known, given)
+            yield from self._two(step, phase, seen, varied, known)
             return
         alone: dict[int, list[str]] = {}
         for name, identities in varied.items():
@@ -120,7 +98,7 @@ class Replicas:
             if len(single) == 1:
                 alone.setdefault(single[0], []).append(name)
         for rank, names in alone.items():
-            yield self._told("other_weights", step, phase, seen, rank, names)
+            yield self._differs("other_weights", step, phase, seen, rank, names)
 
     def _two(
         self,
@@ -129,34 +107,38 @@ class Replicas:
         seen: _Seen,
         varied: Mapping[str, Mapping[int, _Identity]],
         known: Sequence[int],
-        given: Mapping[int, tuple[int, _Identity]],
     ) -> Iterator[Found]:
         differ = [name for name, of in varied.items() if len(set(of.values())) > 1]
         shapes = all(
-            len({tuple(found[3]["shape"]) for found in seen[name].values()}) == 1 for name in differ
+            len({tuple(leaf["shape"]) for leaf in seen.leaves(name).values()}) == 1
+            for name in differ
         )
         few = len(differ) <= _FEW * len(varied) and not any("expert" in name for name in differ)
-        if not differ or not (few or len(differ) == len(varied)):
+        matrices = [
+            name for name in varied if name in self._whole[phase] and "expert" not in name
+        ] or [*varied]
+        if not differ or not (few or {*matrices} <= {*differ}):
             return
-        same_data = len({given[rank][1] for rank in known if rank in given}) < 2
+        given = [self._given.get((phase, rank)) for rank in known]
+        same_data = len({one for one in given if one is not None}) < 2
         if same_data or not shapes:
             self._check.not_checked(message("check_ranks.shards", phase=phase))
             return
-        yield self._told("other_weights", step, phase, seen, known[1], differ)
+        yield self._differs("other_weights", step, phase, seen, known[1], differ)
 
-    def _told(
+    def _differs(
         self, code: str, step: Step, phase: str, seen: _Seen, rank: int, names: Sequence[str]
     ) -> Found:
         self._check.checked()
-        named = sorted(names, key=lambda name: seen[name][rank][1].seq)
-        _, entry, path, _ = seen[named[0]][rank]
-        others = [other for other in sorted(seen[named[0]]) if other != rank]
+        named = sorted(names, key=lambda name: seen.place(name, rank).order)
+        first = seen.leaves(named[0])
+        others = [other for other in sorted(first) if other != rank]
         evidence = []
         for name in named[:_MOST_SHOWN]:
             for one in (rank, *others[:1]):
-                _, of, at, leaf = seen[name][one]
+                leaf = seen.leaves(name)[one]
                 shown = {**numbers_of(leaf), "fingerprint": leaf.get("fingerprint", "")}
-                evidence.append(Evidence(of.place("parameters", at), shown))
+                evidence.append(Evidence(seen.place(name, one), shown))
         causes = self._check.rule.causes
         if code == "other_weights":
             causes = ("check_ranks.cause_seed", "check_ranks.cause_checkpoint")
@@ -166,9 +148,9 @@ class Replicas:
                 rank=rank,
                 others=others,
                 parameters=len(names),
-                of=len(seen),
+                of=len(seen.names),
             ),
-            entry.place("parameters", path),
+            seen.place(named[0], rank),
             evidence=evidence,
             causes=causes,
             same=(code, phase, rank),
@@ -178,18 +160,129 @@ class Replicas:
         )
 
 
-def _identity(leaf: LeafJson) -> _Identity:
-    fingerprint = leaf.get("fingerprint") or leaf.get("md5")
-    if fingerprint:
-        return (fingerprint,)
-    shape = leaf.get("shape")
-    at = tuple(shape) if isinstance(shape, list) else None
-    return (leaf.get("dtype"), at, *(leaf.get(name) for name in _STATISTICS), leaf.get("value"))
+class _Seen:
+    """The parameters of one phase and step, on all ranks.
+
+    Attributes:
+        records: rank → its parameters.
+        tensors: the same, by name.
+        names: of all of them.
+    """
+
+    def __init__(self, records: Mapping[int, Records]) -> None:
+        self.records = records
+        self.tensors = {rank: one.kinds.tensors for rank, one in records.items()}
+        first, *others = self.tensors.values()
+        alike = all(one is first for one in others)
+        several = [first] if alike else [*self.tensors.values()]
+        self.names = [*dict.fromkeys(name for one in several for name in one.names)]
+        counted = sum(len(one.names) for one in self.tensors.values())
+        self.are_several = counted > len(self.names)
+
+    def numbers(self, name: str) -> dict[int, int]:
+        """Return which record a parameter is of each rank that has it."""
+        return {rank: one.of[name][0] for rank, one in self.tensors.items() if name in one.of}
+
+    def identities(self, name: str) -> dict[int, _Identity]:
+        """Return what tells a parameter of each rank apart."""
+        return {rank: self.records[rank].identities[n] for rank, n in self.numbers(name).items()}
+
+    def leaves(self, name: str) -> dict[int, LeafJson]:
+        """Return the leaf of a parameter on each rank."""
+        return {rank: self.records[rank].leaves[n] for rank, n in self.numbers(name).items()}
+
+    def place(self, name: str, rank: int) -> Place:
+        """Return where a parameter of a rank is."""
+        return self.records[rank].place(self.tensors[rank].of[name][0])
 
 
-def _is_constant(found: tuple[_Identity, EntryView, str, LeafJson]) -> bool:
-    """Tell whether all elements are equal, as those of biases and norms are at first."""
-    leaf = found[3]
+class _Groups:
+    """Which ranks held the same parameter when it was first seen: the lowest of them, by rank."""
+
+    def __init__(self) -> None:
+        self._named = Named()
+
+    def take(self, seen: _Seen) -> Iterator[tuple[str, int]]:
+        """Yield the parameters that are no more those of their group, each with its rank."""
+        slots = {rank: self._named.places(one.names, rank) for rank, one in seen.tensors.items()}
+        names = self._named.names
+        held: dict[int, np.ndarray] = {}
+        for rank, own in slots.items():
+            found = held[rank] = np.full(len(names), None, object)
+            found[own] = seen.records[rank].identities[seen.tensors[rank].first]
+        looked = np.zeros(len(names), bool)
+        for rank, own in slots.items():
+            leaders = self._leaders(rank)
+            for leader in np.unique(leaders[own]).tolist():
+                alike = leaders == leader
+                if leader == _UNKNOWN or (leader >= 0 and leader not in held):
+                    looked |= alike
+                elif leader >= 0:
+                    looked |= alike & (held[rank] != held[leader])
+        for slot in np.flatnonzero(looked).tolist():
+            yield from self._look(slot, names[slot], seen.identities(names[slot]))
+
+    def _leaders(self, rank: int) -> np.ndarray:
+        return self._named.column(rank, _UNKNOWN)
+
+    def _look(
+        self, slot: int, name: str, identities: Mapping[int, _Identity]
+    ) -> Iterator[tuple[str, int]]:
+        groups = {rank: int(self._leaders(rank)[slot]) for rank in identities}
+        members: dict[int, list[int]] = {}
+        for rank, leader in groups.items():
+            if leader != _UNKNOWN:
+                members.setdefault(leader, []).append(rank)
+        for together in members.values():
+            usual = _usual([identities[rank] for rank in together])
+            for rank in together:
+                if identities[rank] != usual:
+                    yield name, rank
+                    self._leaders(rank)[slot] = -1 - rank  # named once
+        for rank, leader in groups.items():
+            if leader == _UNKNOWN:
+                alike = [r for r, other in identities.items() if other == identities[rank]]
+                self._leaders(rank)[slot] = min(alike)
+
+
+def _given(journal: Journal) -> _Identity | None:
+    """Return what the first entry with parameters was given, of those that were given anything."""
+    with_parameters = {*journal.records("parameters").rows.lines}
+    records = journal.records("input_args", "input_kwargs")
+    found: dict[int, list[int]] = {}
+    for number, line in enumerate(records.rows.lines):
+        if line in with_parameters:
+            found.setdefault(line, []).append(number)
+    if not found:
+        return None
+    first = min(found, key=lambda line: records.place(found[line][0]).order)
+    return tuple(records.identities[number] for number in found[first])
+
+
+def _whole_matrices(journal: Journal) -> Iterator[str]:
+    """Yield the (n, m) parameters of cells that were given m or n features and returned the other.
+
+    A slice of one, as an optimizer or a group of ranks may hold it, has not both sizes.
+    """
+    features: dict[tuple[str, int], set[int]] = {}
+    for parts in (("input_args", "input_kwargs"), ("output",)):
+        records = journal.records(*parts)
+        for line, shape in zip(records.rows.lines, records.kinds.shapes):
+            if isinstance(shape, list) and shape:
+                features.setdefault((parts[-1], line), set()).add(shape[-1])
+    records = journal.records("parameters")
+    rows = zip(records.rows.parameters, records.rows.lines, records.kinds.shapes)
+    for name, line, shape in rows:
+        given = features.get(("input_kwargs", line), set())
+        returned = features.get(("output", line), set())
+        if isinstance(shape, list) and len(shape) == 2:
+            n, m = shape
+            if (m in given and n in returned) or (n in given and m in returned):
+                yield name
+
+
+def _is_constant(leaf: LeafJson) -> bool:
+    """Return whether all elements are equal, as those of biases and norms are at first."""
     return leaf.get("Max") == leaf.get("Min")
 
 

@@ -22,7 +22,7 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-@rule("ranks.settings", causes=("check_ranks.cause_launch",), live=True)
+@rule("ranks.settings", causes=("check_ranks.cause_launch",))
 def settings_alike(step: Step, check: Check) -> Iterator[Found]:
     """Every rank of the job recorded, and one does not run with another seed or version.
 

@@ -24,6 +24,7 @@ from mindrlhf_msprobe.trends.derived import Settings
 from mindrlhf_msprobe.trends.formulas import CLIP_RANGE
 
 _LEAST_CLIPPED = 5  # steps in a row
+_LEAST_NEGATIVE = 3
 
 
 @rule(
@@ -65,7 +66,8 @@ def reference(step: Step, check: Check) -> Iterator[Found]:
                     Evidence(place_of(other), {"mean": float(np.nanmean(theirs))}),
                 ],
                 next_step=check.next_recording(
-                    place_of(other), phases=("actor_compute_log_prob", "reference_compute_log_prob")
+                    place_of(other),
+                    phases=("actor_compute_log_prob", "reference_compute_log_prob"),
                 ),
                 same="reference",
             )
@@ -92,6 +94,8 @@ def ratio(step: Step, check: Check) -> Iterator[Found]:
         shown: list[Evidence] = []
         allowed = rounding(*old, *new, *step.key_data("loss_inputs", rank=rank)[:1])
         if ratios and (values := floats_of(ratios[0])) is not None:
+            if not np.isfinite(values).any():  # others name that
+                continue
             off = float(np.nanmean(np.abs(values - 1)))
             shown = [Evidence(place_of(ratios[0]), _extremes(values))]
         elif new and (values := floats_of(new[0])) is not None:
@@ -144,7 +148,10 @@ def _to_nearest_rows(values: np.ndarray, old: list[KeyDatum], allowed: float) ->
     if values.ndim != 2 or shapes != {values.shape[1:]}:
         return None
     rows = np.concatenate([array for array in known if array.ndim == 2])
-    off = [float(np.min(np.nanmean(np.abs(rows - row), axis=1))) for row in values]
+    rows, values = (of[np.isfinite(of).any(axis=1)] for of in (rows, values))
+    if not len(rows):
+        return None
+    off = [float(np.nanmin(np.nanmean(np.abs(rows - row), axis=1))) for row in values]
     alike = sum(distance <= allowed for distance in off)
     return float(np.mean(off)) if alike * 2 > len(off) else None
 
@@ -165,34 +172,40 @@ class KLNegative:
 
     def __init__(self, check: Check) -> None:
         self._check = check
-        self._negative: dict[str, list[tuple[KeyDatum, float]]] = {}
+        self._first: dict[str, list[Evidence]] = {}
+        self._least: dict[str, float] = {}
+        self._steps: dict[str, tuple[int, int]] = {}  # how many estimates, the last one's step
         self._positive: set[str] = set()
 
-    def step(self, step: Step) -> Iterator[Found]:
+    def step(self, step: Step) -> None:
         """Count the signs of a step's estimates."""
         for name in ("kl", "kl_loss"):
             for datum in step.key_data(name):
                 values = floats_of(datum)
                 if values is None or not np.isfinite(values).any():
                     continue
+                least = float(np.nanmin(values))
                 if np.nanmax(values) > 0:
                     self._positive.add(name)
-                elif np.nanmin(values) < -1e-6:
-                    self._negative.setdefault(name, []).append((datum, float(np.nanmin(values))))
-        yield from ()
+                elif least < -1e-6:
+                    first = self._first.setdefault(name, [])
+                    if len(first) < _LEAST_NEGATIVE:
+                        first.append(Evidence(place_of(datum), {"min": least}))
+                    self._least[name] = min(self._least.get(name, 0.0), least)
+                    self._steps[name] = self._steps.get(name, (0, 0))[0] + 1, step.number
 
     def end(self) -> Iterator[Found]:
         """Yield an estimate that was negative again and again, and never positive."""
-        for name, found in self._negative.items():
-            if name in self._positive or len(found) < 3:
+        for name, first in self._first.items():
+            if name in self._positive or len(first) < _LEAST_NEGATIVE:
                 continue
-            shown = [Evidence(place_of(datum), {"min": least}) for datum, least in found[:3]]
+            times, last_step = self._steps[name]
             yield self._check.finding(
-                message("check_rl.kl_negative", key=name, least=min(v for _, v in found)),
-                place_of(found[0][0]),
-                evidence=shown,
-                times=len(found),
-                last_step=found[-1][0].step,
+                message("check_rl.kl_negative", key=name, least=self._least[name]),
+                first[0].place,
+                evidence=first,
+                times=times,
+                last_step=last_step,
                 same=name,
             )
 
@@ -208,27 +221,22 @@ class KLNegative:
 )
 def clip_fraction(step: Step, check: Check) -> Iterator[Found]:
     """Most of the ratios stay within the clip range."""
-    low, high = Settings.of(check.run.configurations()).clip_range or CLIP_RANGE
+    low, high = Settings.read(check.run.configurations()).clip_range or CLIP_RANGE
     for rank in step.ranks:
         arrays = [floats_of(datum) for datum in step.key_data("ratio", rank=rank)]
         values = np.concatenate([a.reshape(-1) for a in arrays if a is not None] or [np.empty(0)])
         moved = values[np.isfinite(values) & (values != 1)]  # masked positions are 1
-        row = check.memory.setdefault(str(rank), [])
-        if not moved.size:
-            row.clear()
-            continue
-        fraction = float(np.mean((moved < 1 - low) | (moved > 1 + high)))
-        row.append(fraction)
-        if fraction <= check.threshold("fraction"):
-            row.clear()
-        elif len(row) >= _LEAST_CLIPPED:
+        fraction = float(np.mean((moved < 1 - low) | (moved > 1 + high))) if moved.size else 0.0
+        clipped = fraction > check.threshold("fraction")
+        row = check.memory[str(rank)] = check.memory.get(str(rank), 0) + 1 if clipped else 0
+        if row >= _LEAST_CLIPPED:
             yield check.finding(
                 message(
                     "check_rl.clip_fraction",
                     fraction=fraction,
                     low=1 - low,
                     high=1 + high,
-                    steps=len(row),
+                    steps=row,
                 ),
                 place_of(step.key_data("ratio", rank=rank)[0]),
                 same=("clip", rank),
@@ -260,6 +268,7 @@ def entropy_collapse(step: Step, check: Check) -> Iterator[Found]:
         now = float(np.mean(values)) * (1 if named else -1)
         history = check.memory.setdefault(str(rank), [])
         history.append(now)
+        del history[3:-6]  # the first and the last decide
         before = median(history[:3])
         low = before > 0 and all(
             value < check.threshold("share") * before for value in history[-3:]
@@ -267,8 +276,8 @@ def entropy_collapse(step: Step, check: Check) -> Iterator[Found]:
         if len(history) >= 6 and low:
             yield check.finding(
                 message("check_rl.entropy_collapse", now=now, before=before),
-                place_of(found[0]),
-                evidence=[Evidence(place_of(found[0]), {"entropy": history[-6:]})],
+                found[0],
+                shown={"entropy": history[-6:]},
                 same=("entropy", rank),
             )
 

@@ -56,15 +56,15 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
             few = (len(groups) == 1 and seeded) or (greedy and len(groups) < 4)
             yield check.finding(
                 message("check_rl.identical", count=len(samples), all=alike),
-                place_of(datum),
+                datum,
                 severity=Severity.NOTE if few else None,
-                evidence=[Evidence(place_of(datum), {"sample": str(samples[0])[:_SHOWN]})],
+                shown={"sample": str(samples[0])[:_SHOWN]},
                 same="identical",
             )
 
 
 def _alike_within(groups: Mapping[Any, Sequence[int]], samples: Sequence[Any]) -> bool:
-    """Tell whether the samples of each of several prompts are identical."""
+    """Return whether the samples of each of several prompts are identical."""
     several = [group for group in groups.values() if len(group) > 1]
     return len(several) > 1 and all(len({samples[i] for i in group}) == 1 for group in several)
 
@@ -73,28 +73,26 @@ def _alike_within(groups: Mapping[Any, Sequence[int]], samples: Sequence[Any]) -
 def empty_responses(step: Step, check: Check) -> Iterator[Found]:
     """Responses hold something; that some are empty is a note."""
     ends = _ends(check.run)
-    for rank in step.ranks:
-        for datum in step.key_data(*_RESPONSES, rank=rank):
-            samples = texts_or_rows(datum)
-            empty = [n for n, sample in enumerate(samples) if not _stripped(sample, ends)]
-            if empty:
-                yield check.finding(
-                    message("check_rl.empty", empty=len(empty), count=len(samples)),
-                    place_of(datum),
-                    severity=None if len(empty) == len(samples) > 1 else Severity.NOTE,
-                    evidence=[Evidence(place_of(datum), {"samples": empty[:16]})],
-                    same=("empty", len(empty) == len(samples)),
-                )
+    for datum in step.saved(*_RESPONSES):
+        samples = texts_or_rows(datum)
+        empty = [n for n, sample in enumerate(samples) if not _stripped(sample, ends)]
+        if empty:
+            yield check.finding(
+                message("check_rl.empty", empty=len(empty), count=len(samples)),
+                datum,
+                severity=None if len(empty) == len(samples) > 1 else Severity.NOTE,
+                shown={"samples": empty[:16]},
+                same=("empty", len(empty) == len(samples)),
+            )
 
 
 def _token_rows(step: Step, check: Check) -> Iterator[tuple[KeyDatum, list[tuple[int, ...]]]]:
     """Yield the responses that were saved as token ids, which are checked then."""
-    for rank in step.ranks:
-        for datum in step.key_data(*_RESPONSES, rank=rank):
-            samples = [sample for sample in texts_or_rows(datum) if isinstance(sample, tuple)]
-            if samples:
-                check.checked()
-                yield datum, samples
+    for datum in step.saved(*_RESPONSES):
+        samples = [sample for sample in texts_or_rows(datum) if isinstance(sample, tuple)]
+        if samples:
+            check.checked()
+            yield datum, samples
 
 
 @rule("rl.length_limit", needs=(key(*_RESPONSES),), severity=Severity.NOTE, live=True)
@@ -112,7 +110,7 @@ def length_limit(step: Step, check: Check) -> Iterator[Found]:
         if cut:
             yield check.finding(
                 message("check_rl.cut", cut=cut, count=len(samples), limit=most),
-                place_of(datum),
+                datum,
                 same=("cut", datum.rank),
             )
 
@@ -137,11 +135,9 @@ def pad_inside(step: Step, check: Check) -> Iterator[Found]:
             few = len(bad) <= check.threshold("share") * len(samples)
             yield check.finding(
                 message("check_rl.pad_inside", bad=len(bad), count=len(samples)),
-                place_of(datum),
+                datum,
                 severity=Severity.NOTE if few else None,
-                evidence=[
-                    Evidence(place_of(datum), {"sample": bad[0], "tokens": samples[bad[0]][:64]})
-                ],
+                shown={"sample": bad[0], "tokens": samples[bad[0]][:64]},
                 same=("pad", few),
             )
 
@@ -197,7 +193,8 @@ def mask(step: Step, check: Check) -> Iterator[Found]:
                 continue
             else:
                 check.checked()
-                wrong = _wrong_row(array, tokens, responses, ends)
+                whole = bool(path == "" and ends.eos)
+                wrong = _wrong_row(array, tokens, responses, spare=0 if whole else 1)
                 if wrong is None:
                     continue
                 said = message("check_rl.mask_wrong", row=wrong[0], tokens=str(list(wrong[1])))
@@ -241,7 +238,7 @@ def _tokens_under(mask: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndar
 
 
 def _is_mask(name: str, array: np.ndarray) -> bool:
-    """Tell whether an array is the mask of responses: it selects some positions, not all."""
+    """Return whether an array is the mask of responses: it selects some positions, not all."""
     words = name.lower().replace(".", "_").split("_")
     kind = words[-1] == "mask" and not {"attention", "prompt", "prompts", "pad", "causal"} & {
         *words
@@ -250,16 +247,20 @@ def _is_mask(name: str, array: np.ndarray) -> bool:
 
 
 def _wrong_row(
-    array: np.ndarray, tokens: np.ndarray, responses: set[Any], ends: _Ends
+    array: np.ndarray, tokens: np.ndarray, responses: set[Any], spare: int
 ) -> tuple[int, tuple[int, ...]] | None:
-    """Return the first row whose mask selects tokens that are no response's, and those tokens."""
+    """Return the first row whose mask selects tokens that are no response's, and those tokens.
+
+    Args:
+        spare: how many last tokens of a response may be left out.
+    """
     shift = tokens.shape[1] - array.shape[1]
     for offset in (1,) if shift else (0, 1):
         wrong = None
         for row, (selects, ids) in enumerate(zip(array.astype(bool), tokens)):
             for start, stop in _runs(selects):
                 chosen = tuple(ids[start + offset : stop + offset].tolist())
-                if not _is_response(chosen, responses, ends):
+                if not _is_response(chosen, responses, spare):
                     wrong = wrong or (row, chosen)
         if wrong is None:
             return None
@@ -271,11 +272,13 @@ def _runs(selects: np.ndarray) -> Iterator[tuple[int, int]]:
     yield from zip(edges[::2].tolist(), edges[1::2].tolist())
 
 
-def _is_response(chosen: tuple[int, ...], responses: set[Any], ends: _Ends) -> bool:
+def _is_response(chosen: tuple[int, ...], responses: set[Any], spare: int) -> bool:
     if chosen in responses or chosen[:-1] in responses:  # with the token that ends it
         return True
     short = len(chosen)  # without it, or cut at the longest sequence
-    return any(response[:short] == chosen and len(response) - short <= 1 for response in responses)
+    return any(
+        response[:short] == chosen and len(response) - short <= spare for response in responses
+    )
 
 
 class _Ends:
@@ -308,7 +311,7 @@ def _stripped(sample: Any, ends: _Ends) -> Any:
 
 
 def _goes_on(sample: tuple[int, ...], ends: _Ends) -> bool:
-    """Tell whether something follows the end of a response; padding before it is its left side."""
+    """Return whether something follows the end of a response; padding before it is its left."""
     fills = {ends.pad, *ends.eos}
     start = 0
     while start < len(sample) and sample[start] == ends.pad:

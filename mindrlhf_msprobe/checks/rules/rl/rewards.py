@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.views import Step, place_of
+from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import key, rule
 from mindrlhf_msprobe.checks.rules.rl.rows import configured, floats_of, groups_of, texts_or_rows
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Severity
+from mindrlhf_msprobe.health import Severity
 
 _GROUP_SIZE = ("num_generations", "num_return_sequences", "group_size", "n_samples_per_prompt")
 _WHITE = 1e-4  # how far from 1 the standard deviation of whitened float32 numbers may be
@@ -34,37 +34,29 @@ def advantages(step: Step, check: Check) -> Iterator[Found]:
     "DeepSeekMath", section 4.1.2); a trainer may centre them over the batch instead. Numbers a
     token whose standard deviation is 1 were whitened, so that their mean is 0.
     """
-    for rank in step.ranks:
-        for datum in step.key_data("advantages", rank=rank):
-            values = floats_of(datum)
-            if values is None or not np.isfinite(values).all():
-                continue
-            samples = _one_a_sample(values)
-            off = None
-            if samples is not None:
-                groups = _groups(step, rank, len(samples), check)
-                if not groups:
-                    check.not_checked(message("check_rl.groups_unknown"))
-                    continue
-                off = _off_centre([samples[group] for group in groups])
-            elif (whole := _whitened(values)) is not None:
-                off = _off_centre([whole])
-            else:
-                check.not_checked(message("check_rl.advantages_unknown"))
-                continue
-            check.checked()
-            if off is not None:
-                yield check.finding(
-                    message("check_rl.advantages", mean=off, grouped=samples is not None),
-                    place_of(datum),
-                    evidence=[
-                        Evidence(
-                            place_of(datum),
-                            {"mean": float(values.mean()), "std": float(values.std())},
-                        )
-                    ],
-                    same="centred",
-                )
+    for datum in step.saved("advantages"):
+        values = floats_of(datum)
+        if values is None or not np.isfinite(values).all():
+            continue
+        samples = _one_a_sample(values)
+        if samples is not None:
+            groups = _groups(step, datum.rank, len(samples), check)
+            kinds, unknown = [samples[group] for group in groups], "groups_unknown"
+        else:
+            whole = _whitened(values)
+            kinds, unknown = [] if whole is None else [whole], "advantages_unknown"
+        if not kinds:
+            check.not_checked(message(f"check_rl.{unknown}"))
+            continue
+        check.checked()
+        off = _off_centre(kinds)
+        if off is not None:
+            yield check.finding(
+                message("check_rl.advantages", mean=off, grouped=samples is not None),
+                datum,
+                shown={"mean": float(values.mean()), "std": float(values.std())},
+                same="centred",
+            )
 
 
 def _one_a_sample(values: np.ndarray) -> np.ndarray | None:
@@ -131,7 +123,7 @@ def equal_rewards(step: Step, check: Check) -> Iterator[Found]:
             if equal:
                 yield check.finding(
                     message("check_rl.equal_rewards", equal=equal, count=len(groups)),
-                    place_of(datum),
-                    evidence=[Evidence(place_of(datum), {"rewards": values[:16].tolist()})],
+                    datum,
+                    shown={"rewards": values[:16].tolist()},
                     same=("equal", rank),
                 )

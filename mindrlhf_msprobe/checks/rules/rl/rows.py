@@ -104,7 +104,7 @@ def configured(run: Run, *names: str) -> list[Any]:
 
 
 def begins_with_random_weights(run: Run) -> bool:
-    """Tell whether actor and reference are known to be loaded from no checkpoint."""
+    """Return whether actor and reference are known to be loaded from no checkpoint."""
     return any(
         (file.checkpoints or {}).get("actor") == (file.checkpoints or {}).get("reference") == ""
         for file in run.run_files

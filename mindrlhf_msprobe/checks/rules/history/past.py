@@ -1,0 +1,63 @@
+"""What the numbers of records were in the steps before, and which jump against it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.checks.reading.records import Named
+
+LEAST_PAST = 8  # values of a record's past with which another is compared
+_PAST = 32  # that are kept
+_DEVIATION = 1.4826  # of a normal distribution: standard deviation / median absolute deviation
+_FLOOR = 0.02  # decades by which any norm may differ from its past
+
+
+class Past:
+    """The last norms of the records of one phase and rank, and between which all of them lie."""
+
+    def __init__(self) -> None:
+        self._named = Named()
+
+    def take(self, names: Sequence[Hashable], norms: np.ndarray, factor: float) -> np.ndarray:
+        """Add norms; return which may lie further than a factor from most of those before them.
+
+        Args:
+            names: of the records, each once.
+            norms: (len(names),) float64; what is not a positive number is passed over.
+        """
+        at, column = self._named.places(names), self._named.column
+        are = (norms > 0) & (norms < np.inf)
+        if not are.all():
+            at, norms = at[are], norms[are]
+        past, seen = column("past", np.full(_PAST, np.nan)), column("seen", 0)
+        low, high, count = column("low", np.inf), column("high", 0.0), seen[at]
+        may = ((norms > factor * low[at]) | (norms * factor < high[at])) & (count >= LEAST_PAST)
+        self._before = past[at[may]]
+        past[at, count % _PAST], seen[at] = norms, count + 1
+        low[at], high[at] = np.minimum(low[at], norms), np.maximum(high[at], norms)
+        return np.flatnonzero(are)[may]
+
+    def compared(self, norms: np.ndarray, deviations: float, factor: float) -> list[Jumped | None]:
+        """Return how each of the norms that `take` returned stands to its past if it jumps."""
+        return [
+            _compared(before[~np.isnan(before)], float(norm), deviations, factor)
+            for before, norm in zip(self._before, norms)
+        ]
+
+
+#: How a norm that jumps stands to its past.
+Jumped = dict[str, float]
+
+
+def _compared(past: np.ndarray, norm: float, deviations: float, factor: float) -> Jumped | None:
+    logs = np.log10(past)
+    middle = float(np.median(logs))
+    spread = _DEVIATION * float(np.median(np.abs(logs - middle))) + _FLOOR
+    away = abs(math.log10(norm) - middle)
+    if away <= deviations * spread or away <= math.log10(factor):
+        return None
+    before = 10**middle
+    return {"norm": norm, "median": before, "factor": max(norm, before) / min(norm, before)}
