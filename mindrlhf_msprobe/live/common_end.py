@@ -1,0 +1,224 @@
+"""Where all ranks of a job end together, so that none leaves the others in a collective.
+
+Ranks meet in files of the run's directory. The one that is to end the training writes the step
+after its own as the last one. A rank that began the step later cannot have ended it: where ranks
+wait for each other in each step, all of them end there. Where they do not, one may be further:
+so each waits at the end of the last step until all have said where they are, and the furthest
+decides. If one does not come, it may wait for the others in a step that they have not begun: they
+go on by one step, and try again; or it has begun only now, in the place of a process of an earlier
+attempt: then the last step concerns nobody, and is published anew. What is decided at the end of a
+step stands in one file, which the first creates that knows; so all decide alike.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.storage.arrays.atomic import write_all
+
+_DIRECTORY = ".live"
+_OF_A_STEP = ("claim.", "after.")
+_PATIENCE = 5.0  # seconds for which ranks wait for each other at least
+_STEPS_OF_PATIENCE = 3  # or as many of the longest step
+_LEAVING = 30.0  # seconds for which a rank that has ended waits for others to end
+_UNREAD = 60.0  # seconds after which a decision that cannot be read is none
+_LOOK = 0.02  # seconds between two looks
+_MOST = 1 << 20  # bytes of a file
+
+
+class CommonEnd:
+    """The meeting place of one rank.
+
+    What an earlier attempt at the run left there concerns nobody: each process has a number of its
+    own, and a last step is that of the processes it names.
+
+    Args:
+        root: the run's directory, which all ranks see.
+        size: how many ranks the job has.
+
+    Raises:
+        OSError: nothing can be written there, or a link leads elsewhere.
+    """
+
+    def __init__(self, root: Path, rank: int, size: int) -> None:
+        self._directory, self._rank, self._size = root / _DIRECTORY, rank, size
+        self._own_id = secrets.token_hex(8)
+        self._published = self._directory / "last_step"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if self._directory.is_symlink():
+            code = errno.ENOTDIR
+            raise NotADirectoryError(code, os.strerror(code), str(self._directory))
+        self._say(None)
+        # It is there from the beginning: a network file system shows what is written into a file
+        # that is opened anew, but may hide for a minute that a file has appeared.
+        _write(self._published, b"")
+        self._seen: tuple[int, int] = (0, 0)
+        self._last: int | None = None
+        self._ids: list[Any] = []  # of the processes whose last step it is
+        self._job = ""
+        self._agreed: int | None = None
+        self._longest, self._since = 0.0, time.monotonic()
+
+    def publish(self, ended: int) -> list[int]:
+        """Make the step after this one the last of all ranks, unless another rank has made one.
+
+        Args:
+            ended: how many steps this rank has ended.
+
+        Returns:
+            the ranks that do not take part; then nothing is published.
+        """
+        if self._is_published():
+            return []
+        members = self._members()
+        ids = self._ids_of(members)
+        missing = [rank for rank, one in zip(members, ids) if one is None]
+        if missing:
+            return missing
+        if self._create(self._directory / f"claim.{_digest(ids)}", {"by": self._rank}):
+            content = {"last": ended + 1, "by": self._rank, "ids": ids}
+            _write(self._published, json.dumps(content).encode(), os.O_TRUNC)
+        return []
+
+    def is_last(self, ended: int) -> bool:
+        """Tell, at the end of a step, whether the training ends here; may wait for other ranks.
+
+        Args:
+            ended: how many steps this rank has ended.
+        """
+        now = time.monotonic()
+        self._longest, self._since = max(self._longest, now - self._since), now
+        if not self._is_published():
+            return False
+        assert self._last is not None
+        if ended < self._last or (self._agreed is not None and ended < self._agreed):
+            return False
+        if self._agreed is None:
+            self._agreed = self._decide(ended)
+            self._since = time.monotonic()
+            if self._agreed is None and self._ids_of(self._members()) != self._ids:
+                self._last = None
+        return self._agreed is not None and ended >= self._agreed
+
+    def leave(self, *, ending: bool) -> None:
+        """Take part no longer.
+
+        Args:
+            ending: the training ends here: wait until the other ranks have come as far, as a
+                launcher kills those that still run when the first has ended.
+        """
+        if ending and self._agreed is not None:
+            with suppress(OSError):
+                self._say(self._agreed, job=self._job, left=True)
+            until = time.monotonic() + _LEAVING
+            while time.monotonic() < until:
+                others = self._members().values()
+                if all(said is None or said.get("left") for said in others):
+                    break
+                time.sleep(_LOOK)
+        with suppress(OSError):
+            self._own.unlink(missing_ok=True)
+            if not any(path.name.startswith("rank") for path in self._directory.iterdir()):
+                for path in [*self._directory.iterdir()]:
+                    if path == self._published or path.name.startswith(_OF_A_STEP):
+                        path.unlink(missing_ok=True)
+                self._directory.rmdir()
+
+    def _is_published(self) -> bool:
+        """Return whether a last step is known, of the processes of this attempt."""
+        if self._last is not None:
+            return True
+        try:
+            status = os.stat(self._published)
+            if not status.st_size or (status.st_size, status.st_mtime_ns) == self._seen:
+                return False
+        except OSError:
+            return False
+        content = _read(self._published)
+        if not content:  # it is being written
+            return False
+        self._seen = status.st_size, status.st_mtime_ns
+        ids, last = content.get("ids"), content.get("last")
+        if isinstance(ids, list) and self._own_id in ids and type(last) is int:
+            self._last, self._ids, self._job = last, ids, _digest(ids)
+        return self._last is not None
+
+    def _decide(self, ended: int) -> int | None:
+        """Return after how many steps all ranks end; None where they go on by one step first."""
+        decision = self._directory / f"after.{self._job}.{ended}"
+        self._say(ended, job=self._job)
+        patience = max(_PATIENCE, _STEPS_OF_PATIENCE * self._longest)
+        until = time.monotonic() + patience
+        while True:
+            others = [said for said in self._members().values() if said is not None]
+            here = [said["ended"] for said in others if said.get("job") == self._job]
+            arrived = [step for step in here if type(step) is int]
+            with suppress(OSError):
+                if len(arrived) == len(others):
+                    self._create(decision, {"end": max(arrived)})
+                elif time.monotonic() > until:
+                    self._create(decision, {"end": None})
+            found = _read(decision)
+            if found or time.monotonic() > until + _UNREAD:  # the disk was full, say: all go on
+                end = (found or {}).get("end")
+                return end if type(end) is int else None
+            time.sleep(_LOOK)
+
+    @property
+    def _own(self) -> Path:
+        return self._directory / f"rank{self._rank}"
+
+    def _say(self, ended: int | None, *, job: str = "", left: bool = False) -> None:
+        said = {"id": self._own_id, "ended": ended, "job": job, "left": left}
+        _write(self._own, json.dumps(said).encode().ljust(128))
+
+    def _members(self) -> dict[int, dict[str, Any] | None]:
+        """Return what each rank says of itself; None of one that takes no part."""
+        return {rank: _read(self._directory / f"rank{rank}") for rank in range(self._size)}
+
+    def _ids_of(self, members: dict[int, dict[str, Any] | None]) -> list[Any]:
+        return [said.get("id") if said else None for said in members.values()]
+
+    def _create(self, path: Path, content: dict[str, Any]) -> bool:
+        """Create a file that there is not; return whether it was this rank that did."""
+        try:
+            _write(path, json.dumps(content).encode(), os.O_EXCL)
+        except FileExistsError:
+            return False
+        return True
+
+
+def _digest(ids: list[Any]) -> str:
+    return hashlib.sha1("".join(map(str, ids)).encode()).hexdigest()[:12]
+
+
+def _write(path: Path, content: bytes, flags: int = 0) -> None:
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(path, flags, 0o666)
+    try:
+        write_all(file, content)
+    finally:
+        os.close(file)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return what a file holds, {} while it is being written; None where there is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = json.loads(os.read(file, _MOST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    finally:
+        os.close(file)
+    return found if isinstance(found, dict) else {}

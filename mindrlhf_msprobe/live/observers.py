@@ -1,0 +1,118 @@
+"""What looks at finished steps, in the process that follows a run: checks, and scalars."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from mindrlhf_msprobe.checks.checking import Checking
+from mindrlhf_msprobe.checks.reading.views import Step
+from mindrlhf_msprobe.checks.registry.loading import all_rules
+from mindrlhf_msprobe.checks.registry.rule_file import read_settings
+from mindrlhf_msprobe.health import CheckFinding
+from mindrlhf_msprobe.live.reports import Found, Task
+from mindrlhf_msprobe.storage.reading.following import FollowedRun
+from mindrlhf_msprobe.storage.writing.findings_file import FindingsFile
+
+
+class Observer(Protocol):
+    """Looks at the steps of a run, each once, as they end.
+
+    Attributes:
+        name: what it is called where it fails.
+    """
+
+    name: str
+
+    def step(self, number: int) -> Found | None:
+        """Look at a step."""
+
+    def end(self) -> Found | None:
+        """Take note that there is no further step."""
+
+
+def kinds_of(task: Task) -> list[type[Checks] | type[Scalars]]:
+    """Return what a task asks for."""
+    found: list[type[Checks] | type[Scalars]] = [Checks] if task.checks else []
+    return found if task.tensorboard is None else [*found, Scalars]
+
+
+class Checks:
+    """The rules that can run live, over the steps of one rank; writes findings.rank<N>.jsonl."""
+
+    name = "checks"
+
+    def __init__(self, task: Task, run: FollowedRun) -> None:
+        self._run, self._root, self._rank = run, task.root, task.rank
+        rules, _ = all_rules()
+        settings = None if task.rules is None else read_settings(task.rules, rules)
+        self._checking = Checking(run, [rule for rule in rules if rule.live], settings)
+        self._file: FindingsFile | None = None
+        self._reported: set[Any] = set()
+
+    def step(self, number: int) -> Found | None:
+        """Give a step to the rules."""
+        if self._file is None:
+            self._file = FindingsFile(self._root, self._rank, number)
+        return self._report(self._checking.feed(Step(self._run, number, (self._rank,))))
+
+    def end(self) -> Found | None:
+        """Take what rules find only when there is no further step."""
+        return self._report(self._checking.finish().all_findings)
+
+    def _report(self, findings: list[CheckFinding]) -> Found | None:
+        new = [one for one in findings if _identity(one) not in self._reported]
+        if not new or self._file is None:
+            return None
+        self._reported.update(map(_identity, new))
+        first = {_identity(one) for one in self._checking.story()}
+        found = [(one, _identity(one) not in first) for one in new]
+        self._file.append(*(_line(one, follows, self._rank) for one, follows in found))
+        return Found(tuple(found))
+
+
+def _identity(finding: CheckFinding) -> Any:
+    return finding.rule, finding.said.code, finding.place.phase, finding.place.name
+
+
+def _line(finding: CheckFinding, follows: bool, rank: int) -> dict[str, Any]:
+    content = finding.to_json()
+    head = {"step": finding.place.step, "rank": rank, "rule": finding.rule}
+    said = {"params": {}, **finding.said.as_json()}
+    kept = ("place", "evidence", "causes_codes", "next_step", "stack")
+    return {
+        **head,
+        "severity": finding.severity.value,
+        **said,
+        "follows": follows,
+        **{name: content[name] for name in kept},
+    }
+
+
+class Scalars:
+    """What `trend --tensorboard` writes, as the steps end."""
+
+    name = "tensorboard"
+
+    def __init__(self, task: Task, run: FollowedRun) -> None:
+        from mindrlhf_msprobe.report.trends.event_files import EventFiles
+        from mindrlhf_msprobe.trends.reading import StepByStep
+
+        assert task.tensorboard is not None
+        self._series, self._rank = StepByStep(run), task.rank
+        self._files = EventFiles(task.tensorboard)
+
+    def step(self, number: int) -> None:
+        """Write the points of a step."""
+        self._write(self._series.read(number, self._rank))
+
+    def end(self) -> None:
+        """Write the last points."""
+        self._write(self._series.end())
+        self._files.close()
+
+    def _write(self, series: list[Any]) -> None:
+        from mindrlhf_msprobe.report.trends.files import write_events
+
+        for one in series:
+            write_events(self._files, "", one)
+        self._files.flush()

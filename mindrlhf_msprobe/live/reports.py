@@ -1,0 +1,82 @@
+"""What a training and the process that follows it say to each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.health import CheckFinding
+
+#: Said to the follower instead of a step: there will be none.
+NO_MORE = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a follower is to do.
+
+    Attributes:
+        root, rank: whose steps it follows.
+        checks: whether it looks for findings.
+        rules: the rule file; None: every rule is as it is.
+        tensorboard: the directory of event files; None: none are written.
+    """
+
+    root: Path
+    rank: int
+    checks: bool
+    tensorboard: Path | None
+    rules: Path | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """It has begun to follow."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found in a step, or at the end, and was not before.
+
+    Attributes:
+        findings: each with whether it follows from one before it.
+    """
+
+    findings: tuple[tuple[CheckFinding, bool], ...]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """Steps that were not looked at: there were too many, or they were thinned before."""
+
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An observer failed and looks at no further step.
+
+    Attributes:
+        observer: its name.
+        kind, text: what it raised.
+    """
+
+    observer: str
+    kind: str
+    text: str | Message
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A step was looked at."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All steps that waited were looked at."""
+
+
+Report = Ready | Found | Behind | Fault | Looked | Ended

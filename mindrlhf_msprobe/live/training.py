@@ -1,0 +1,253 @@
+"""The training's side: says which steps ended, and does what `on_finding` says of what is found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from mindrlhf_msprobe.capture.words import FaultSink, counted
+from mindrlhf_msprobe.checks.registry.loading import all_rules, imported
+from mindrlhf_msprobe.checks.registry.rule_file import read_settings
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.text.numbers import spans
+from mindrlhf_msprobe.config import STOP, WARN, ProbeConfig
+from mindrlhf_msprobe.errors import ConfigError, UsageError
+from mindrlhf_msprobe.health import CheckFinding
+from mindrlhf_msprobe.live.common_end import CommonEnd
+from mindrlhf_msprobe.live.process import Follower
+from mindrlhf_msprobe.live.reports import Behind, Fault, Found, Looked, Report, Task
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.storage.directory.job import world_of
+from mindrlhf_msprobe.storage.layout import findings_name
+
+_MOST_OF_STEP = 5  # findings of one step that are logged
+_MOST_LOGGED = 50  # findings of one run that are
+_READY = 20.0  # seconds for which the end of the first step waits until the process follows
+_PATIENCE = 60.0  # seconds for which the end of the run waits for each of its reports
+
+# What could not be done, as run.json counts it.
+_LIVE, _FUNCTION, _COMMON_END = "lost.live", "lost.on_finding", "lost.common_end"
+
+
+class Live:
+    """What looks at the steps of one rank while it trains.
+
+    A rank that records nothing has no process; it ends with the others where they stop.
+
+    Raises:
+        ConfigError, UsageError: the function that is to be called cannot be imported, the rule
+            file is wrong, or tensorboardX is not there.
+    """
+
+    def __init__(self, config: ProbeConfig) -> None:
+        self._call = _function(config.on_finding)
+        self._stops = config.on_finding == STOP
+        if config.tensorboard and find_spec("tensorboardX") is None:
+            raise UsageError.saying("trend.no_tensorboardx", why="tensorboardX")
+        if config.on_finding and config.rules:
+            read_settings(config.rules, all_rules()[0])  # says what is wrong while nothing runs
+        self._config = config
+        self._fault: FaultSink = _logged
+        self._not_observed: Callable[[Message], None] | None = None
+        self._lock = threading.RLock()
+        self._process: Follower | None = None
+        self._common: CommonEnd | None = None
+        self._ended = 0  # steps
+        self._waiting: set[int] = set()  # steps that were not looked at yet
+        self._not_looked_at: tuple[int, int, int] | None = None  # how many steps, first, last
+        self._logged = 0
+        self._new: list[CheckFinding] = []  # which nobody was called with
+        self._grave: CheckFinding | None = None
+        self._ends = False
+
+    def begin(
+        self,
+        root: Path,
+        rank: int,
+        fault: FaultSink | None = None,
+        not_observed: Callable[[Message], None] | None = None,
+    ) -> None:
+        """Begin to follow what a rank records.
+
+        Args:
+            root: the run's directory.
+            fault: counts what goes wrong; None on a rank that records nothing.
+            not_observed: takes why steps were not looked at.
+        """
+        self._fault, self._not_observed = fault or _logged, not_observed
+        self._findings_file = findings_name(rank)
+        size = world_of()["size"]
+        if self._stops and size > 1:
+            self._stops = False  # a rank that ends alone leaves the others in a collective
+            with counted(self._fault, _COMMON_END):
+                self._common = CommonEnd(root, rank, size)
+                self._stops = True
+        if fault is not None:
+            config = self._config
+            events, rules = _path(config.tensorboard), _path(config.rules)
+            with counted(self._fault, _LIVE):
+                self._process = Follower(Task(root, rank, bool(config.on_finding), events, rules))
+
+    def step_ended(self, step: int | None) -> bool:
+        """Take note that a step can be read on disk; return whether the training is to end now.
+
+        Args:
+            step: its number; None on a rank that records nothing.
+        """
+        with self._lock:
+            self._ended += 1
+            if self._process is not None and step is not None:
+                with counted(self._fault, _LIVE):
+                    self._announce(self._process, step)
+            self.look()
+            new, self._new = self._new, []
+            if self._call is not None and new:
+                with counted(self._fault, _FUNCTION):
+                    self._call(new)
+            self._ends = self._stops and self._is_last()
+            return self._ends
+
+    def _announce(self, process: Follower, step: int) -> None:
+        if not (self._waiting or process.ready):
+            self._take(process.reports(_READY))
+        self._waiting.add(step)
+        if process.ended or not process.announce(step):
+            self._leave_out([step])
+
+    def look(self) -> None:
+        """Log what was found since, and count what went wrong; waits for nothing."""
+        with self._lock:
+            if self._process is not None:
+                with counted(self._fault, _LIVE):
+                    self._take(self._process.reports())
+
+    def _take(self, reports: list[Report]) -> None:
+        for one in reports:
+            if isinstance(one, Found):
+                self._show(one)
+            elif isinstance(one, Looked):
+                self._waiting.discard(one.step)
+            elif isinstance(one, Behind):
+                self._leave_out(one.steps)
+            elif isinstance(one, Fault):
+                error = type(one.kind, (Exception,), {})(one.text)
+                if self._waiting and not one.observer:  # it has ended
+                    self._leave_out([*self._waiting])
+                self._fault(message(_LIVE), error)
+
+    def _show(self, found: Found) -> None:
+        firsts = [one for one, follows in found.findings if not follows]
+        self._new += [one for one, _ in found.findings]
+        grave = (one for one, _ in found.findings if one.severity.counts)
+        self._grave = self._grave or next(grave, None)
+        shown = firsts[: max(0, min(_MOST_OF_STEP, _MOST_LOGGED - self._logged))]
+        for one in shown:
+            log = logger.warning if one.severity.counts else logger.info
+            log("%s", _in_a_line(one))
+        left = len(found.findings) - len(shown)
+        if left and self._logged < _MOST_LOGGED:
+            logger.info("%s", message("live.more", count=left, file=self._findings_file))
+        self._logged += len(shown)
+
+    def _is_last(self) -> bool:
+        if self._common is None:
+            if self._grave is not None:
+                logger.error("%s", message("live.stops", rule=self._grave.rule))
+            return self._grave is not None
+        with counted(self._fault, _COMMON_END):
+            if self._grave is not None:
+                missing = self._common.publish(self._ended)
+                if missing:
+                    logger.error("%s", message("live.cannot_stop", ranks=spans(missing)))
+                    self._common.leave(ending=False)
+                    self._common = None
+                    self._stops = False
+                    return False
+            if self._common.is_last(self._ended):
+                rule = "" if self._grave is None else self._grave.rule
+                logger.error("%s", message("live.stops", rule=rule))
+                return True
+        return False
+
+    def close(self) -> None:
+        """Look at what has ended, and at no more."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is None:
+                return
+            with counted(self._fault, _LIVE):
+                self._take(process.end(_PATIENCE))
+            if self._waiting:
+                self._leave_out([*self._waiting])
+            if self._not_looked_at and self._not_observed is not None:
+                self._not_observed(self._said_of_left_out())
+            new, self._new = self._new, []
+            if self._call is not None and new:
+                with counted(self._fault, _FUNCTION):
+                    self._call(new)
+
+    def leave(self) -> None:
+        """Let the other ranks go on, or where all end together, wait until they have ended."""
+        if self._common is not None:
+            self._common.leave(ending=self._ends)
+            self._common = None
+
+    def abandon(self) -> None:
+        """Do nothing more: in a forked child, all this is the parent's."""
+        self._common = None
+        if self._process is not None:
+            self._process.abandon()
+            self._process = None
+
+    def _leave_out(self, steps: Sequence[int]) -> None:
+        """Count steps that were not looked at, and say so once."""
+        self._waiting.difference_update(steps)
+        first = not self._not_looked_at
+        known = self._not_looked_at or (0, min(steps), 0)
+        self._not_looked_at = known[0] + len(steps), min(known[1], *steps), max(known[2], *steps)
+        if first:
+            logger.warning("%s", self._said_of_left_out())
+
+    def _said_of_left_out(self) -> Message:
+        count, first, last = self._not_looked_at or (0, 0, 0)
+        return message("live.not_observed", count=count, first=first, last=last)
+
+
+def _path(named: str) -> Path | None:
+    return Path(named).expanduser().absolute() if named else None
+
+
+def _function(on_finding: str) -> Callable[[list[CheckFinding]], object] | None:
+    """Return the function that is to be called with findings, if one is named.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if on_finding in ("", WARN, STOP):
+        return None
+    try:
+        found = imported(on_finding)
+        shown = repr(found)
+    except Exception as error:
+        found, shown = error, str(error)
+    if isinstance(found, Exception) or not callable(found):
+        known = {"named": on_finding, "kind": type(found).__name__, "error": shown}
+        raise ConfigError.saying("config.no_such_function", **known)
+    return found
+
+
+def _in_a_line(finding: CheckFinding) -> Message:
+    at = finding.place
+    where = {
+        "step": at.step,
+        "phase": at.phase or "",
+        "name": "" if at.name == at.phase else at.name,
+    }
+    known = {"severity": finding.severity.value, "rule": finding.rule, "said": finding.said}
+    return message("live.finding", **where, **known)
+
+
+def _logged(what: Message, error: BaseException) -> None:
+    logger.warning("%s: %s: %s", what, type(error).__name__, error)
