@@ -1,4 +1,4 @@
-"""compare_runs: open, bring together, judge, conclude, write."""
+"""compare_runs: open, align, compare, conclude, write."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.common.language import LANGUAGES, in_its_language
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.processes import available_cores
+from mindrlhf_msprobe.common.text.language import LANGUAGES, in_its_language
+from mindrlhf_msprobe.common.text.patterns import pattern
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
     Progress,
@@ -43,13 +43,13 @@ from mindrlhf_msprobe.comparison.preflight.remark import without_consequences
 from mindrlhf_msprobe.comparison.steps.folding import FOLD_ABOVE, Folding
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
-    JudgedPlace,
     PairWork,
-    judge_pair,
-    judge_whole,
+    StepResult,
+    compare_pair,
+    compare_whole_step,
 )
 from mindrlhf_msprobe.comparison.steps.tally import is_folded
-from mindrlhf_msprobe.comparison.verdict.compared_place import LeftOut, is_filtered
+from mindrlhf_msprobe.comparison.verdict.first_difference import LeftOut, is_filtered
 from mindrlhf_msprobe.comparison.verdict.next_recording.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.verdict.next_recording.size import size_of
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
@@ -135,7 +135,7 @@ def compare_runs(
             `include` and none of `exclude` matches are compared.
         keys: the key data that are compared, and nothing else; `old_log_prob=log_prob`, or a
             mapping, compares one of A with another one of B, or of A itself.
-        first_only: end at the first divergence, and write its place alone.
+        first_only: end at the first divergence, and write its entry alone.
         common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
             divergence.
         after: the output directory of an earlier comparison of the same training, recorded
@@ -169,7 +169,7 @@ def compare_runs(
     repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
     paths = {"A": a, "B": b, "output_path": output_path, "tolerance": tolerance}
     paths |= {"mapping": mapping, "tokenizer": tokenizer, "after": after}
-    paths |= {f"noise run {number}": path for number, path in enumerate(repetitions, 1)}
+    paths |= {f"noise[{number}]": path for number, path in enumerate(repetitions)}
     _check_choice(paths, engine, workers, lang)
     _check_two("phases", phases, str)
     _check_two("ranks", ranks, int)
@@ -190,20 +190,20 @@ def compare_runs(
     job = replace(job, msprobe_mapping=by_file)
     notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(key_data_only)]
     load = _check_output(output_path, (a, b, *repetitions), keep_earlier)
-    all_places = sorted(job.sides[0].places() | job.sides[1].places())
-    all_steps = {step for step, _ in all_places}
+    all_rank_steps = sorted(job.sides[0].rank_steps() | job.sides[1].rank_steps())
+    all_steps = {step for step, _ in all_rank_steps}
     check_steps(chosen, all_steps)
-    places = [place for place in all_places if chosen.takes_step(place[0])]
-    _check_patterns(job, places)
-    notes += _unused_names(job, places)
-    check_names(chosen, lambda: (job.load(*place) for place in places))
+    rank_steps = [at for at in all_rank_steps if chosen.takes_step(at[0])]
+    _check_patterns(job, rank_steps)
+    notes += _unused_names(job, rank_steps)
+    check_names(chosen, lambda: (job.load(*at) for at in rank_steps))
     start = _engine(engine, job, address, workers)
     at_once = engine == "ray" or workers is not None
     compare = partial(
         run, job, start_workers=start, progress=progress, at_once=at_once, meanwhile=load
     )
-    judged = _judged(job, places, start, compare, all_rows=all_rows)
-    comparison = _conclude(str(a), str(a if b is None else b), job, judged, notes, earlier)
+    results = _compare_steps(job, rank_steps, start, compare, all_rows=all_rows)
+    comparison = _conclude(str(a), str(a if b is None else b), job, results, notes, earlier)
     if chosen != Filters():
         comparison = _chosen(comparison, chosen, job, all_steps)
     from mindrlhf_msprobe.report.texts import with_texts
@@ -214,28 +214,28 @@ def compare_runs(
     return _written(comparison, output_path, csv, lang, keep_earlier=keep_earlier)
 
 
-def _judged(
+def _compare_steps(
     job: Job,
-    places: Sequence[tuple[int, int]],
+    rank_steps: Sequence[tuple[int, int]],
     start: Callable[[], Engine] | None,
-    compare: Callable[..., list[JudgedPlace]],
+    compare: Callable[..., list[StepResult]],
     *,
     all_rows: bool,
-) -> list[JudgedPlace]:
-    """Compare the places in turn; with first_only, up to the step of the first divergence."""
-    judged: list[JudgedPlace] = []
-    folding = Folding(FOLD_ABOVE, len(places), all_rows=all_rows)
-    by_step = itertools.groupby(places, lambda place: place[0] if job.chosen.first_only else None)
+) -> list[StepResult]:
+    """Compare step after step; with first_only, up to that of the first divergence."""
+    results: list[StepResult] = []
+    folding = Folding(FOLD_ABOVE, len(rank_steps), all_rows=all_rows)
+    by_step = itertools.groupby(rank_steps, lambda at: at[0] if job.chosen.first_only else None)
     for _, group in by_step:
-        judged += compare(list(group), folding=folding)
-        if job.chosen.first_only and any(place.diverged for place in judged):
+        results += compare(list(group), folding=folding)
+        if job.chosen.first_only and any(result.diverged for result in results):
             break
     if folding.many:
-        return judged
+        return results
     # There turned out to be few records: what was counted wholesale is compared once more.
-    again = [(place.step, place.rank) for place in judged if not place.whole]
-    whole = {(place.step, place.rank): place for place in run(job, again, start)}
-    return [whole.get((place.step, place.rank), place) for place in judged]
+    again = [(result.step, result.rank) for result in results if not result.whole]
+    whole = {(result.step, result.rank): result for result in run(job, again, start)}
+    return [whole.get((result.step, result.rank), result) for result in results]
 
 
 def _check_output(
@@ -284,23 +284,23 @@ def _of_runs(found: Iterable[tuple[str | Message, Iterable[Message]]]) -> Messag
     return tuple(dict.fromkeys(message("pairing.of_run", run=n, what=what) for n, what in said))
 
 
-def _incomplete(job: Job, judged: Sequence[JudgedPlace]) -> Messages:
+def _incomplete(job: Job, results: Sequence[StepResult]) -> Messages:
     """Return what could not be read of each run, and what A and B lost while recording."""
     names: list[str | Message] = ["A", "B"]
     names += [message("pairing.repetition", path=str(view.run.path)) for view in job.noise]
     runs = [view.run for view in (*job.sides, *job.noise)]
     unread = [
-        (name, [*(problem.said for problem in run.problems), *merged_problems(judged, i)])
+        (name, [*(problem.said for problem in run.problems), *merged_problems(results, i)])
         for i, (name, run) in enumerate(zip(names, runs))
     ]
     return _of_runs([*unread, *((name, [*run.losses]) for name, run in zip(names[:2], runs))])
 
 
-def _unread(job: Job, judged: Sequence[JudgedPlace]) -> Messages:
+def _unread(job: Job, results: Sequence[StepResult]) -> Messages:
     """Return what could not be read of A and B, as far as it concerns what was compared."""
-    places = [(place.step, place.rank) for place in judged]
+    rank_steps = [(result.step, result.rank) for result in results]
     return _of_runs(
-        (name, (*view.unread(places, common=job.chosen.common), *merged_problems(judged, i)))
+        (name, (*view.unread(rank_steps, common=job.chosen.common), *merged_problems(results, i)))
         for i, (name, view) in enumerate(zip("AB", job.sides))
     )
 
@@ -309,16 +309,16 @@ def _conclude(
     a: str,
     b: str,
     job: Job,
-    judged: Sequence[JudgedPlace],
+    results: Sequence[StepResult],
     notes: Sequence[Message],
     earlier: Earlier | None,
 ) -> Comparison:
     runs = job.sides[0].run, job.sides[1].run
     before = _preflight(job)
-    findings = _findings(judged)
-    whole = partial(judge_whole, job)
+    findings = _findings(results)
+    whole = partial(compare_whole_step, job)
     verdict = conclude(
-        judged, job.sides, job.plan, whole, before, _left_out(job), earlier, _unread(job, judged)
+        results, job.sides, job.plan, whole, before, _left_out(job), earlier, _unread(job, results)
     )
     if verdict.first_divergence is not None:
         before = without_consequences(before, verdict.first_divergence.step)
@@ -328,11 +328,13 @@ def _conclude(
         run_b=b,
         verdict=verdict,
         findings=findings,
-        agreements=tuple(a for place in judged if place.folded for a in place.tally.agreements),
+        agreements=tuple(a for result in results if result.folded for a in result.tally.agreements),
         preflight=before,
-        rules=_rules(judged),
-        remarks=tuple(dict.fromkeys([*notes, *(note for place in judged for note in place.notes)])),
-        incomplete=_incomplete(job, judged),
+        rules=_rules(results),
+        remarks=tuple(
+            dict.fromkeys([*notes, *(note for result in results for note in result.notes)])
+        ),
+        incomplete=_incomplete(job, results),
         all_cells=not is_filtered(runs),
         earlier=(
             None if earlier is None else (earlier, relation(earlier, verdict.first_divergence))
@@ -352,23 +354,23 @@ def _stops(runs: tuple[Run, Run]) -> Iterator[Stopped]:
         for stop in side.stops:
             if stop.state == RUNNING and stop.step not in begun:
                 continue
-            place = (stop.state, stop.step, stop.phase, stop.error, stop.text)
-            alike.setdefault(place, []).append(stop.rank)
+            key = (stop.state, stop.step, stop.phase, stop.error, stop.text)
+            alike.setdefault(key, []).append(stop.rank)
         for (state, step, phase, error, text), ranks in alike.items():
             yield Stopped(name, state, step, phase, error, text, tuple(ranks))
 
 
-def _findings(judged: Iterable[JudgedPlace]) -> Sequence[Finding]:
-    """Return what was found of all places; packed, if that of any place is."""
+def _findings(results: Iterable[StepResult]) -> Sequence[Finding]:
+    """Return all findings; packed, if those of any step are."""
     found = [
-        [f for f in place.findings if f is not None and not is_folded(f)]
-        if place.folded and not isinstance(place.findings, PackedFindings)
-        else place.findings
-        for place in judged
+        [f for f in result.findings if f is not None and not is_folded(f)]
+        if result.folded and not isinstance(result.findings, PackedFindings)
+        else result.findings
+        for result in results
     ]
-    if any(isinstance(place, PackedFindings) for place in found):
+    if any(isinstance(result, PackedFindings) for result in found):
         return KeptFindings(found)
-    return tuple(f for place in found for f in place if f is not None)
+    return tuple(f for result in found for f in result if f is not None)
 
 
 def _both_phases(first: Divergence | None, job: Job) -> Divergence | None:
@@ -390,9 +392,9 @@ def _both_phases(first: Divergence | None, job: Job) -> Divergence | None:
 
 
 def _left_out(job: Job) -> Callable[[StepPlan, int], LeftOut] | None:
-    """Return what says how much the caller left out of a place before its first divergence.
+    """Return what says how much the caller left out of a step before its first divergence.
 
-    What the entry there was given is judged, as far as it was left out by its name.
+    What the entry there was given is compared, as far as it was left out by its name.
     """
     if not (job.chosen.by_name or job.sides[0].key_data_only):
         return None
@@ -414,11 +416,11 @@ def _agrees(job: Job, plan: StepPlan, pair: Pair) -> bool:
     if pair.a is None or pair.b is None:
         return pair.gap is not None
     work = PairWork(plan.step, plan.rank, 0, pair.a, pair.b)
-    return judge_pair(job, work).status.agrees
+    return compare_pair(job, work).status.agrees
 
 
 def _hidden(job: Job, step: int, rank: int) -> int:
-    """Return how many records of cells and of other keys both runs have in a place."""
+    """Return how many records of cells and of other keys both runs have in a step."""
     counts = []
     for side in job.sides:
         everything = replace(side, keys={}, key_data_only=False).load(step, rank)
@@ -438,11 +440,11 @@ def _preflight(job: Job) -> Preflight:
     return Preflight() if a.run is b.run else preflight(a.run, b.run)
 
 
-def _rules(judged: Iterable[JudgedPlace]) -> tuple[RuleUse, ...]:
+def _rules(results: Iterable[StepResult]) -> tuple[RuleUse, ...]:
     used: Counter[Messages] = Counter()
     passed: Counter[Messages] = Counter()
-    for place in judged:
-        for by, (records, only_by_it) in place.tally.rules.items():
+    for result in results:
+        for by, (records, only_by_it) in result.tally.rules.items():
             used[by] += records
             passed[by] += only_by_it
     return tuple(RuleUse(by, n, passed[by]) for by, n in used.items())
@@ -523,17 +525,17 @@ def _chosen(
 
 def _first_alone(comparison: Comparison, first: Divergence) -> Comparison:
     """Return the comparison with what was found at the first divergence alone."""
-    place = first.step, first.rank, first.phase if first.key is None else None
+    at = first.step, first.rank, first.phase if first.key is None else None
     return replace(
         comparison,
         verdict=replace(comparison.verdict, spread=()),  # nothing after it was looked at
         findings=tuple(f for f in comparison.findings if _is_at(f, first)),
-        agreements=tuple(a for a in comparison.agreements if (a.step, a.rank, a.phase) == place),
+        agreements=tuple(a for a in comparison.agreements if (a.step, a.rank, a.phase) == at),
     )
 
 
 def _is_at(finding: Finding, first: Divergence) -> bool:
-    """Tell whether a record stands where the first divergence does: in its phase, or its key."""
+    """Return whether a record stands where the first divergence does: in its phase, or its key."""
     if (finding.step, finding.rank) != (first.step, first.rank):
         return False
     if first.key is not None:
@@ -584,7 +586,8 @@ def _check_choice(
     for name in (name for name, path in paths.items() if path == ""):
         raise UsageError.saying("error.empty_path", name=name)
     if lang not in (None, *LANGUAGES):
-        raise UsageError.saying("error.lang", lang_=lang, join=" or ".join(LANGUAGES))
+        known = message("config.either", choices=LANGUAGES)
+        raise UsageError.saying("error.lang", lang_=lang, join=known)
     if engine not in ENGINES:
         raise UsageError.saying(
             "error.engine", engine=engine, nearest=nearest_of(str(engine), ENGINES)
@@ -630,10 +633,10 @@ def _is_one_run(
     ranks: tuple[int, int] | None,
     keys: Sequence[tuple[str, str]],
 ) -> bool:
-    """Tell whether both runs are one; refuse to compare it with itself, or with a part of it."""
+    """Return whether both runs are one; refuse to compare it with itself, or with a part of it."""
     if b is not None and not _same(a, b):
-        places = Path(os.path.realpath(a)), Path(os.path.realpath(b))
-        if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
+        roots = Path(os.path.realpath(a)), Path(os.path.realpath(b))
+        if roots[0].is_relative_to(roots[1]) or roots[1].is_relative_to(roots[0]):
             raise RunError.saying("error.inside_each_other", a=Path(a), b=Path(b))
         return False
     same = [left for left, right in keys if left == right]
@@ -649,14 +652,14 @@ def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
     """Refuse to write tables into what is compared."""
     if "\0" in str(output):
         return  # cannot be written at all
-    place = Path(os.path.realpath(output))
+    target = Path(os.path.realpath(output))
     for given in runs:
         directory = Path(os.path.realpath(given))
         # Of a run, one phase's or one step's directory may be given.
         whole = [path for path in list(directory.parents)[:2] if (path / RUN_FILE).is_file()]
         for evidence in (directory, *whole):
-            if place.is_relative_to(evidence):
-                is_it = place == evidence
+            if target.is_relative_to(evidence):
+                is_it = target == evidence
                 code = "error.output_is" if is_it else "error.output_lies_inside"
                 where = message(code, run=str(evidence))
                 raise RunError.saying("error.output_inside", output=output, where=where)
@@ -693,7 +696,7 @@ def _msprobe_mapping(
     return by_file, notes
 
 
-def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:
+def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Message]:
     """Say which names of a mapping are of nothing in B."""
     mapping = job.msprobe_mapping
     if mapping is None:
@@ -701,10 +704,10 @@ def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import Unused
 
     left = Unused(mapping)
-    for place in places:
+    for at in rank_steps:
         if not left.names:
             break
-        left.note(job.load(*place)[1].entries)
+        left.note(job.load(*at)[1].entries)
     if not left.names:
         return []
     first, *others = left.names
@@ -712,12 +715,12 @@ def _unused_names(job: Job, places: Sequence[tuple[int, int]]) -> list[Message]:
     return [message("pairing.unused_names", **what)]
 
 
-def _check_patterns(job: Job, places: Sequence[tuple[int, int]]) -> None:
+def _check_patterns(job: Job, rank_steps: Sequence[tuple[int, int]]) -> None:
     """Refuse rules and name patterns that match nothing, before any tensor is read."""
     rules = {rule.pattern: pattern(rule.pattern).search for rule in job.tolerances.rules}
-    for unused in unmatched(rules, (record_names(job.load(*place)) for place in places)):
+    for unused in unmatched(rules, (record_names(job.load(*at)) for at in rank_steps)):
         raise UsageError.saying("error.rule_unused", pattern=unused)
     names = {rule.source: rule.rename for rule in job.mapping}
-    cells = ({entry.cell for entry in job.load(*place)[0].entries} for place in places)
+    cells = ({entry.cell for entry in job.load(*at)[0].entries} for at in rank_steps)
     for unused in unmatched(names, cells):
         raise UsageError.saying("error.name_unused", pattern=unused, path=job.sides[0].run.path)

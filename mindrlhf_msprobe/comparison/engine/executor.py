@@ -1,10 +1,10 @@
 """Runs the plan of a comparison: in this process, on local workers, or on a Ray cluster.
 
-The work is a list of places (one step of one rank each). A place with large tensors comes back
-with pairs that are still to be compared; they are put together into chunks of about equal size, of
-which every worker takes the next. A pair that is large by itself comes back with what is asked of
-its elements; that is answered span by span, and then the pair is judged. Whoever does the work, the
-result is the same.
+The work is a list of steps, each of one rank. A step with large tensors comes back with pairs that
+are still to be compared; they are put together into chunks of about equal size, of which every
+worker takes the next. A pair that is large by itself comes back with what is asked of its elements;
+that is answered span by span, and then the pair gets its status. Whoever does the work, the result
+is the same.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from mindrlhf_msprobe.comparison.steps.folding import Folding
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Asked,
     Job,
-    Judged,
-    JudgedPlace,
+    PairResult,
     PairWork,
-    judge_or_ask,
-    judge_place,
+    StepResult,
+    compare_or_ask,
+    compare_step,
 )
 from mindrlhf_msprobe.findings import Finding, Side, Status
 
 #: Called with (records done, records known so far, or estimated) as the comparison proceeds.
 Progress = Callable[[int, int], None]
 
-_BYTES_OF_A_PLACE = 1 << 20  # what reading a place takes, as so many bytes of tensors
+_BYTES_OF_A_STEP = 1 << 20  # what reading a step takes, as so many bytes of tensors
 _WORTH_SECONDS = 0.1  # of work for one process that make it worth while to start others
 
 
 @dataclass(frozen=True)
-class PlaceTask:
-    """Compare one place.
+class StepTask:
+    """Compare one step of one rank.
 
     Attributes:
         fold: let what agrees be counted, and hand back what does not.
@@ -58,14 +58,14 @@ class PlaceTask:
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Compare some pairs, of one or of several places."""
+    """Compare some pairs, of one or of several steps."""
 
     works: tuple[PairWork, ...]
 
     @property
     def key(self) -> tuple[int, ...]:
         """What tells the task from all others, if it is of one pair."""
-        return self.works[0].place
+        return self.works[0].at
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class SpanTask:
     @property
     def question(self) -> tuple[int, ...]:
         """What tells the question from all others: the pair, and how many came before."""
-        return *self.work.place, len(self.work.answers)
+        return *self.work.at, len(self.work.answers)
 
 
-Task = PlaceTask | ChunkTask | SpanTask
-Result = JudgedPlace | tuple["Judged | Asked", ...] | Part
+Task = StepTask | ChunkTask | SpanTask
+Result = StepResult | tuple["PairResult | Asked", ...] | Part
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ class Failure:
 def perform(job: Job, task: Task) -> Result | Failure:
     """Do one task; what goes wrong in it is its result, so that nothing else is lost."""
     try:
-        if isinstance(task, PlaceTask):
-            place = judge_place(job, task.step, task.rank, wholesale=task.fold)
-            if not place.waiting:
-                place.finish()
+        if isinstance(task, StepTask):
+            result = compare_step(job, task.step, task.rank, wholesale=task.fold)
+            if not result.waiting:
+                result.finish()
                 if task.fold:
-                    place.fold()
-            return place
+                    result.fold()
+            return result
         if isinstance(task, SpanTask):
             return answer_span(task.cut, task.number)
-        return tuple(judge_or_ask(job, work) for work in task.works)
+        return tuple(compare_or_ask(job, work) for work in task.works)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
 
@@ -165,7 +165,7 @@ class ThisProcess(Engine):
 
 def run(
     job: Job,
-    places: Sequence[tuple[int, int]],
+    rank_steps: Sequence[tuple[int, int]],
     start_workers: Callable[[], Engine] | None,
     progress: Progress | None = None,
     *,
@@ -173,8 +173,8 @@ def run(
     meanwhile: Callable[[], object] | None = None,
     folding: Folding | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> list[JudgedPlace]:
-    """Compare all places and return what was found, in their order.
+) -> list[StepResult]:
+    """Compare all steps and return what was found, in their order.
 
     Args:
         folding: decides which findings are let go of; None: none.
@@ -183,7 +183,9 @@ def run(
         at_once: start it whatever there is to do.
         meanwhile: called in a thread once the workers are busy.
     """
-    schedule = _Schedule(places, progress, folding or Folding(None, len(places)), job.span_bytes)
+    schedule = _Schedule(
+        rank_steps, progress, folding or Folding(None, len(rank_steps)), job.span_bytes
+    )
     here: Engine = ThisProcess(job)
     workers: Engine | None = None
     began = clock()
@@ -214,19 +216,19 @@ class _Schedule:
 
     def __init__(
         self,
-        places: Sequence[tuple[int, int]],
+        rank_steps: Sequence[tuple[int, int]],
         progress: Progress | None,
         folding: Folding,
         chunk_bytes: int,
     ) -> None:
-        self._places = list(places)
+        self._rank_steps = list(rank_steps)
         self._chunk_bytes = chunk_bytes
         self._folding = folding
-        self._tasks = deque(PlaceTask(*place) for place in places)
+        self._tasks = deque(StepTask(*at) for at in rank_steps)
         self._waiting: deque[PairWork] = deque()
         self._begun: deque[Task] = deque()  # what is left of large pairs, and what failed once
         self._gatherings: dict[tuple[int, ...], Gathering] = {}
-        self._judged: dict[tuple[int, int], JudgedPlace] = {}
+        self._results: dict[tuple[int, int], StepResult] = {}
         self._open: dict[tuple[int, int], int] = {}
         self._failed_once: dict[tuple[int, ...], Message | str] = {}
         self._progress = progress
@@ -246,12 +248,12 @@ class _Schedule:
 
     def seconds_left(self, spent: float) -> float:
         """Estimate how long one process would still take, from the time it has taken so far."""
-        places = len(self._judged)
-        if not places or spent < _WORTH_SECONDS / 10:
+        steps = len(self._results)
+        if not steps or spent < _WORTH_SECONDS / 10:
             return 0.0
-        done = places * _BYTES_OF_A_PLACE + self._bytes_done
+        done = steps * _BYTES_OF_A_STEP + self._bytes_done
         waiting = self._waiting_bytes + self._span_bytes
-        left = (len(self._places) - places) * (done + waiting) / places
+        left = (len(self._rank_steps) - steps) * (done + waiting) / steps
         return spent * (left + waiting) / done
 
     @property
@@ -296,43 +298,43 @@ class _Schedule:
         self.running -= 1
         if isinstance(result, Failure):
             self._failed(task, result)
-        elif isinstance(result, JudgedPlace):
-            self._place_done(result)
+        elif isinstance(result, StepResult):
+            self._step_done(result)
         elif isinstance(result, tuple):
-            for judged in result:
-                if isinstance(judged, Judged):
-                    self._settle(judged)
+            for found in result:
+                if isinstance(found, PairResult):
+                    self._settle(found)
                 else:
-                    self._begin(judged)
+                    self._begin(found)
         else:
             assert isinstance(task, SpanTask)
             self._span_done(task, result)
         if self._progress is not None:
-            known = len(self._judged)
-            total = self._records * len(self._places) // max(1, known)
+            known = len(self._results)
+            total = self._records * len(self._rank_steps) // max(1, known)
             self._progress(self._records_done, max(total, self._records))
 
-    def _place_done(self, place: JudgedPlace) -> None:
-        at = place.step, place.rank
-        self._judged[at] = place
-        self._open[at] = len(place.waiting)
-        self._records += place.records
-        self._records_done += place.records - len(place.waiting)
-        self._waiting.extend(place.waiting)
-        self._waiting_bytes += sum(work.bytes for work in place.waiting)
-        place.waiting = ()
-        self._folding.came(place)
+    def _step_done(self, result: StepResult) -> None:
+        at = result.step, result.rank
+        self._results[at] = result
+        self._open[at] = len(result.waiting)
+        self._records += result.records
+        self._records_done += result.records - len(result.waiting)
+        self._waiting.extend(result.waiting)
+        self._waiting_bytes += sum(work.bytes for work in result.waiting)
+        result.waiting = ()
+        self._folding.came(result)
         if not self._open[at]:
-            self._folding.finished(place)
+            self._folding.finished(result)
 
-    def _settle(self, judged: Judged) -> None:
-        at = judged.step, judged.rank
-        self._judged[at].settle(judged)
+    def _settle(self, result: PairResult) -> None:
+        at = result.step, result.rank
+        self._results[at].settle(result)
         self._open[at] -= 1
         self._records_done += 1
         if not self._open[at]:
-            self._judged[at].finish()
-            self._folding.finished(self._judged[at])
+            self._results[at].finish()
+            self._folding.finished(self._results[at])
 
     def _begin(self, asked: Asked) -> None:
         """Have a large pair compared span by span."""
@@ -351,10 +353,10 @@ class _Schedule:
         answer = gathering.add(task.number, part)
         if answer is not None:
             known = *task.work.answers, (task.cut.question.key, answer)
-            self._judge_again(task, replace(task.work, answers=known))
+            self._compare_again(task, replace(task.work, answers=known))
 
-    def _judge_again(self, task: SpanTask, work: PairWork) -> None:
-        """Have a pair judged with what is known now; what is left of its spans is not compared."""
+    def _compare_again(self, task: SpanTask, work: PairWork) -> None:
+        """Compare a pair with what is known now; what is left of its spans is given up."""
         del self._gatherings[task.question]
         left: deque[Task] = deque()
         for other in self._begun:
@@ -381,19 +383,19 @@ class _Schedule:
             two = {"first": self._failed_once[task.key], "second": failure.reason}
             notes = (message("note.two_tries", **two),)
             if isinstance(task, SpanTask):
-                self._judge_again(task, replace(task.work, answers=(), given_up=notes))
+                self._compare_again(task, replace(task.work, answers=(), given_up=notes))
             elif isinstance(task, ChunkTask):
-                self._settle(Judged(*task.works[0].place, Status.UNREADABLE, None, notes, ()))
+                self._settle(PairResult(*task.works[0].at, Status.UNREADABLE, None, notes, ()))
             else:
-                self._place_done(_given_up(task, notes))
+                self._step_done(_given_up(task, notes))
 
-    def results(self) -> list[JudgedPlace]:
-        """Return what was found, in the order of the places."""
-        return [self._judged[place] for place in self._places]
+    def results(self) -> list[StepResult]:
+        """Return what was found, in the order of the steps."""
+        return [self._results[at] for at in self._rank_steps]
 
 
-def _given_up(task: PlaceTask, notes: Messages) -> JudgedPlace:
-    """Return a place of which nothing could be compared: one unreadable finding."""
+def _given_up(task: StepTask, notes: Messages) -> StepResult:
+    """Return a step of which nothing could be compared: one unreadable finding."""
     finding = Finding(
         record=f"step {task.step}, rank {task.rank}",
         status=Status.UNREADABLE,
@@ -406,12 +408,12 @@ def _given_up(task: PlaceTask, notes: Messages) -> JudgedPlace:
         b=Side(),
         notes=notes,
     )
-    place = JudgedPlace(task.step, task.rank, [finding], [(0, 0)])
-    place.finish()
-    return place
+    result = StepResult(task.step, task.rank, [finding], [(0, 0)])
+    result.finish()
+    return result
 
 
-def merged_problems(places: Iterable[JudgedPlace], side: int) -> list[Message]:
-    """Return what could not be read of one run, once each, in the order of the places."""
-    found = (problem for place in places if place.problems for problem in place.problems[side])
+def merged_problems(results: Iterable[StepResult], side: int) -> list[Message]:
+    """Return what could not be read of one run, once each, in the order of the steps."""
+    found = (problem for result in results if result.problems for problem in result.problems[side])
     return list(dict.fromkeys(found))

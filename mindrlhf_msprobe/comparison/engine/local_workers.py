@@ -6,7 +6,7 @@ import selectors
 from collections import deque
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.processes import available_cores
+from mindrlhf_msprobe.common.processes import available_cores, receive
 from mindrlhf_msprobe.comparison.engine import worker_start as processes
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
@@ -15,7 +15,6 @@ from mindrlhf_msprobe.comparison.engine.executor import (
     Task,
     perform,
 )
-from mindrlhf_msprobe.comparison.engine.worker_process import receive
 from mindrlhf_msprobe.comparison.engine.worker_start import Worker
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 

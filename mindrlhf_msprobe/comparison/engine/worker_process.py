@@ -7,43 +7,12 @@ length and its pickled bytes. It ends when IN does, so it never outlives the com
 from __future__ import annotations
 
 import os
-import pickle
 import signal
-import struct
 import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-_LENGTH = struct.Struct("<Q")
-
-
-def send(pipe: BinaryIO, message: Any) -> None:
-    """Write one message."""
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(_LENGTH.pack(len(data)))
-    pipe.write(data)
-    pipe.flush()
-
-
-def receive(pipe: BinaryIO) -> Any:
-    """Read one message.
-
-    Raises:
-        EOFError: the other side has ended.
-    """
-    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size))
-    return pickle.loads(_read(pipe, length))
-
-
-def _read(pipe: BinaryIO, length: int) -> bytes:
-    parts = []
-    while length:
-        part = pipe.read(length)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)
+from mindrlhf_msprobe.common.processes import receive, send
 
 
 def serve(job_from: Callable[[BinaryIO], Any], tasks_end: int, results_end: int) -> None:

@@ -1,8 +1,7 @@
 """The process of a local worker, forked where that is safe, else started afresh.
 
 A fork costs milliseconds, where a fresh process must import everything again; but it is unsafe in
-a process with threads, such as one that runs MindSpore. multiprocessing is not used: its spawn
-would run a caller's script again if that has no `__main__` guard.
+a process with threads, such as one that runs MindSpore.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -18,17 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import mindrlhf_msprobe
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.processes import forked, may_fork
-from mindrlhf_msprobe.comparison.engine.worker_process import send, serve
+from mindrlhf_msprobe.common.processes import forked, may_fork, send, start_fresh
+from mindrlhf_msprobe.comparison.engine.worker_process import serve
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.engine.executor import Task
 
-_PACKAGE_PARENT = Path(str(mindrlhf_msprobe.__file__)).resolve().parents[1]
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: The exit code of a process for which somebody else has waited; no process ends with it.
 UNKNOWN_CODE = 256
 _KILLED_SECONDS = 10.0  # within which a process that was killed ends
@@ -148,19 +143,7 @@ class _Fresh(Worker):
             send(self.tasks, job)
 
     def _start(self, job: Job, pipes: tuple[int, int], others: list[int]) -> int:
-        import subprocess  # slow to import, and a fork does without
-
-        module = "mindrlhf_msprobe.comparison.engine.worker_process"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, pipes), os.getcwd()],
-            cwd=_PACKAGE_PARENT,  # so that it is this package that is imported
-            env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
-            pass_fds=pipes,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches the comparison alone, which ends them
-        )
+        self._process = start_fresh("mindrlhf_msprobe.comparison.engine.worker_process", pipes)
         return self._process.pid
 
     def wait(self, patience: float) -> int | None:

@@ -9,35 +9,35 @@ import math
 from typing import Any
 
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan
-from mindrlhf_msprobe.storage.foreign.dialect import Precision, dialect_of
+from mindrlhf_msprobe.storage.foreign.dialect import DIALECTS, Precision
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 _SUBNORMAL = 2.0**-126  # float32 below it may be taken for zero
 
 
-def of_two_tools(a: Leaf, b: Leaf) -> bool:
-    """Tell whether two tools made the statistics of two tensors of one dtype."""
-    return dialect_of(a) is not dialect_of(b) and a.dtype == b.dtype
+def unlike_dialects(a: Leaf, b: Leaf) -> bool:
+    """Return whether two tools made the statistics of two tensors of one dtype."""
+    return a.dialect != b.dialect and a.dtype == b.dtype
 
 
 def may_be_equal(a: Leaf, b: Leaf) -> bool:
-    """Tell whether the statistics differ by no more than the two tools do on equal tensors.
+    """Return whether the statistics differ by no more than the two tools do on equal tensors.
 
     Beside NaN or infinity they would have to be equal: nothing else is left to go by.
     """
-    exact, found = (b, a) if dialect_of(a).precisions else (a, b)
+    exact, found = (b, a) if DIALECTS[a.dialect].precisions else (a, b)
     if exact.nan_count or exact.inf_count:
         return False
     return any(
         _computed_in(precision, found)
         and _extremes_agree(exact, found, precision)
         and _sums_agree(exact, found, precision)
-        for precision in dialect_of(found).precisions
+        for precision in DIALECTS[found.dialect].precisions
     )
 
 
 def _computed_in(precision: Precision, found: Leaf) -> bool:
-    """Tell whether all statistics are numbers of that dtype, as those of a wider one never are."""
+    """Return whether all statistics are numbers of that dtype; those of a wider one never are."""
     if precision.rounding is None:
         return True
     known = [v for v in (found.max, found.min, found.mean, found.norm) if is_finite(v)]
@@ -45,7 +45,7 @@ def _computed_in(precision: Precision, found: Leaf) -> bool:
 
 
 def _extremes_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
-    """Tell whether max and min are equal; those of floats, rounded to the dtype."""
+    """Return whether max and min are equal; those of floats, rounded to the dtype."""
     for x, y in ((exact.max, found.max), (exact.min, found.min)):
         rounds = precision.rounding is not None and not exact.is_discrete and is_finite(x)
         rounded = precision.rounding(x) if rounds and precision.rounding else x
@@ -57,7 +57,7 @@ def _extremes_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
 
 
 def _sums_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
-    """Tell whether mean and norm may be those of equal tensors: off by a sum's error, or too large.
+    """Return whether mean and norm may be of equal tensors: off by a sum's error or too large.
 
     Σ|x| is at most √n times the norm.
     """
@@ -76,7 +76,7 @@ def _sums_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
 
 
 def _close(exact: Any, found: Any, scale: float, error: float, overflows: bool) -> bool:
-    """Tell whether a mean or norm agrees with the exact one.
+    """Return whether a mean or norm agrees with the exact one.
 
     Args:
         scale: how large what was summed is.

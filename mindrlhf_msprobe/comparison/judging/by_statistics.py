@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.across_dialects import may_be_equal, of_two_tools
+from mindrlhf_msprobe.comparison.judging.across_dialects import may_be_equal, unlike_dialects
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     Tolerance,
     is_finite,
@@ -27,7 +27,7 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 STATISTICS = ("max", "min", "mean", "norm")
 
 #: (status, metrics, notes)
-Judgement = tuple[Status, "Metrics | None", Messages]
+PairFound = tuple[Status, "Metrics | None", Messages]
 
 
 @cache
@@ -36,7 +36,7 @@ def note(code: str) -> Messages:
     return (message(code),)
 
 
-def judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
+def compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound:
     """Compare two tensors of one shape by their fingerprints, else by their statistics."""
     if same_fingerprint(a, b):
         if _equal(a.max, b.max) and _equal(a.min, b.min) and not _unlike_counts(a, b):
@@ -49,16 +49,16 @@ def judge_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement:
         return Status.NON_FINITE, None, (one_sided(*counts),)
     statistics = _Statistics(a, b)
     if comparable_fingerprints(a, b) is not None and a.dtype == b.dtype:
-        return _judge_unlike_bytes(a, b, statistics, tolerance)
+        return _compare_unlike_bytes(a, b, statistics, tolerance)
     if not statistics.known:
         return Status.UNREADABLE, None, note("note.nothing_to_compare")
-    if of_two_tools(a, b) and not statistics.equal:
-        return _judge_two_tools(a, b, statistics, tolerance)
+    if unlike_dialects(a, b) and not statistics.equal:
+        return _compare_across_dialects(a, b, statistics, tolerance)
     if not statistics.finite:
-        return _judge_non_finite(a, b, statistics)
+        return _compare_non_finite(a, b, statistics)
     if statistics.equal:
         return Status.WITHIN_TOLERANCE, None, note("note.by_statistics")
-    return _judge_close(a, b, statistics, tolerance)
+    return _compare_close(a, b, statistics, tolerance)
 
 
 class _Statistics:
@@ -85,15 +85,15 @@ class _Statistics:
         self.finite = numbers and not any(map(any, _counts(a, b)))
 
     def within(self, tolerance: Tolerance) -> bool:
-        """Tell whether all that either side has are within a tolerance; bitwise is none."""
+        """Return whether all that either side has are within a tolerance; bitwise is none."""
         usable = self.finite and self.whole and bool(self.known) and not tolerance.bitwise
         return usable and all(tolerance.allows(x, y) for x, y in self.known)
 
 
-def _judge_unlike_bytes(
+def _compare_unlike_bytes(
     a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance
-) -> Judgement:
-    """Judge tensors whose fingerprints differ: by how much, only finite statistics can tell."""
+) -> PairFound:
+    """Compare tensors with unlike fingerprints: only finite statistics show by how much."""
     if _within_rounding(a, b, statistics):
         return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance) and _may_be_close(a, b, tolerance):
@@ -106,16 +106,18 @@ def _judge_unlike_bytes(
     return Status.DIFFERENT, None, note(code)
 
 
-def _judge_two_tools(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> Judgement:
+def _compare_across_dialects(
+    a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance
+) -> PairFound:
     if _has_nan(a) or _has_nan(b):
-        return _judge_non_finite(a, b, statistics)
+        return _compare_non_finite(a, b, statistics)
     if may_be_equal(a, b):
         return Status.WITHIN_TOLERANCE, None, note("note.two_tools")
-    return _judge_close(a, b, statistics, tolerance)
+    return _compare_close(a, b, statistics, tolerance)
 
 
-def _judge_non_finite(a: Leaf, b: Leaf, statistics: _Statistics) -> Judgement:
-    """Judge tensors with NaN or infinity on both sides, of which no fingerprint tells more."""
+def _compare_non_finite(a: Leaf, b: Leaf, statistics: _Statistics) -> PairFound:
+    """Compare tensors with NaN or infinity on both sides, without the same fingerprint."""
     size = math.prod(a.shape or ())
     if a.nan_count == b.nan_count == size:
         return Status.WITHIN_TOLERANCE, None, note("note.all_nan")
@@ -131,7 +133,7 @@ def _judge_non_finite(a: Leaf, b: Leaf, statistics: _Statistics) -> Judgement:
     return Status.UNREADABLE, None, note("note.infinities_hide")
 
 
-def _judge_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> Judgement:
+def _compare_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> PairFound:
     if _within_rounding(a, b, statistics):
         return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance):
@@ -140,7 +142,7 @@ def _judge_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance
 
 
 def same_fingerprint(a: Leaf, b: Leaf) -> bool:
-    """Tell whether both hold the same bytes of the same dtype; not every hash knows the dtype."""
+    """Return whether both hold the same bytes of the same dtype; not every hash knows the dtype."""
     prints = comparable_fingerprints(a, b)
     return prints is not None and prints[0] == prints[1] and a.dtype == b.dtype
 
@@ -172,7 +174,7 @@ def _rounded_statistics(a: Leaf, b: Leaf) -> Messages:
 
 
 def _within_rounding(a: Leaf, b: Leaf, statistics: _Statistics) -> bool:
-    """Tell whether all statistics may be those of tensors whose elements differ by a rounding."""
+    """Return whether all statistics may be those of tensors whose elements differ by a rounding."""
     error = rounding(a, b)
     if error is None or not statistics.known or not statistics.whole or not statistics.finite:
         return False
@@ -186,7 +188,7 @@ def _within_rounding(a: Leaf, b: Leaf, statistics: _Statistics) -> bool:
 
 
 def _may_be_close(a: Leaf, b: Leaf, tolerance: Tolerance) -> bool:
-    """Tell whether tensors of unlike bytes may be within the tolerance at all.
+    """Return whether tensors of unlike bytes may be within the tolerance at all.
 
     Whole numbers that are not equal are at least 1 apart, so a smaller tolerance excludes it, e.g.
     for a mask or for tokens in another order, whose statistics are all the same.
@@ -216,7 +218,7 @@ def _seeming(leaf: Leaf) -> Counts:
 
 
 def _has_nan(leaf: Leaf) -> bool:
-    """Tell whether an element is NaN; the mean of infinities of both signs is NaN as well."""
+    """Return whether an element is NaN; the mean of infinities of both signs is NaN as well."""
     if leaf.nan_count is not None:
         return leaf.nan_count > 0
     if any(map(is_nan, (leaf.max, leaf.min, leaf.norm))):
@@ -225,7 +227,7 @@ def _has_nan(leaf: Leaf) -> bool:
 
 
 def _unlike_counts(a: Leaf, b: Leaf) -> bool:
-    """Tell whether NaN, or infinities, are known to be another number of elements."""
+    """Return whether NaN, or infinities, are known to be another number of elements."""
     pairs = ((a.nan_count, b.nan_count), (a.inf_count, b.inf_count))
     return any(x is not None and y is not None and x != y for x, y in pairs)
 

@@ -106,7 +106,7 @@ def _by_distance(
         return Noise(False, message("note.noise_non_finite"))
     if not all(map(math.isfinite, (*spread, *distance))):
         return Noise(False, message("note.noise_too_large"))
-    return _judge(distance, spread, values, runs, not any(found.unlike for found in spreads))
+    return _noise(distance, spread, values, runs, not any(found.unlike for found in spreads))
 
 
 def _of_each(found: Sequence[_Distance], pick: Callable[..., float]) -> list[float] | None:
@@ -115,7 +115,7 @@ def _of_each(found: Sequence[_Distance], pick: Callable[..., float]) -> list[flo
     return None if len(known) < len(found) else [pick(column) for column in zip(*known)]
 
 
-def _judge(
+def _noise(
     distances: Sequence[float],
     spreads: Sequence[float],
     values: Sequence[int],
@@ -139,7 +139,7 @@ def _judge(
 
 
 def _by_kind(b: Record, members: Sequence[Record], runs: int) -> Noise:
-    """Judge what has no distance: texts, shapes, dtypes. What comes and goes by itself is noise."""
+    """Compare what has no distance (texts, shapes, dtypes): what comes and goes is noise."""
     leaves = [record.leaf for record in (b, *members)]
     non_finite = zip(*((leaf.nan_count or 0, leaf.inf_count or 0) for leaf in leaves))
     if any(count and not any(counts) for count, *counts in non_finite):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_nan
-from mindrlhf_msprobe.findings import Finding, NonFinite, Side
+from mindrlhf_msprobe.findings import Finding, Side
+from mindrlhf_msprobe.phases import OVERFLOW, SCALE_KEYS, may_be_mask
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import cell_name, direction_of, is_optimizer_state
 
 #: How many elements are NaN, and how many are infinite.
 Counts = tuple[int, int]
@@ -23,20 +24,47 @@ def one_sided(a: Counts, b: Counts) -> Message:
     return message("note.in_one", side=side, nan=nan, inf=inf)
 
 
-def on_both_sides(findings: Iterable[Finding]) -> NonFinite:
-    """Return how many records agree and hold NaN or infinity on both sides, and the first.
+def is_unhealthy(finding: Finding, *, overflowed: bool) -> bool:
+    """Return whether NaN or infinity, which a record holds on both sides, is not meant to be there.
+
+    It is in a mask of -inf, and in gradients of a step that overflowed and is retried.
 
     Args:
-        findings: in causal order.
+        overflowed: whether both runs say of the step that it overflowed.
     """
-    count, first = 0, None
-    for finding in findings:
-        if finding.status.agrees and all(map(any, counts_of(finding))):
-            count, first = count + 1, first or finding
-    if first is None:
-        return NonFinite()
-    phase = first.phase if first.entry is not None else None
-    return NonFinite(count, first.step, first.rank, phase, first.record)
+    return not (_is_mask(finding) or (overflowed and _is_of_gradients(finding)))
+
+
+def has_overflowed(finding: Finding) -> bool:
+    """Return whether this is key data by which both runs say that the step was not applied."""
+    if finding.key != OVERFLOW or not finding.status.agrees:
+        return False
+    return any(map(_is_above_zero, (finding.a.value, finding.a.max)))
+
+
+def _is_above_zero(value: Any) -> bool:
+    return isinstance(value, (bool, int, float)) and value > 0
+
+
+def _is_mask(finding: Finding) -> bool:
+    """Return whether all that is not finite is -inf, in a forward pass or in key data of masks."""
+    if any(nan for nan, _ in counts_of(finding)) or math.inf in _largest(finding):
+        return False
+    if finding.entry is None:
+        return may_be_mask(finding.record)
+    if finding.io == "parameters" or is_optimizer_state(cell_name(finding.entry)):
+        return False
+    return direction_of(finding.entry) == "forward"
+
+
+def _largest(finding: Finding) -> tuple[Any, ...]:
+    return tuple(value for side in (finding.a, finding.b) for value in (side.max, side.value))
+
+
+def _is_of_gradients(finding: Finding) -> bool:
+    if finding.entry is None:
+        return finding.key in SCALE_KEYS
+    return direction_of(finding.entry) != "forward"
 
 
 def sides(finding: Finding) -> tuple[str, ...]:
@@ -46,7 +74,7 @@ def sides(finding: Finding) -> tuple[str, ...]:
 
 
 def holds_non_finite(leaf: Leaf) -> bool:
-    """Tell whether a recorded value is, or has elements that are, NaN or infinite."""
+    """Return whether a recorded value is, or has elements that are, NaN or infinite."""
     values = (leaf.max, leaf.min, leaf.mean, leaf.value)
     found = any(is_nan(value) or _is_infinite(value) for value in values)
     return found or bool(leaf.nan_count or leaf.inf_count)

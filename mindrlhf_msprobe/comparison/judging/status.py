@@ -6,14 +6,15 @@ The order of the statuses is the design's: where several would fit, the first on
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.comparison.judging.by_statistics import (
-    Judgement,
-    judge_statistics,
+    PairFound,
+    compare_statistics,
     note,
     rounded,
     rounding,
@@ -38,6 +39,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 FILE_CHANGED = "note.file_changed"
 _LONG = 300  # characters of two texts that are not shown whole
 _GRADIENTS = (".backward.", f".{PARAMETERS_GRAD}.")  # in the names of their records
+_SHOWN_OF_LEAF = attrgetter(*(field.name for field in fields(Side)[2:]))  # name and dtype apart
 _MOST_SIZES = 32  # of a shape that are shown; a hostile one may have millions
 
 
@@ -47,29 +49,16 @@ def side_of(record: Record | None) -> Side:
         return Side()
     leaf = record.leaf
     dtype = leaf.dtype if leaf.is_tensor else leaf.type
-    return Side(
-        name=record.name,
-        dtype=dtype,
-        shape=leaf.shape,
-        max=leaf.max,
-        min=leaf.min,
-        mean=leaf.mean,
-        norm=leaf.norm,
-        nan_count=leaf.nan_count,
-        inf_count=leaf.inf_count,
-        value=leaf.value,
-        fingerprint=leaf.fingerprint,
-        data_name=leaf.data_name,
-    )
+    return Side(record.name, dtype, *_SHOWN_OF_LEAF(leaf))
 
 
-def judge(
+def compare_records(
     a: Record,
     b: Record,
     tolerance: Tolerance,
     decode: Decode | None = None,
     elements: Elements = AT_ONCE,
-) -> Judgement:
+) -> PairFound:
     """Compare two records and return status, metrics (with the tensors at hand) and notes.
 
     Args:
@@ -80,19 +69,19 @@ def judge(
         Unanswered: the tensors are large, and what `elements` does not know yet.
     """
     return (
-        _judge_unreadable(a, b)
-        or _judge_no_gradient(a, b)
-        or _judge_scalars(a.leaf, b.leaf, tolerance)
-        or _judge_texts(a, b, elements)
-        or _judge_dtypes(a.leaf, b.leaf, tolerance)
-        or _judge_shapes(a, b, decode)
-        or _judge_elements(a, b, tolerance, decode, elements)
-        or judge_statistics(a.leaf, b.leaf, tolerance)
+        _compare_unreadable(a, b)
+        or _compare_no_gradient(a, b)
+        or _compare_scalars(a.leaf, b.leaf, tolerance)
+        or _compare_texts(a, b, elements)
+        or _compare_dtypes(a.leaf, b.leaf, tolerance)
+        or _compare_shapes(a, b, decode)
+        or _compare_elements(a, b, tolerance, decode, elements)
+        or compare_statistics(a.leaf, b.leaf, tolerance)
     )
 
 
-def _judge_unreadable(a: Record, b: Record) -> Judgement | None:
-    """Return the judgement of two records of which one cannot be read, else None."""
+def _compare_unreadable(a: Record, b: Record) -> PairFound | None:
+    """Return the status of two records one of which cannot be read, else None."""
     both = a.location is not None and b.location is not None
     opened_later = both and _kind(a.leaf) == _kind(b.leaf)
     for record, side in ((a, "A"), (b, "B")):
@@ -122,7 +111,7 @@ def _of_file(record: Record, error: ArrayFileError) -> Message:
     return message("unread.of_file", file=file, why=error.said)
 
 
-def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement | None:
+def _compare_texts(a: Record, b: Record, elements: Elements) -> PairFound | None:
     """Compare key data that were saved as text; texts of unlike length are simply different.
 
     None where not both are texts.
@@ -131,42 +120,42 @@ def _judge_texts(a: Record, b: Record, elements: Elements) -> Judgement | None:
         return None
     texts = isinstance(a.leaf.value, str) and isinstance(b.leaf.value, str)
     if a.leaf.shape == b.leaf.shape and a.location is not None and b.location is not None:
-        status, metrics, notes = _judge_arrays(a, b, Tolerance(), elements)
+        status, metrics, notes = _compare_arrays(a, b, Tolerance(), elements)
     elif texts:
         same = a.leaf.value == b.leaf.value and a.leaf.shape == b.leaf.shape
         status, metrics, notes = Status.IDENTICAL if same else Status.DIFFERENT, None, ()
     elif a.leaf.shape != b.leaf.shape:
         return Status.DIFFERENT, None, (message("note.lengths", a=_shape(a), b=_shape(b)),)
     else:
-        return judge_statistics(a.leaf, b.leaf, Tolerance())
+        return compare_statistics(a.leaf, b.leaf, Tolerance())
     if status is Status.DIFFERENT and texts:
         notes = (text_difference(str(a.leaf.value), str(b.leaf.value)),)
     return status, metrics, notes
 
 
-def _judge_dtypes(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement | None:
-    """Judge a text against a tensor, and unlike dtypes: with a tolerance their values count."""
-    text = "str" in (a.type, b.type)  # two texts have been judged
+def _compare_dtypes(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:
+    """Compare a text with a tensor, and unlike dtypes: with a tolerance their values count."""
+    text = "str" in (a.type, b.type)  # two texts have a status by now
     if not text and (a.dtype == b.dtype or not tolerance.bitwise):
         return None
     kinds = ("text" if leaf.type == "str" else leaf.dtype for leaf in (a, b))
     return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
 
 
-def _judge_shapes(a: Record, b: Record, decode: Decode | None) -> Judgement | None:
+def _compare_shapes(a: Record, b: Record, decode: Decode | None) -> PairFound | None:
     if a.leaf.shape == b.leaf.shape:
         return None
     notes = (message("note.shapes", a=_shape(a), b=_shape(b)),)
     return Status.SHAPE_MISMATCH, None, _with_tokens(notes, a, b, decode)
 
 
-def _judge_elements(
+def _compare_elements(
     a: Record, b: Record, tolerance: Tolerance, decode: Decode | None, elements: Elements
-) -> Judgement | None:
+) -> PairFound | None:
     """Compare the elements of two tensors; None where not both are stored."""
     if a.location is None or b.location is None:
         return None
-    status, metrics, notes = _judge_arrays(a, b, tolerance, elements)
+    status, metrics, notes = _compare_arrays(a, b, tolerance, elements)
     if status is Status.DIFFERENT and metrics is not None:
         notes = _with_tokens(notes, a, b, decode, metrics.first_mismatch)
     return status, metrics, notes
@@ -203,8 +192,8 @@ def _shape(record: Record) -> str:
     return str(sizes) if more <= 0 else f"{str(sizes[:_MOST_SIZES])[:-1]}, … {more} more]"
 
 
-def _judge_no_gradient(a: Record, b: Record) -> Judgement | None:
-    """Judge a gradient against none: one of zeros says the same, as a graph may have to make some.
+def _compare_no_gradient(a: Record, b: Record) -> PairFound | None:
+    """Compare a gradient with none: one of zeros says the same, as a graph may have to make some.
 
     None where both runs, or neither, have a gradient.
     """
@@ -221,15 +210,15 @@ def _judge_no_gradient(a: Record, b: Record) -> Judgement | None:
     return status, None, (message("note.no_gradient", side=side),)
 
 
-def _judge_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement | None:
+def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:
     """Compare Python values, or one with a tensor; None where both are tensors."""
     if a.is_tensor and b.is_tensor:
         return None
-    return _judge_types(a, b, tolerance) or _judge_values(a.value, b.value, tolerance)
+    return _compare_types(a, b, tolerance) or _compare_values(a.value, b.value, tolerance)
 
 
-def _judge_types(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement | None:
-    """Judge values of unlike types, and those of which nothing but the type is known."""
+def _compare_types(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:
+    """Compare values of unlike types, and those of which nothing but the type is known."""
     if a.opaque and b.opaque and a.type == b.type:
         return Status.UNREADABLE, None, (message("note.not_saved", type=a.type),)
     opaque, unlike = a.opaque or b.opaque, a.type != b.type and tolerance.bitwise
@@ -239,7 +228,7 @@ def _judge_types(a: Leaf, b: Leaf, tolerance: Tolerance) -> Judgement | None:
     return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
 
 
-def _judge_values(a: Any, b: Any, tolerance: Tolerance) -> Judgement:
+def _compare_values(a: Any, b: Any, tolerance: Tolerance) -> PairFound:
     if a == b or (is_nan(a) and is_nan(b)):
         return Status.IDENTICAL, None, ()
     if isinstance(a, str) and isinstance(b, str) and len(a + b) > _LONG:
@@ -254,7 +243,7 @@ def _judge_values(a: Any, b: Any, tolerance: Tolerance) -> Judgement:
     return Status.WITHIN_TOLERANCE if close else Status.DIFFERENT, None, notes
 
 
-def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements) -> Judgement:
+def _compare_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements) -> PairFound:
     arrays = []
     for record, side in ((a, "A"), (b, "B")):
         try:
@@ -269,11 +258,13 @@ def _judge_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements
         compared = elements.compare((a, b), opened, tolerance)
     except (OSError, TypeError, ValueError) as error:
         return Status.UNREADABLE, None, (message("note.unreadable", why=error),)
-    status, metrics, notes = _judge_compared(a.leaf, b.leaf, compared, tolerance)
+    status, metrics, notes = _status_of_elements(a.leaf, b.leaf, compared, tolerance)
     return status, metrics, (*notes, *note(FILE_CHANGED)) if same_prints else notes
 
 
-def _judge_compared(a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tolerance) -> Judgement:
+def _status_of_elements(
+    a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tolerance
+) -> PairFound:
     if compared.equal:
         values = () if a.dtype == b.dtype else (message("note.same_values", a=a.dtype, b=b.dtype),)
         return Status.IDENTICAL, compared.metrics, values

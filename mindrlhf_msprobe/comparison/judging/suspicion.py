@@ -12,6 +12,9 @@ from mindrlhf_msprobe.findings import Finding, Status
 
 GROWTH = 10.0  # times the largest error of what a cell was given
 
+#: The code of the reason that a record holds NaN or infinities on both sides.
+NON_FINITE = "suspicion.non_finite"
+
 _GIVEN = ("input", "parameters")
 
 #: The largest relative error of what an entry was given; None if one is not known.
@@ -39,9 +42,14 @@ def _non_finite(finding: Finding) -> Message | None:
     if not (any(a) and any(b)):
         return None
     if finding.metrics is None and None in (finding.a.nan_count, finding.b.nan_count):
-        return message("suspicion.non_finite", nan=0, inf=0)
+        return message(NON_FINITE, nan=0, inf=0)
     nan, inf = (n if m else 0 for n, m in zip(a, b))
-    return message("suspicion.non_finite", nan=nan, inf=inf)
+    return message(NON_FINITE, nan=nan, inf=inf)
+
+
+def non_finite_of(finding: Finding) -> Message | None:
+    """Return the reason that NaN or infinities are on both sides; None if they are not."""
+    return next((found for found in finding.suspicions if found.code == NON_FINITE), None)
 
 
 def _growth(finding: Finding, given: _Given) -> Message | None:

@@ -1,4 +1,4 @@
-"""Which tolerance a record is judged by."""
+"""Which tolerance a record is compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
-from mindrlhf_msprobe.common.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
@@ -45,7 +45,7 @@ class Tolerances:
     default: Tolerance = field(default_factory=Tolerance)
     rules: tuple[Rule, ...] = ()
 
-    def of(self, *names: str) -> tuple[Tolerance, Messages]:
+    def matching(self, *names: str) -> tuple[Tolerance, Messages]:
         """Return the tolerance of a record by its names, and what says which; empty if bitwise."""
         for rule in self.rules:
             if any(map(pattern(rule.pattern).search, names)):

@@ -62,7 +62,7 @@ def align(
         note = names.note(phase)
         if note is not None and all(sides):
             alignment.notes.append(note)
-        named = _Side(sides[0], names.of_a), _Side(sides[1], names.of_b)
+        named = _Side(sides[0], names.common_a), _Side(sides[1], names.common_b)
         _align_phase(alignment, *named, phase in damaged)
     return alignment
 

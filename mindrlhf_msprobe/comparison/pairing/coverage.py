@@ -9,15 +9,20 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import holds_non_finite
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.coverage import (
     BACKWARD,
     CASTS_INPUTS,
     GRAPH_MODE,
     KEY_DATA,
+    OPTIMIZERS,
     PHASES,
     reasons_of,
 )
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, is_optimizer_state
+
+#: What of a step `keep_mb` has removed: kind → reason.
+THINNED = "thinned"
 
 _BACKWARD = ("backward", PARAMETERS_GRAD)
 
@@ -32,11 +37,12 @@ def why_no_key_data(
     """
     if reasons := reasons_of(coverage, KEY_DATA, key):
         return message("coverage.left_out", what=key, why=reasons)
+    removed = _why_removed(coverage, thinned.KEY_DATA)
     if config is None:
-        return None
+        return removed
     if not config.key_data_dump:
         return message("coverage.key_data_off")
-    return _why_not_step(config, step) or _why_not_rank(config, rank)
+    return _why_not_step(config, step) or _why_not_rank(config, rank) or removed
 
 
 def without_recorded(coverage: Mapping[str, Any], entries: Sequence[Entry]) -> Mapping[str, Any]:
@@ -70,7 +76,7 @@ def why_not_compiled(
 
 
 def casts_inputs(gap: Message | None) -> bool:
-    """Tell whether a cell's inputs are recorded in the dtype to which they were cast."""
+    """Return whether a cell's inputs are recorded in the dtype to which they were cast."""
     reasons = gap.params.get("why", ()) if gap is not None else ()
     return any(isinstance(why, Message) and why.code == CASTS_INPUTS for why in reasons)
 
@@ -93,18 +99,36 @@ def why_no_entry(
         return message("coverage.left_out", what=entry.phase, why=reasons)
     if entry.direction in _BACKWARD and (reasons := reasons_of(coverage, BACKWARD)):
         return message("coverage.backward", why=reasons)
-    if config is None:
-        return None
-    phase = config.phase_table().get(entry.phase)
-    if phase is None:
-        return None
+    removed = _why_removed(coverage, thinned.LAYERS)
+    phase = config.phase_table().get(entry.phase) if config is not None else None
+    if config is None or phase is None:
+        return removed
     if not config.records_phase(phase):
         return message("coverage.phase_off", phase=phase.name, switch=phase.switch)
+    if is_optimizer_state(entry.cell):
+        return _why_no_state(config, coverage, phase, entry) or removed
     return (
         _why_not_time(config, phase, entry)
         or _why_not_chosen(config, entry, other)
         or _why_not_rank(config, entry.rank)
+        or removed
     )
+
+
+def _why_no_state(
+    config: ProbeConfig, coverage: Mapping[str, Any], phase: Phase, entry: Entry
+) -> Message | None:
+    """Return why a run does not hold the state of an optimizer, or None if it should."""
+    if not config.optimizer_state:
+        return message("coverage.optimizer_state_off")
+    if reasons := reasons_of(coverage, OPTIMIZERS, phase.role):
+        return reasons[0]
+    return _why_not_time(config, phase, entry) or _why_not_rank(config, entry.rank)
+
+
+def _why_removed(coverage: Mapping[str, Any], kind: str) -> Message | None:
+    """Return why nothing of a kind is left of a step, if `keep_mb` has removed it."""
+    return next(iter(reasons_of(coverage, THINNED, kind)), None)
 
 
 def _why_not_time(config: ProbeConfig, phase: Phase, entry: Entry) -> Message | None:
@@ -113,6 +137,9 @@ def _why_not_time(config: ProbeConfig, phase: Phase, entry: Entry) -> Message | 
         return before
     if config.steps and entry.step not in config.steps:
         return message("coverage.step_not_chosen", step=entry.step, steps=list(config.steps))
+    if config.step_start <= entry.step <= config.step_end and not config.records_step(entry.step):
+        chosen = {"interval": config.step_interval, "first": config.step_start}
+        return message("coverage.step_interval", **chosen)
     if not config.records_step(entry.step):
         limits = {"first": config.step_start, "last": config.step_end}
         return message("coverage.step_outside", step=entry.step, **limits)
@@ -174,7 +201,7 @@ def why_no_part(config: ProbeConfig | None, io: str) -> Message | None:
 
 
 def _records_entry(config: ProbeConfig, entry: Entry) -> bool:
-    """Tell whether an entry passes `entries`; a cell's parameter gradients follow its backward."""
+    """Return whether an entry passes `entries`; parameters_grad follows its backward."""
     if entry.direction == PARAMETERS_GRAD:
         head, _, number = entry.name.rpartition(f".{PARAMETERS_GRAD}.")
         if config.records_entry(f"{head}.backward.{number}"):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.numbers import spans
-from mindrlhf_msprobe.common.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.text.numbers import spans
+from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
@@ -19,7 +19,7 @@ from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutPlace
+    from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutStep
 
 K = TypeVar("K")
 
@@ -58,11 +58,11 @@ class Filters:
         return bool(self.include or self.exclude)
 
     def takes_step(self, step: int) -> bool:
-        """Tell whether a step is compared."""
+        """Return whether a step is compared."""
         return not self.steps or any(first <= step <= last for first, last in self.steps)
 
     def leaves_out(self, pair: Pair) -> bool:
-        """Tell whether a pair is left out by its name; what could not be read never is."""
+        """Return whether a pair is left out by its name; what could not be read never is."""
         if not self.by_name or pair.record.leaf.type == "unreadable":
             return False
         names = [record.name for record in (pair.a, pair.b) if record is not None]
@@ -214,13 +214,13 @@ def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
 
 
 def record_names(sides: Iterable[StepData]) -> set[str]:
-    """Return the names of all records of both sides of one place."""
+    """Return the names of all records of both sides of one step."""
     parts = (part for side in sides for found in (side.entries, side.key_data) for part in found)
     return {record.name for part in parts for record in part.records}
 
 
 def unmatched(searches: Mapping[K, Callable[[str], object]], names: Iterable[set[str]]) -> list[K]:
-    """Return which of several searches find nothing, given the names of one place after another."""
+    """Return which of several searches find nothing, given the names of one step after another."""
     left = dict(searches)
     for found in names if left else ():
         left = {what: search for what, search in left.items() if not any(map(search, found))}
@@ -238,22 +238,22 @@ def _names_to_search(sides: Sequence[StepData]) -> Iterator[str]:
         yield cell.rpartition(".")[2]
 
 
-def check_names(chosen: Filters, places: Callable[[], Iterable[tuple[StepData, StepData]]]) -> None:
+def check_names(chosen: Filters, steps: Callable[[], Iterable[tuple[StepData, StepData]]]) -> None:
     """Refuse a pattern that matches no record of either run, before any tensor is read.
 
     Args:
-        places: returns both sides of one place after another.
+        steps: returns both sides of one step after another.
 
     Raises:
         UsageError: one of them matches nothing.
     """
     searches = {("include", p): pattern(p).search for p in chosen.include}
     searches |= {("exclude", p): pattern(p).search for p in chosen.exclude}
-    for option, text in unmatched(searches, map(record_names, places())):
+    for option, text in unmatched(searches, map(record_names, steps())):
         words = re.sub(r"\\(.)|[\^$?*+()\[\]{}|]", lambda m: m[1] or "", text)
         import difflib  # slow to import, and only a mistake needs it
 
-        names = (name for sides in places() for name in _names_to_search(sides))
+        names = (name for sides in steps() for name in _names_to_search(sides))
         seen = list(itertools.islice(dict.fromkeys(names), _SEARCHED))
         near = difflib.get_close_matches(words, seen, n=3, cutoff=0.3)
         hint = message("error.nearest_names", names=", ".join(near or seen[:3])) if seen else ""
@@ -268,8 +268,8 @@ def _some(names: Sequence[str]) -> Message:
     return message("error.some", names=", ".join(names[:_SHOWN]), more=more)
 
 
-class PlaceFilter:
-    """What is not compared in one place, and why.
+class StepFilter:
+    """What is not compared in one step, and why.
 
     Args:
         unlike_phases: two phases that are called otherwise are compared: each may do what the
@@ -281,7 +281,7 @@ class PlaceFilter:
     def __init__(
         self,
         chosen: Filters,
-        cut: CutPlace,
+        cut: CutStep,
         unlike_phases: bool = False,
         rules: Sequence[NameRule] = (),
     ) -> None:
@@ -309,12 +309,8 @@ class PlaceFilter:
     @cached_property
     def _texts_beside_tokens(self) -> set[str]:
         """The keys that enter a step, as texts in one run and as token ids in the other."""
-        found = set()
-        for key in INPUT_KEYS:
-            kinds = [_kinds(side, key) for side in self._data]
-            if sorted(map(sorted, kinds)) == [["text"], ["token ids"]]:
-                found.add(key)
-        return found
+        kinds = {key: [sorted(_kinds(side, key)) for side in self._data] for key in INPUT_KEYS}
+        return {key for key, both in kinds.items() if sorted(both) == [["text"], ["token ids"]]}
 
     def _unlike_phase(self, pair: Pair, missing: int) -> Message | None:
         assert pair.entry is not None
@@ -361,7 +357,7 @@ class PlaceFilter:
 
 
 def given_to(pairs: Sequence[Pair], index: int) -> list[int]:
-    """Return the places of what the entry of the `index`-th pair was given when it began."""
+    """Return the numbers of what the entry of the `index`-th pair was given when it began."""
     pair = pairs[index]
     return [
         i

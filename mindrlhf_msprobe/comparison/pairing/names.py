@@ -11,14 +11,14 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.patterns import PatternError, Renaming
+from mindrlhf_msprobe.common.text.patterns import PatternError, Renaming
 from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError
 
 ROOT = "root"
 _SAMPLED = 64  # names of which a common prefix is guessed
 
-#: Tells whether a run was configured to record a cell.
+#: Says whether a run was configured to record a cell.
 CellFilter = Callable[[str], bool]
 
 
@@ -94,11 +94,11 @@ class Names:
     shared: frozenset[str] = frozenset()
     unlike: bool = False
 
-    def of_a(self, cell: str) -> str | None:
+    def common_a(self, cell: str) -> str | None:
         """Return the common name of a cell of A, None if it lies outside the common network."""
         return self._common(renamed(self.rules, cell), self.prefix_a)
 
-    def of_b(self, cell: str) -> str | None:
+    def common_b(self, cell: str) -> str | None:
         """Return the common name of a cell of B, None if it lies outside the common network."""
         return self._common(cell, self.prefix_b)
 
@@ -183,7 +183,7 @@ def _prefixes(a: frozenset[str], b: frozenset[str]) -> tuple[str, str]:
 
 
 def _is_wrapper(prefixes: tuple[str, str]) -> bool:
-    """Tell whether two prefixes may be of wrappers; those with numbers are of unlike layers."""
+    """Return whether two prefixes may be of wrappers; those with numbers are of unlike layers."""
     return not all(prefixes) or not any(
         part.isdecimal() for prefix in prefixes for part in prefix.split(".")
     )

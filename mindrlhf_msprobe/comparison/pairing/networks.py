@@ -28,7 +28,7 @@ def cells_of(run: Run, role: str | None, phase: str | None = None) -> list[str]:
 
 
 def all_inside_recorded(runs: tuple[Run, Run], rank: int, phase: str, cell: str) -> bool:
-    """Tell whether both runs were to record all cells inside one; False where it is not known."""
+    """Return whether both runs were to record all cells inside one; False where it is not known."""
     for run in runs:
         config = run.config(rank)
         cells = cells_of(run, role_of(run, rank, phase), phase)

@@ -47,8 +47,8 @@ BEGIN_IO = ("input", "parameters")
 
 
 @dataclass(frozen=True)
-class OwnPlace:
-    """What a run itself calls a place of the comparison; None where both agree.
+class OwnNames:
+    """What a run itself calls a step and rank of the comparison; None where both agree.
 
     Attributes:
         step, rank: its own numbers.
@@ -62,7 +62,7 @@ class OwnPlace:
     keys: Mapping[str, str] = field(default_factory=dict)
     entries: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
 
-    def of(self, entry: Entry) -> Entry:
+    def translate(self, entry: Entry) -> Entry:
         """Return an entry of the other run as it would stand in this one."""
         if self.step is None and self.rank is None and not (self.phases or self.entries):
             return entry
@@ -84,7 +84,7 @@ class StepData:
         unreadable_keys: key → why what was saved under it could not be read; None for all keys.
         coverage: what the run could not record in its mode, and why.
         dialect: what the files of the tool that wrote it say and never do.
-        own: the place in the run itself, where it is another one than in the comparison.
+        own: step and rank in the run itself, where it is another one than in the comparison.
         stop: where the run stopped, in its own numbers, if it did not finish.
         timeless: whether nothing tells when what happened, but the order phases usually run in.
         keys_of_run: the run's own keys, of all its steps; None where its dialect lacks no keys.
@@ -95,7 +95,7 @@ class StepData:
     config: ProbeConfig | None = None
     unreadable: Mapping[str, Message] = field(default_factory=dict)
     coverage: Mapping[str, Any] = field(default_factory=dict)
-    own: OwnPlace = OwnPlace()
+    own: OwnNames = OwnNames()
     dialect: Dialect = OWN
     unreadable_keys: Mapping[str | None, Message] = field(default_factory=dict)
     stop: Stop | None = None
@@ -105,7 +105,7 @@ class StepData:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two records that stand in the same place; None where one run has none.
+    """Two records of the same name; None where one run has none.
 
     Attributes:
         gap: why the missing side was not recorded by choice; None if it should be there.
@@ -339,7 +339,7 @@ class Planner:
         if entry.cell == ROOT and self._no_root[i] is not None:
             return self._no_root[i]
         side, other = self._sides[i], self._sides[1 - i]
-        return why_no_entry(side.config, self._coverage[i], side.own.of(entry), other.config)
+        return why_no_entry(side.config, self._coverage[i], side.own.translate(entry), other.config)
 
     def _carry_parameters(
         self, entries: Sequence[Entry | None], wanted: Sequence[_Records]
@@ -427,7 +427,7 @@ def _gap_of_both(
 
 
 def _is_no_gradient(entry: Entry | None) -> bool:
-    """Tell whether an entry, if there is one, is of a backward pass without any gradient."""
+    """Return whether an entry, if there is one, is of a backward pass without any gradient."""
     if entry is None:
         return True
     return entry.direction == "backward" and all(

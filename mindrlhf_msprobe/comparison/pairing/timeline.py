@@ -221,7 +221,7 @@ def _rounds_begun(data: Sequence[KeyDatum], leading: Sequence[KeyDatum]) -> Iter
 
 
 def _fed_the_critic(datum: KeyDatum, saves: Mapping[str, Sequence[KeyDatum]]) -> bool:
-    """Tell whether rewards were saved before the values, and as they arose: after the prompts."""
+    """Return whether rewards were saved before the values, and as they arose: after the prompts."""
     if datum.key not in _REWARDS or datum.seq is None:
         return False
     round_ = {
@@ -249,7 +249,7 @@ def _place_unknown(datum: KeyDatum, known: Sequence[tuple[int, _Order]], *, alon
 
 
 def _saved_in_rounds(key_data: Sequence[KeyDatum]) -> bool:
-    """Tell whether all first saves of the keys came before all second ones, and so on."""
+    """Return whether all first saves of the keys came before all second ones, and so on."""
     saved: dict[int, list[int]] = {}
     for datum in key_data:
         if datum.seq is None:
@@ -319,7 +319,7 @@ class _Spans:
         return float(spans[rounds][0]), -1.0, order
 
     def _began_between(self, start: float, end: float) -> bool:
-        """Tell whether a phase began after `start` and before `end`."""
+        """Return whether a phase began after `start` and before `end`."""
         return any(
             start < span[0] < end for openings in self._spans.values() for span in openings.values()
         )

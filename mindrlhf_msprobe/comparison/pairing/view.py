@@ -1,16 +1,20 @@
-"""One side of a comparison: a run under the names the comparison has for its places."""
+"""One side of a comparison: a run under the names the comparison has for it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.pairing.planner import OwnPlace, StepData
+from mindrlhf_msprobe.comparison.pairing.coverage import THINNED
+from mindrlhf_msprobe.comparison.pairing.planner import OwnNames, StepData
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.reading.holdings.limits import thinned_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Problem, Run
 from mindrlhf_msprobe.storage.records import Entry
@@ -41,7 +45,7 @@ class View:
     key_data_only: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
 
-    def places(self) -> set[tuple[int, int]]:
+    def rank_steps(self) -> set[tuple[int, int]]:
         """Return every (step, rank) of the comparison of which the run recorded something."""
         steps = {own: shown for shown, own in self.steps.items()}
         ranks = {own: shown for shown, own in self.ranks.items()}
@@ -64,7 +68,7 @@ class View:
         return self.run.initial_weights(role, self.ranks.get(rank, rank))
 
     def entries(self, phase: str, step: int, rank: int) -> list[Entry]:
-        """Read the entries of one phase in one of the comparison's places."""
+        """Read the entries of one phase in one step of a rank."""
         if self.key_data_only or (self.phases and phase not in self.phases):
             return []
         own = self.phases.get(phase, phase)
@@ -73,8 +77,8 @@ class View:
         return found if own == phase else [replace(entry, phase=phase) for entry in found]
 
     def load(self, step: int, rank: int, *, layers: bool = True) -> StepData:
-        """Read one place, its layer data only if asked for."""
-        own = OwnPlace(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
+        """Read one step of a rank, its layer data only if asked for."""
+        own = OwnNames(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
         at = self.own(step, rank)
         entries: list[Entry] = []
         if self.phases and layers:
@@ -89,13 +93,18 @@ class View:
             config=self.run.config(at[1]),
             unreadable=self._unreadable_phases(problems),
             unreadable_keys=self._unreadable_keys(problems),
-            coverage=self.run.coverage(at[1]),
+            coverage=self.run.coverage(at[1]) | self._thinned(*at),
             own=own,
             dialect=dialect,
             stop=self.run.stop_of(at[1]),
             timeless=self.run.times_are_lost(*at),
             keys_of_run=frozenset(self.run.keys) if dialect.no_other_keys else None,
         )
+
+    def _thinned(self, step: int, rank: int) -> dict[str, Any]:
+        """Return what of a step was removed since, as coverage has it."""
+        removed = (kind for kind in thinned.KINDS if self.run.is_thinned(kind, step, rank))
+        return {THINNED: {kind: (message(f"coverage.thinned_{kind}"),) for kind in removed}}
 
     def _unreadable_phases(self, problems: Iterable[Problem]) -> dict[str, Message]:
         """Return the comparison's phases of which something could not be read, and what."""
@@ -119,21 +128,23 @@ class View:
             for key in self._shown_keys(problem.key)
         }
 
-    def unread(self, places: Iterable[tuple[int, int]], *, common: bool = False) -> list[Message]:
+    def unread(
+        self, rank_steps: Iterable[tuple[int, int]], *, common: bool = False
+    ) -> list[Message]:
         """Return what could not be read so far, as far as it concerns what is compared.
 
         Args:
-            places: the comparison's (step, rank) that are compared.
+            rank_steps: the comparison's (step, rank) that are compared.
             common: whether only what both runs have is: then nothing that is not there does.
         """
-        own = [self.own(step, rank) for step, rank in places]
+        own = [self.own(step, rank) for step, rank in rank_steps]
         return [
             problem.said
             for problem in self.run.problems
             if self._matters(problem, own) and not (common and problem.absent)
         ]
 
-    def _matters(self, problem: Problem, places: Sequence[tuple[int, int]]) -> bool:
+    def _matters(self, problem: Problem, rank_steps: Sequence[tuple[int, int]]) -> bool:
         if problem.phase is not None:
             left_out = self.phases and problem.phase not in self.phases.values()
             if left_out or self.key_data_only:
@@ -141,7 +152,7 @@ class View:
         elif problem.key_data and (self.phases or not self._shown_keys(problem.key)):
             return False
         return (problem.step is None and problem.rank is None) or any(
-            problem.is_at(step, rank) for step, rank in places
+            problem.is_at(step, rank) for step, rank in rank_steps
         )
 
     def _key_data(self, step: int, rank: int) -> list[KeyDatum]:
@@ -182,7 +193,7 @@ def views(
     notes += _bring_ranks_together(*sides, ranks)
     if phases is None and _nothing_in_common(a.phases, b.phases):
         notes.append(message("pairing.no_common_phase", a=list(a.phases), b=list(b.phases)))
-    for said in (_on_what_lacks, _on_patterns):
+    for said in (_on_what_lacks, _on_thinned, _on_patterns):
         notes += [*said("A", a), *said("B", b)]
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
@@ -192,7 +203,7 @@ def views(
 
 
 def _nothing_in_common(a: Collection[object], b: Collection[object]) -> bool:
-    """Tell whether both hold something, and nothing of it is the same."""
+    """Return whether both hold something, and nothing of it is the same."""
     return bool(a) and bool(b) and not set(a) & set(b)
 
 
@@ -222,6 +233,12 @@ def _on_what_lacks(name: str, run: Run) -> Iterator[Message]:
         dumps = [str(dump) for dump in run.left_out[:_SHOWN]]
         more = len(run.left_out) > _SHOWN
         yield message("pairing.left_out", side=name, dumps=dumps, more=more)
+
+
+def _on_thinned(name: str, run: Run) -> Iterator[Message]:
+    """Say what of a run was removed since it was recorded."""
+    for removed in thinned_of(run):
+        yield message("pairing.of_run", run=name, what=removed)
 
 
 def _on_patterns(name: str, run: Run) -> Iterator[Message]:

@@ -78,7 +78,7 @@ def compare_random_states(rank: int, a: RunFile, b: RunFile, merged: Ranks) -> N
 
 
 def states_differ(a: OwnStep, b: OwnStep, name: str) -> bool | None:
-    """Tell whether a random generator began two steps in other states; None if it is not known.
+    """Return whether a random generator began two steps in other states; None if it is not known.
 
     Args:
         a, b: what is compared; the same step of the same rank says nothing.

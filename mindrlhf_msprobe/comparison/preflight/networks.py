@@ -1,7 +1,7 @@
 """What two runs' networks and optimizers were set to: modes, attributes of cells, learning rates.
 
 A setting that changes while the training runs is compared step by step, from the first step that
-both runs have to the last; the first step at which it differs is told.
+both runs have to the last; the first step at which it differs is reported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compare_networks(rank: int, a: RunFile, b: RunFile, merged: Ranks, notes: No
 
     Nothing is said where neither run watched a network.
     """
-    left, right = _Networks.of(a), _Networks.of(b)
+    left, right = _Networks.from_run_file(a), _Networks.from_run_file(b)
     if not is_known("networks", left or None, right or None, notes, neither=False):
         return
     last, alike = min(last_step(a), last_step(b)), same_versions(a, b)
@@ -81,7 +81,7 @@ class _Networks:
         return bool(self.networks or self.optimizers)
 
     @classmethod
-    def of(cls, file: RunFile) -> _Networks:
+    def from_run_file(cls, file: RunFile) -> _Networks:
         found = cls([_network(n, n.role) for n in file.networks if n.role is not None])
         for phase, modes in file.modes.items():
             timeline: Timeline = [

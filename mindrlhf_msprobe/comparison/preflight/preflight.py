@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from mindrlhf_msprobe.common.message import TEXT, as_message, message
-from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.common.message import message, quoted
 from mindrlhf_msprobe.comparison.preflight.generation import (
     compare_generation,
     compare_random_states,
@@ -60,7 +59,18 @@ _MEANINGLESS = (
     *("HCCL_IF_IP", "HCCL_IF_BASE_PORT", "GLOG_log_dir", "ASCEND_PROCESS_LOG_PATH"),
     *("ASCEND_WORK_PATH", "ASCEND_CACHE_PATH"),
 )
-_NOT_RECORDING = (DIRECTORY, "existing", "strict", "buffer_mb")
+_NOT_RECORDING = (
+    *(
+        DIRECTORY,
+        "existing",
+        "strict",
+        "buffer_mb",
+        "keep_mb",
+        "on_finding",
+        "rules",
+        "tensorboard",
+    ),
+)
 
 # Say which rank it is: other on any two ranks.
 _RANK_ITSELF = (
@@ -187,7 +197,9 @@ def _compare_manifests(
                 found = _certain_seeds(found, notes)
             merged.add(section, rank, found)
     for name, file in (("A", a), ("B", b)):
-        _note_attempts(name, file, notes)
+        for number, attempt in enumerate(file.attempts, 1):
+            if other := [section for section in _OF_ATTEMPTS if section in attempt.json]:
+                notes.add("attempt", number=number, side=name, sections=other)
 
 
 def _versions(file: RunFile) -> dict[str, Any] | None:
@@ -237,21 +249,12 @@ def _recording(file: RunFile) -> dict[str, Any] | None:
     return {key: v for key, v in {**plain, **file.config.json}.items() if key not in _NOT_RECORDING}
 
 
-def _note_attempts(name: str, file: RunFile, notes: Notes) -> None:
-    for number, attempt in enumerate(file.attempts, 1):
-        other = [section for section in _OF_ATTEMPTS if section in attempt.json]
-        if other:
-            notes.add("attempt", number=number, side=name, sections=other)
-
-
 def _note_left_out(a: RunFile, b: RunFile, notes: Notes) -> None:
     """Note the key data that neither side could record: nothing else of them meets the eye."""
     left_out, other = (side.reasons.get(KEY_DATA) for side in (a, b))
     for key, why in left_out.items() if isinstance(left_out, dict) else ():
         if isinstance(other, dict) and key in other:
-            # One that a run holds as a text is cut if it is long.
-            texts = [as_message(shortened(m.params["text"])) if m.code == TEXT else m for m in why]
-            said = message("note.all", notes=texts)
+            said = message("note.all", notes=[*map(quoted, why)])
             notes.about("key_data_left_out", text_of(key), why=said)
 
 

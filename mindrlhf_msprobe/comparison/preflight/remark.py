@@ -32,25 +32,28 @@ def without_consequences(preflight: Preflight, step: int) -> Preflight:
     return dataclasses.replace(preflight, differences=kept)
 
 
-def remark(preflight: Preflight, role: str | None, *, told: bool = False) -> Messages:
+def remark(preflight: Preflight, role: str | None, *, known: bool = False) -> Messages:
     """Return what explains a divergence by what was given, a sentence or two; () if nothing can.
 
     Args:
         role: the role whose phase diverged first; None where all networks could be the cause.
-        told: whether what differs and can explain it is told otherwise, so that only what agrees
+        known: whether what differs and can explain it is reported already, so that only what agrees
             is left to say.
     """
     weights = [w for w in preflight.weights if role is None or w.role == role]
     unlike, same = [w for w in weights if w.differ], [w for w in weights if w.agree]
     differences = [d for d in preflight.differences if not d.is_of_recording]
-    others = None if told else _about_settings(differences)
+    others = None if known else _about_settings(differences)
     if unlike:
-        return () if told else (_about_weights(unlike[0]), *_sentence(others))
-    return (_agreeing(same, differences, told, others),) if same else _sentence(others)
+        return () if known else (_about_weights(unlike[0]), *_sentence(others))
+    return (_agreeing(same, differences, known, others),) if same else _sentence(others)
 
 
 def _agreeing(
-    same: Sequence[Weights], differences: Sequence[Difference], told: bool, others: Message | None
+    same: Sequence[Weights],
+    differences: Sequence[Difference],
+    known: bool,
+    others: Message | None,
 ) -> Message:
     """Return that weights agree, and what of the settings stands beside it."""
     agree: dict[str, Any] = {
@@ -61,9 +64,9 @@ def _agreeing(
     if others is not None:
         return message("remark.weights_agree_but", **agree, but=others)
     sections = {d.section for d in differences}
-    if not told and "seeds" in sections:
+    if not known and "seeds" in sections:
         return message("remark.only_random", **agree)
-    if told or sections - {"schema"}:
+    if known or sections - {"schema"}:
         return message("remark.weights_agree", **agree)
     return message("remark.no_setting", **agree)
 

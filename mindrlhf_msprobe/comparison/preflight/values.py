@@ -82,7 +82,7 @@ class Notes:
 
 
 def is_known(section: str, a: Any, b: Any, notes: Notes, *, neither: bool = True) -> bool:
-    """Tell whether both runs have a section, and note it otherwise; `neither`: of none as well."""
+    """Return whether both runs have a section, else note it; `neither`: of none as well."""
     if a is None and b is None:
         if neither:
             notes.neither(section)
@@ -92,7 +92,7 @@ def is_known(section: str, a: Any, b: Any, notes: Notes, *, neither: bool = True
 
 
 def same_versions(a: RunFile, b: RunFile) -> bool:
-    """Tell whether two manifests say the same versions.
+    """Return whether two manifests say the same versions.
 
     Another version may have other settings; of the same one, the trainer gave what is there.
     """
@@ -173,7 +173,7 @@ def named(path: tuple[str, ...]) -> str:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Tell whether two scalars are the same value: 1 and 1.0 are, two NaNs too, 1 and True not."""
+    """Return whether two scalars are the same value: 1 and 1.0, two NaNs; not 1 and True."""
     a, b = number_from_json(a), number_from_json(b)
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b

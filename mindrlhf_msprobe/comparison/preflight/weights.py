@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mindrlhf_msprobe.common.numbers import few_numbers
+from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.comparison.preflight.values import (
     Notes,
     is_known,

@@ -1,6 +1,6 @@
 """The comparison of one step of one rank: what a worker does, and what it hands back.
 
-A place whose tensors are small is compared in one go. Of a place with large ones, the pairs with
+A step whose tensors are small is compared in one go. Of a step with large ones, the pairs with
 tensors are handed back as work of its own, so that several workers share it; and one pair that is
 large by itself is shared by its spans.
 """
@@ -29,14 +29,19 @@ from mindrlhf_msprobe.comparison.judging.metrics.spans import (
     Unanswered,
 )
 from mindrlhf_msprobe.comparison.judging.noise import EXPLAINABLE, within_noise
-from mindrlhf_msprobe.comparison.judging.status import Judgement, judge, side_of, why_unreadable
+from mindrlhf_msprobe.comparison.judging.status import (
+    PairFound,
+    compare_records,
+    side_of,
+    why_unreadable,
+)
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.texts import load_decoder
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
-from mindrlhf_msprobe.comparison.pairing.filters import Filters, PlaceFilter
+from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutPlace, gap_of
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutStep, gap_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
@@ -80,10 +85,8 @@ class Job:
     chosen: Filters = field(default_factory=Filters)
     span_bytes: int = SPAN_BYTES
     msprobe_mapping: MsprobeMapping | None = None
-    # What was read last, and how it was cut; and what was paired last: by its place.
-    _loaded: dict[tuple[int, int], CutPlace] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    # What was read last, and how it was cut; and what was paired last: by step and rank.
+    _loaded: dict[tuple[int, int], CutStep] = field(default_factory=dict, repr=False, compare=False)
     _planned: dict[tuple[int, int], StepPlan] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -93,15 +96,15 @@ class Job:
         return Job, (*settings, self.chosen, self.span_bytes, self.msprobe_mapping)
 
     def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
-        """Read what both runs recorded in one place; the last one is kept."""
+        """Read what both runs recorded in one step; the last one is kept."""
         return self.cut_of(step, rank).data
 
-    def cut_of(self, step: int, rank: int) -> CutPlace:
-        """Read one place, cut to batches of one size; the last one is kept."""
+    def cut_of(self, step: int, rank: int) -> CutStep:
+        """Read one step, cut to batches of one size; the last one is kept."""
         if (step, rank) not in self._loaded:
             a, b = (side.load(step, rank) for side in self.sides)
             a = self.under_names_of_b(a, b)
-            found = CutPlace((a, b))
+            found = CutStep((a, b))
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
                     from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import cut
@@ -124,13 +127,13 @@ class Job:
 
         return partners.under_names_of_npu(b, a, self.msprobe_mapping)
 
-    def filter(self, step: int, rank: int) -> PlaceFilter:
-        """Return what of one place is not compared."""
+    def filter(self, step: int, rank: int) -> StepFilter:
+        """Return what of one step is not compared."""
         unlike = any(own != shown for shown, own in self.sides[1].phases.items())
-        return PlaceFilter(self.chosen, self.cut_of(step, rank), unlike, self.mapping)
+        return StepFilter(self.chosen, self.cut_of(step, rank), unlike, self.mapping)
 
     def plan(self, step: int, rank: int) -> StepPlan:
-        """Pair everything both runs recorded in one place; the last plan is kept."""
+        """Pair everything both runs recorded in one step; the last plan is kept."""
         if (step, rank) not in self._planned:
             by_name = self.msprobe_mapping is not None
             plan = plan_step(step, rank, *self.load(step, rank), self.mapping, by_name=by_name)
@@ -140,7 +143,7 @@ class Job:
         return self._planned[step, rank]
 
     def stopped_by(self, step: int, rank: int) -> bool:
-        """Tell whether one of the runs had stopped in this step, or before it."""
+        """Return whether one of the runs had stopped in this step, or before it."""
         for side in self.sides:
             stop = side.run.stop_of(side.ranks.get(rank, rank))
             if stop is not None and side.steps.get(step, step) >= stop.step:
@@ -148,7 +151,7 @@ class Job:
         return False
 
     def count(self, step: int, rank: int) -> Wholesale | None:
-        """Count what agrees in one place; None where it has to be paired as a whole."""
+        """Count what agrees in one step; None where it has to be paired as a whole."""
         if self.noise or self.mapping or self.msprobe_mapping or self.chosen.by_name:
             return None
         return count_wholesale(self.sides, self.tolerances, step, rank)
@@ -156,7 +159,7 @@ class Job:
 
 @dataclass(frozen=True)
 class PairWork:
-    """One pair that is still to be compared: the `index`-th of its place.
+    """One pair that is still to be compared: the `index`-th of its step.
 
     Attributes:
         answers: what is known of its elements already, because it was cut into spans.
@@ -173,7 +176,7 @@ class PairWork:
     given_up: Messages = ()
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def at(self) -> tuple[int, int, int]:
         """Where the pair is: step, rank and index."""
         return self.step, self.rank, self.index
 
@@ -185,8 +188,8 @@ class PairWork:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The judgement of one pair that was handed back as work of its own, by its place."""
+class PairResult:
+    """What the comparison of one pair found that was handed back as work of its own."""
 
     step: int
     rank: int
@@ -200,19 +203,19 @@ class Judged:
 
 @dataclass(frozen=True)
 class Asked:
-    """A large pair, and what has to be known of its elements before it can be judged."""
+    """A large pair, and what has to be known of its elements before it can be compared."""
 
     work: PairWork
     cut: Cut
 
 
 @dataclass
-class JudgedPlace:
-    """What the comparison of one place found.
+class StepResult:
+    """What the comparison of one step of one rank found.
 
     Attributes:
         findings: one for each pair in causal order; None for a pair that was not recorded by
-            choice on one side, or cannot be compared. Of a place that is not `whole`, pairs that
+            choice on one side, or cannot be compared. Of a step that is not `whole`, pairs that
             were counted, or folded, have none.
         positions: for each of them, how many phases had been opened by then, and how many other
             events of entries came before it.
@@ -226,7 +229,7 @@ class JudgedPlace:
         tally: what all of it adds up to, once it is finished.
         records: how many pairs there are.
         not_reached: how many pairs one run lacks because it had stopped by then.
-        first_not_reached: the first of them, by its place in the plan.
+        first_not_reached: the first of them, by its index in the plan.
     """
 
     step: int
@@ -254,26 +257,26 @@ class JudgedPlace:
 
     @property
     def diverged(self) -> bool:
-        """Whether a record of the place does not agree."""
+        """Whether a record of the step does not agree."""
         return self.tally.first is not None or any(
             finding is not None and not finding.status.agrees for finding in self.findings
         )
 
-    def settle(self, judged: Judged) -> None:
+    def settle(self, result: PairResult) -> None:
         """Fill in what a waiting pair turned out to be."""
         assert isinstance(self.findings, list)
-        finding = self.findings[judged.index]
+        finding = self.findings[result.index]
         assert finding is not None
-        if judged.gap:
-            self.findings[judged.index] = None
-            self.gaps = gathered((*self.gaps, CoverageGap.of(judged.gap, "both", 1)))
+        if result.gap:
+            self.findings[result.index] = None
+            self.gaps = gathered((*self.gaps, CoverageGap("", "both", 1, result.gap)))
             return
-        self.findings[judged.index] = replace(
+        self.findings[result.index] = replace(
             finding,
-            status=judged.status,
-            metrics=judged.metrics,
-            notes=judged.notes,
-            compared_by=judged.compared_by,
+            status=result.status,
+            metrics=result.metrics,
+            notes=result.notes,
+            compared_by=result.compared_by,
         )
 
     def finish(self) -> None:
@@ -310,8 +313,8 @@ class JudgedPlace:
         self.whole = False
 
 
-def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> JudgedPlace:
-    """Compare one place; pairs with many bytes wait.
+def compare_step(job: Job, step: int, rank: int, *, wholesale: bool = False) -> StepResult:
+    """Compare one step of one rank; pairs with many bytes wait.
 
     Args:
         wholesale: count what agrees without a finding, where that can be done.
@@ -322,34 +325,34 @@ def judge_place(job: Job, step: int, rank: int, *, wholesale: bool = False) -> J
         plan, positions, left_out = job.plan(step, rank), None, job.filter(step, rank)
     else:
         plan, positions = counted.plan, counted.positions
-        left_out = PlaceFilter(job.chosen, CutPlace(counted.data))
+        left_out = StepFilter(job.chosen, CutStep(counted.data))
     repetitions = _Repetitions(job, step, rank) if job.noise else None
-    place = JudgedPlace(step, rank, [], positions or _positions(plan.pairs), notes=plan.notes)
+    result = StepResult(step, rank, [], positions or _positions(plan.pairs), notes=plan.notes)
     if counted is not None:
-        place.counted, place.whole = counted.counted, False
-    _settle_light(job, place, _walk(job, plan, place, left_out, repetitions))
-    place.count_records()
-    if counted is not None and job.chosen.first_only and (place.waiting or place.diverged):
-        return judge_place(job, step, rank)  # it ends in the middle
+        result.counted, result.whole = counted.counted, False
+    _settle_light(job, result, _walk(job, plan, result, left_out, repetitions))
+    result.count_records()
+    if counted is not None and job.chosen.first_only and (result.waiting or result.diverged):
+        return compare_step(job, step, rank)  # it ends in the middle
     views = (*job.sides, *job.noise)
-    place.problems = tuple(
+    result.problems = tuple(
         tuple(problem.said for problem in view.run.problems[n:]) for view, n in zip(views, before)
     )
-    return place
+    return result
 
 
 def _walk(
     job: Job,
     plan: StepPlan,
-    place: JudgedPlace,
-    left_out: PlaceFilter,
+    result: StepResult,
+    left_out: StepFilter,
     repetitions: _Repetitions | None,
 ) -> list[PairWork]:
     """Enter the finding or the gap of each pair; return the pairs whose values are to be compared.
 
     With first_only they are compared at once, and nothing after the first divergence.
     """
-    findings = place.findings
+    findings = result.findings
     assert isinstance(findings, list)
     gaps: Counter[tuple[Message, str]] = Counter()
     works: list[PairWork] = []
@@ -367,68 +370,68 @@ def _walk(
                 not_reached.append(index)
             continue
         if pair.a is not None and pair.b is not None:
-            records = repetitions.of(pair) if repetitions is not None else ()
-            works.append(PairWork(place.step, place.rank, index, pair.a, pair.b, records))
+            records = repetitions.repeated(pair) if repetitions is not None else ()
+            works.append(PairWork(result.step, result.rank, index, pair.a, pair.b, records))
         findings.append(_finding(plan, pair, *_one_sided(pair)))
         if job.chosen.first_only:
             if works:
-                place.settle(judge_pair(job, works.pop()))
+                result.settle(compare_pair(job, works.pop()))
             finding = findings[index]
             if finding is not None and not finding.status.agrees:
                 diverged = pair.event
-    place.not_reached, place.first_not_reached = len(not_reached), min(not_reached, default=-1)
-    own = (CoverageGap.of(*what, records) for what, records in gaps.items())
-    place.gaps = gathered((*own, *place.gaps))
+    result.not_reached, result.first_not_reached = len(not_reached), min(not_reached, default=-1)
+    own = (CoverageGap("", only_in, n, why) for (why, only_in), n in gaps.items())
+    result.gaps = gathered((*own, *result.gaps))
     return works
 
 
-def _settle_light(job: Job, place: JudgedPlace, works: Sequence[PairWork]) -> None:
-    """Compare pairs here; of a place with many bytes those that have any wait."""
+def _settle_light(job: Job, result: StepResult, works: Sequence[PairWork]) -> None:
+    """Compare pairs here; of a step with many bytes those that have any wait."""
     heavy = sum(work.bytes for work in works) > job.span_bytes
     waiting = []
     for work in works:
         if heavy and work.bytes:
             waiting.append(work)
         else:
-            place.settle(judge_pair(job, work))
-    place.waiting = tuple(waiting)
+            result.settle(compare_pair(job, work))
+    result.waiting = tuple(waiting)
 
 
-def judge_whole(job: Job, step: int, rank: int) -> JudgedPlace:
-    """Compare one place here and now, every pair of it."""
-    place = judge_place(job, step, rank)
-    for work in place.waiting:
-        place.settle(judge_pair(job, work))
-    place.waiting = ()
-    place.finish()
-    return place
+def compare_whole_step(job: Job, step: int, rank: int) -> StepResult:
+    """Compare one step here and now, every pair of it."""
+    result = compare_step(job, step, rank)
+    for work in result.waiting:
+        result.settle(compare_pair(job, work))
+    result.waiting = ()
+    result.finish()
+    return result
 
 
-def judge_or_ask(job: Job, work: PairWork) -> Judged | Asked:
+def compare_or_ask(job: Job, work: PairWork) -> PairResult | Asked:
     """Compare one pair of records, unless it is large: then say what is to be known first."""
     try:
-        return judge_pair(job, work, Elements(job.span_bytes, work.answers))
+        return compare_pair(job, work, Elements(job.span_bytes, work.answers))
     except Unanswered as unanswered:
         if work.given_up:
-            return Judged(*work.place, Status.UNREADABLE, None, work.given_up, ())
+            return PairResult(*work.at, Status.UNREADABLE, None, work.given_up, ())
         return Asked(work, unanswered.cut)
 
 
-def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged:
+def compare_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> PairResult:
     """Compare one pair of records; what goes wrong with it costs nothing but its own finding.
 
     Raises:
         Unanswered: it is large, and what `elements` does not know yet.
     """
-    tolerance, by = job.tolerances.of(work.a.name, work.b.name)
+    tolerance, by = job.tolerances.matching(work.a.name, work.b.name)
     try:
         decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
-        status, metrics, notes = judge(work.a, work.b, tolerance, decode, elements)
+        status, metrics, notes = compare_records(work.a, work.b, tolerance, decode, elements)
     except Unanswered:
         raise
     except Exception as error:
         failed = message("note.failed", error=f"{type(error).__name__}: {error}")
-        return Judged(*work.place, Status.UNREADABLE, None, (failed,), by)
+        return PairResult(*work.at, Status.UNREADABLE, None, (failed,), by)
     gap = None
     if status is Status.DIFFERENT:
         gap = gap_of((work.a, work.b), if_unlike=True)
@@ -437,11 +440,11 @@ def judge_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Judged
     if job.noise and status in EXPLAINABLE and gap is None:
         (status, metrics, notes), by_noise = _by_noise(work, (status, metrics, notes), elements)
         by = (*by, *by_noise)
-    return Judged(*work.place, status, metrics, notes, by, gap)
+    return PairResult(*work.at, status, metrics, notes, by, gap)
 
 
-def _by_noise(work: PairWork, judged: Judgement, elements: Elements) -> tuple[Judgement, Messages]:
-    status, metrics, notes = judged
+def _by_noise(work: PairWork, found: PairFound, elements: Elements) -> tuple[PairFound, Messages]:
+    status, metrics, notes = found
     by: Messages = ()
     try:
         noise = within_noise(work.a, work.b, work.repetitions, elements)
@@ -468,7 +471,7 @@ _ITEM_BYTES = {dtype_name(dtype): dtype.itemsize for dtype in _DTYPES}
 
 
 class _Repetitions:
-    """What the repetitions of A recorded in the same place.
+    """What the repetitions of A recorded in the same step.
 
     They are whole. Of what A has in pieces, they recorded nothing: a piece has the name of another
     one's call, and another shape than the whole, which is no noise.
@@ -483,21 +486,21 @@ class _Repetitions:
         plans = [plan_step(step, rank, d, b, job.mapping, by_name=by_name) for d in loaded]
         self._of_b = [_index(plan, 1) for plan in plans]
 
-    def of(self, pair: Pair) -> tuple[Record | None, ...]:
+    def repeated(self, pair: Pair) -> tuple[Record | None, ...]:
         if self._cut.is_cut(0, pair):
             return (None,) * len(self._of_a)
-        place = _place_of(pair, pair.a)
-        return tuple(index.get(place) for index in self._of_a)
+        key = _key_of(pair, pair.a)
+        return tuple(index.get(key) for index in self._of_a)
 
     def explain(self, pair: Pair) -> bool:
-        """Tell whether a record that one run has alone comes and goes among the repetitions."""
+        """Return whether a record that one run has alone comes and goes among the repetitions."""
         if self._cut.is_cut(0, pair):
             return False
         if pair.b is None:
-            place = _place_of(pair, pair.a)
-            return any(index.get(place, pair.a) is None for index in self._of_a)
-        place = _place_of(pair, pair.b)
-        return any(index.get(place) is not None for index in self._of_b)
+            key = _key_of(pair, pair.a)
+            return any(index.get(key, pair.a) is None for index in self._of_a)
+        key = _key_of(pair, pair.b)
+        return any(index.get(key) is not None for index in self._of_b)
 
 
 _Index = dict[tuple["str | None", str, str], "Record | None"]
@@ -507,20 +510,18 @@ def _index(plan: StepPlan, side: int = 0) -> _Index:
     """Return what each record of one side of a plan is compared with, None for nothing."""
     sides = ((pair, (pair.a, pair.b)) for pair in plan.pairs if pair.gap is None)
     return {
-        _place_of(pair, both[side]): both[1 - side]
-        for pair, both in sides
-        if both[side] is not None
+        _key_of(pair, both[side]): both[1 - side] for pair, both in sides if both[side] is not None
     }
 
 
-def _place_of(pair: Pair, record: Record | None) -> tuple[str | None, str, str]:
+def _key_of(pair: Pair, record: Record | None) -> tuple[str | None, str, str]:
     assert record is not None
     micro_step = str(pair.event.micro_step) if pair.event.kind == DATA else ""
     return pair.event.phase, record.name, micro_step
 
 
 def _gap(
-    pair: Pair, repetitions: _Repetitions | None, left_out: PlaceFilter
+    pair: Pair, repetitions: _Repetitions | None, left_out: StepFilter
 ) -> tuple[Message, str] | None:
     """Return why a pair is not compared, and which run has it, or None if it is."""
     side = "both" if pair.a and pair.b else "A" if pair.a else "B"

@@ -1,4 +1,4 @@
-"""What the findings of one place add up to: all that is kept of those that agree."""
+"""What the findings of one step and rank add up to: all that is kept of those that agree."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from operator import itemgetter
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
-from mindrlhf_msprobe.comparison.judging.non_finite import on_both_sides
-from mindrlhf_msprobe.findings import Agreement, Finding, NonFinite, Status
+from mindrlhf_msprobe.comparison.judging.non_finite import has_overflowed, is_unhealthy
+from mindrlhf_msprobe.comparison.judging.suspicion import non_finite_of
+from mindrlhf_msprobe.findings import Agreement, Finding, Status
 from mindrlhf_msprobe.phases import (
     UPDATE_PHASES,
     key_data_home,
@@ -23,12 +24,12 @@ from mindrlhf_msprobe.phases import (
 
 @dataclass(frozen=True)
 class Counted:
-    """Records of a place that were counted without a pair of their own, all identical.
+    """Records of a step that were counted without a pair of their own, all identical.
 
     Attributes:
         identical: phase → how many.
         phases: (how many findings come before it, phase), for the first one of each phase.
-        rules: what they would be judged by → how many records were counted under it.
+        rules: what they would be compared by → how many records were counted under it.
     """
 
     identical: Mapping[str, int] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class First:
-    """The first finding of a place that does not agree.
+    """The first finding of a step of which something holds, e.g. that it does not agree.
 
     Attributes:
         order: by what it is sorted among those of other ranks in the same step.
@@ -49,18 +50,27 @@ class First:
 
 
 @dataclass(frozen=True)
+class Several:
+    """Records of a step of which something holds: how many, and the first."""
+
+    records: int = 0
+    first: First | None = None
+
+
+@dataclass(frozen=True)
 class Tally:
-    """What the findings of a place add up to.
+    """What the findings of a step add up to.
 
     Attributes:
         counts: status → how many records ended in it.
         phases: whose cells were compared, in causal order.
-        rules: what records were judged by → (how many records were judged by it, how many of them
+        rules: what records were compared by → (how many were compared by it, how many of them
             agree only because of it).
         suspicious: how many records agree and deserve a look.
         agreements: what `is_folded` of each phase.
         first: the first finding that does not agree; None if all do.
         non_finite: the records that agree and hold NaN or infinity on both sides.
+        unhealthy: those of them that are not meant to.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -69,7 +79,8 @@ class Tally:
     suspicious: int = 0
     agreements: tuple[Agreement, ...] = ()
     first: First | None = None
-    non_finite: NonFinite = field(default_factory=NonFinite)
+    non_finite: Several = field(default_factory=Several)
+    unhealthy: Several = field(default_factory=Several)
 
     @property
     def compared(self) -> int:
@@ -78,7 +89,7 @@ class Tally:
 
 
 def is_folded(finding: Finding) -> bool:
-    """Tell whether a finding goes into the row of its phase in a table that is folded."""
+    """Return whether a finding goes into the row of its phase in a table that is folded."""
     return finding.key is None and finding.status.agrees
 
 
@@ -89,33 +100,52 @@ def tally_of(
     positions: Sequence[tuple[int, int]],
     counted: Counted,
 ) -> Tally:
-    """Add up the findings of one place, each with its position, and what was counted."""
+    """Add up the findings of one step, each with its position, and what was counted."""
     counts: Counter[str] = Counter()
-    judged: Counter[Messages] = Counter(counted.rules)
+    compared: Counter[Messages] = Counter(counted.rules)
     passed: Counter[Messages] = Counter()
     suspicious = 0
-    first = None
+    different: list[int] = []
+    both: list[int] = []
+    bad: list[int] = []
+    overflowed = any(finding is not None and has_overflowed(finding) for finding in findings)
     for index, finding in enumerate(findings):
         if finding is None:
             continue
         counts[finding.status.value] += 1
         if finding.compared_by:
-            judged[finding.compared_by] += 1
+            compared[finding.compared_by] += 1
             passed[finding.compared_by] += finding.status is Status.WITHIN_TOLERANCE
         suspicious += bool(finding.suspicions)
-        if first is None and not finding.status.agrees:
-            first = First(finding, (*positions[index], *_within(finding, findings[:index])))
+        if not finding.status.agrees:
+            different.append(index)
+        elif finding.suspicions and non_finite_of(finding) is not None:
+            both.append(index)
+            bad += [index] * is_unhealthy(finding, overflowed=overflowed)
     phases = _phases(findings, counted)
     counts[Status.IDENTICAL.value] += sum(counted.identical.values())
     return Tally(
         {status: number for status, number in counts.items() if number},
         phases,
-        {by: (number, passed[by]) for by, number in judged.items()},
+        {by: (number, passed[by]) for by, number in compared.items()},
         suspicious,
         _agreements(step, rank, findings, counted, phases),
-        first,
-        on_both_sides(finding for finding in findings if finding is not None),
+        _several(different, findings, positions).first,
+        *(_several(of, findings, positions) for of in (both, bad)),
     )
+
+
+def _several(
+    found: Sequence[int],
+    findings: Sequence[Finding | None],
+    positions: Sequence[tuple[int, int]],
+) -> Several:
+    """Return how many findings have these indices, and the first of them."""
+    finding = findings[found[0]] if found else None
+    if finding is None:
+        return Several()
+    order = *positions[found[0]], *_within(finding, findings[: found[0]])
+    return Several(len(found), First(finding, order))
 
 
 def _phases(findings: Sequence[Finding | None], counted: Counted) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 Of most lines of two journals nothing differs but where they were recorded. Such a line, with a
 fingerprint for every tensor and with finite numbers only, is identical whatever the comparison
 allows, so no record, pair or finding is made of it. All other lines, and key data, are paired and
-judged as ever. A place that is not put together alike on both sides, or in which anything is
+compared as ever. A step that is not put together alike on both sides, or in which anything is
 unusual, is not for this way: the planner pairs it as a whole.
 """
 
@@ -45,11 +45,11 @@ _SCALARS = frozenset({"int", "float", "bool", "NoneType"})
 
 @dataclass(frozen=True)
 class Wholesale:
-    """A place of which the lines that agree were counted.
+    """A step of which the lines that agree were counted.
 
     Attributes:
         plan: all other pairs, in causal order; its `parents` are left out.
-        positions: for each of these pairs what `JudgedPlace.positions` holds.
+        positions: for each of these pairs what `StepResult.positions` holds.
         data: what both runs recorded there, without the records of entries.
     """
 
@@ -62,17 +62,17 @@ class Wholesale:
 def count_wholesale(
     sides: tuple[View, View], tolerances: Tolerances, step: int, rank: int
 ) -> Wholesale | None:
-    """Count what agrees in one place; None where it has to be paired as a whole."""
-    places = [view.own(step, rank) for view in sides]
+    """Count what agrees in one step; None where it has to be paired as a whole."""
+    rank_steps = [view.own(step, rank) for view in sides]
     if any(view.phases or view.key_data_only or not view.run.dialect.timed for view in sides):
         return None
     runs = sides[0].run, sides[1].run
-    phases = [run.phases_at(*place) for run, place in zip(runs, places)]
+    phases = [run.phases_at(*at) for run, at in zip(runs, rank_steps)]
     if phases[0] != phases[1]:
         return None
     lines = _Lines(step, rank)
     for phase in phases[0]:
-        if not lines.add(phase, runs, places):
+        if not lines.add(phase, runs, rank_steps):
             return None
     if not lines.in_one_order():
         return None
@@ -89,13 +89,13 @@ _Stacks = tuple[_OfJournal, _OfJournal]
 
 @dataclass
 class _Lines:
-    """The lines of both journals of one place.
+    """The lines of both journals of one step.
 
     Attributes:
         shells: the entries of each side, without records.
         counted: for the n-th entry, how many of its records are known when it begins and when it
-            ends; None for an entry that is judged by its records.
-        special: (phase, name) → the entries of both sides that are judged by their records.
+            ends; None for an entry that is compared by its records.
+        special: (phase, name) → the entries of both sides that are compared by their records.
         content: the line of the n-th entry that was counted.
     """
 
@@ -106,9 +106,9 @@ class _Lines:
     special: dict[tuple[str, str], tuple[Entry, Entry]] = field(default_factory=dict)
     content: list[JournalLine] = field(default_factory=list)
 
-    def add(self, phase: str, runs: tuple[Run, Run], places: list[tuple[int, int]]) -> bool:
+    def add(self, phase: str, runs: tuple[Run, Run], rank_steps: list[tuple[int, int]]) -> bool:
         """Take in one phase; False where it has to be paired."""
-        journals = [run.journal_lines(phase, *place) for run, place in zip(runs, places)]
+        journals = [run.journal_lines(phase, *at) for run, at in zip(runs, rank_steps)]
         a, b = journals
         if a is None or b is None or len(a) != len(b):
             return False
@@ -130,7 +130,7 @@ class _Lines:
                     special.append((line, JournalLine.read(raw_b) if same else other))
         except (ValueError, RecursionError):
             return False
-        return self._add_special(phase, special, stacks, runs, places)
+        return self._add_special(phase, special, stacks, runs, rank_steps)
 
     def _add_shells(
         self, phase: str, lines: tuple[JournalLine, JournalLine], stacks: _Stacks
@@ -157,7 +157,7 @@ class _Lines:
         lines: list[tuple[JournalLine, JournalLine]],
         stacks: _Stacks,
         runs: tuple[Run, Run],
-        places: list[tuple[int, int]],
+        rank_steps: list[tuple[int, int]],
     ) -> bool:
         """Make entries of lines that differ; False where one of them is not for this way.
 
@@ -165,13 +165,13 @@ class _Lines:
         elements are shared among workers: both is the planner's.
         """
         sides = []
-        for i, (run, place) in enumerate(zip(runs, places)):
+        for i, (run, at) in enumerate(zip(runs, rank_steps)):
             known = stacks[i]
             whole = [
                 replace(pair[i], frames=pair[i].frames or known.get(pair[i].stack, ()))
                 for pair in lines
             ]
-            made = run.entries_of(whole, phase, *place)
+            made = run.entries_of(whole, phase, *at)
             if made is None:
                 return False
             sides.append(made)
@@ -184,7 +184,7 @@ class _Lines:
         return True
 
     def in_one_order(self) -> bool:
-        """Tell whether the entries of both sides began in one order."""
+        """Return whether the entries of both sides began in one order."""
         orders = []
         for shells in self.shells:
             starts = [entry.seq for entry in shells]
@@ -204,7 +204,7 @@ def _parameters(entry: Entry) -> set[str]:
 
 
 def _other_line(line: JournalLine, raw: bytes, other: bytes) -> tuple[JournalLine, bool]:
-    """Read the line of the other run, and tell whether its values are the same bytes.
+    """Read the line of the other run, and return whether its values are the same bytes.
 
     They follow what tells where the entry stands; where they are the same, that alone is read.
 
@@ -288,14 +288,14 @@ def _is_ordinary_scalar(kind: Any, value: Any) -> bool:
 
 
 def _is_described(leaf: Mapping[str, Any], shape: Any) -> bool:
-    """Tell whether a tensor is described by a dtype, a shape and a fingerprint, and is no text."""
+    """Return whether a tensor is described by dtype, shape and fingerprint, and is no text."""
     if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
         return False
     return type(shape) is list and leaf["type"] != "str" and "text" not in leaf
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether a value is None, a truth value, or a finite number of no unusual size."""
+    """Return whether a value is None, a truth value, or a finite number of no unusual size."""
     return value is None or (type(value) in (float, int, bool) and -_LARGE < value < _LARGE)
 
 
@@ -364,7 +364,7 @@ def _order(lines: _Lines, data: list[StepData]) -> list[EventKey]:
 
 def _rules(lines: _Lines, tolerances: Tolerances, total: int) -> dict[Messages, int]:
     if not tolerances.rules:
-        by = tolerances.of("")[1]
+        by = tolerances.matching("")[1]
         return {by: total} if by and total else {}
     used: Counter[Messages] = Counter()
     for counted, line in zip(lines.counted, lines.content):
@@ -376,4 +376,4 @@ def _rules(lines: _Lines, tolerances: Tolerances, total: int) -> dict[Messages, 
 
 @lru_cache(maxsize=1 << 16)
 def _said(tolerances: Tolerances, name: str) -> Messages:
-    return tolerances.of(name, name)[1]
+    return tolerances.matching(name, name)[1]

@@ -14,7 +14,7 @@ from typing import Any
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.networks import attributes_of, role_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
 from mindrlhf_msprobe.findings import Inside
 from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -113,7 +113,7 @@ def _of_key(first: FirstDifference, shape: Sequence[int]) -> dict[int, str]:
 def _samples(first: FirstDifference) -> set[int]:
     """Return how many samples other keys of the same micro-step hold."""
     counts: dict[str, int] = {}
-    for other, _ in first.judged:
+    for other, _ in first.pairs:
         event, record = other.event, other.record
         same = event.kind == DATA and event.micro_step == first.event.micro_step
         if not same or event.name == first.event.name or event.name not in _PER_TOKEN:
@@ -167,7 +167,7 @@ def _values(attributes: Sequence[Mapping[str, Any]], names: Collection[str]) -> 
     return {value for value in found if type(value) is int and value > 1}
 
 
-def _token_ids(step: JudgedStep, entry: Entry) -> set[tuple[int, int]]:
+def _token_ids(step: StepFindings, entry: Entry) -> set[tuple[int, int]]:
     """Return the shapes of the token ids that the network was given when the entry ran."""
     found: set[tuple[int, int]] = set()
     given = [
@@ -186,9 +186,9 @@ def _token_ids(step: JudgedStep, entry: Entry) -> set[tuple[int, int]]:
     return found
 
 
-def _inputs_beside(step: JudgedStep, entry: Entry) -> Iterator[tuple[Record, Entry]]:
+def _inputs_beside(step: StepFindings, entry: Entry) -> Iterator[tuple[Record, Entry]]:
     """Yield what cells were given in integers in the same opening of the phase, and token."""
-    for pair, _ in step.judged:
+    for pair, _ in step.pairs:
         other = pair.entry
         if other is None or other.direction != "forward" or pair.record.io != "input":
             continue

@@ -15,7 +15,6 @@ from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END
 from mindrlhf_msprobe.comparison.preflight.generation import OwnStep
 from mindrlhf_msprobe.comparison.preflight.remark import remark, without_consequences
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
-from mindrlhf_msprobe.comparison.verdict.compared_place import ONE_SIDED, FirstDifference, configs
 from mindrlhf_msprobe.comparison.verdict.culprits.check_first import check_first
 from mindrlhf_msprobe.comparison.verdict.culprits.culprits import culprit_of, culprit_reasons
 from mindrlhf_msprobe.comparison.verdict.culprits.gradients import (
@@ -23,6 +22,7 @@ from mindrlhf_msprobe.comparison.verdict.culprits.gradients import (
     enters_optimizer,
 )
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import all_tokens, counts_tokens
+from mindrlhf_msprobe.comparison.verdict.first_difference import ONE_SIDED, FirstDifference, configs
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.inside import inside
 from mindrlhf_msprobe.comparison.verdict.next_recording.bisection import bisected
@@ -62,7 +62,7 @@ def explain(
         agreed_steps: how many earlier steps agree.
     """
     finding = first.finding
-    cause, origin, why = _cause(first)
+    cause, origin, why = _cause(first, history)
     before = [f for _, f in first.before if f is not None]
     found = Divergence(
         step=finding.step,
@@ -85,7 +85,7 @@ def explain(
     a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in history.sides)
     checks = check_first(preflight, first, found.cause, origin, (a, b))
     preflight = without_consequences(preflight, finding.step)
-    hint = remark(preflight, phase.role if phase else None, told=bool(checks))
+    hint = remark(preflight, phase.role if phase else None, known=bool(checks))
     occasion = occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
     culprit = None if by_name else culprit_of(first, history, occasion)
@@ -108,7 +108,7 @@ def explain(
     )
 
 
-def _cause(first: FirstDifference) -> _Explained:
+def _cause(first: FirstDifference, history: History) -> _Explained:
     """Return the cause, the origin and why, as far as the records before the finding show it."""
     finding = first.finding
     if finding.status is Status.UNREADABLE:
@@ -120,7 +120,25 @@ def _cause(first: FirstDifference) -> _Explained:
         return _explain_chosen(first)
     if first.event.kind == DATA:
         return _explain_data(first)
-    return _explain_output(first) if first.event.kind == END else _explain_begin(first)
+    return _explain_output(first, history) if first.event.kind == END else _explain_begin(first)
+
+
+def _state(first: FirstDifference, history: History) -> Message:
+    """Say what is known of the update after which the state of an optimizer differs."""
+    entry, step = first.entry, first.finding.step
+    assert entry is not None
+    gradients = any(
+        found is not None
+        and pair.entry is not None
+        and (pair.entry.phase, pair.entry.direction) == (entry.phase, PARAMETERS_GRAD)
+        for pair, found in first.before
+    )
+    compared = history.before(step)[:1] == [step - 1]
+    kept = compared and all(
+        any(other.name == entry.name for other in view.entries(entry.phase, step - 1, history.rank))
+        for view in history.sides
+    )
+    return message("explanation.optimizer_state", gradients=gradients, before=kept, step=step - 1)
 
 
 def _proposed(
@@ -128,7 +146,7 @@ def _proposed(
 ) -> dict[str, Any]:
     """Return what to record next, and what that takes, as `Divergence` has it."""
     # What was left out of the comparison is on disk: comparing it comes first.
-    settings = None if first.left_out else _next(first, origin, culprit)
+    settings = None if first.left_out or first.is_of_state else _next(first, origin, culprit)
     whole, estimated = size_of_next(settings, first)
     size = whole
     if settings is not None:
@@ -162,7 +180,7 @@ def _source(first: FirstDifference, origin: str | None) -> str:
         return ""
     stacks = {
         p.entry.name: p.entry.stack
-        for p, _ in first.judged
+        for p, _ in first.pairs
         if p.entry is not None and p.event.phase == first.event.phase
     }
     forward = ".forward.".join(name.rsplit(".backward.", 1))
@@ -195,8 +213,8 @@ def _explain_chosen(first: FirstDifference) -> _Explained:
     return Cause.COMPUTATION, name, (message("explanation.given_agrees"), doubt)
 
 
-def unreadable_place(finding: Finding) -> Divergence:
-    """Return the first divergence of a place that could not be compared as a whole."""
+def unreadable_step(finding: Finding) -> Divergence:
+    """Return the first divergence of a step that could not be compared as a whole."""
     return Divergence(
         step=finding.step,
         rank=finding.rank,
@@ -277,11 +295,13 @@ def _happened(finding: Finding) -> Message:
     )
 
 
-def _explain_output(first: FirstDifference) -> _Explained:
+def _explain_output(first: FirstDifference, history: History) -> _Explained:
     entry = first.entry
     assert entry is not None
     if first.finding.status in ONE_SIDED:
         return Cause.MISSING, entry.name, (_output_in_one_run(first),)
+    if first.is_of_state:
+        return Cause.PARAMETER, entry.name, (_state(first, history),)
     if entry.direction == PARAMETERS_GRAD:
         return _explain_parameter_gradient(first, entry.name)
     parameters = any(record.io == "parameters" for record in entry.records)
@@ -361,7 +381,7 @@ def _entered(first: FirstDifference, entry: Entry) -> Message:
 
 
 def _missing_as_a_whole(first: FirstDifference) -> bool:
-    same = [p for p, _ in first.judged if p.event == first.event]
+    same = [p for p, _ in first.pairs if p.event == first.event]
     return all(p.a is None for p in same) or all(p.b is None for p in same)
 
 
@@ -378,10 +398,10 @@ def _absence(first: FirstDifference, container: str | None = None) -> Message:
     def lacks(pairs: Iterable[Pair]) -> bool:
         return all((pair.b if in_a else pair.a) is None for pair in pairs)
 
-    if lacks(p for p, _ in first.judged):
+    if lacks(p for p, _ in first.pairs):
         return message("explanation.nothing_of_step", run=missing, step=first.finding.step)
     if first.entry is None:
-        if lacks(p for p, _ in first.judged if p.event == first.event):
+        if lacks(p for p, _ in first.pairs if p.event == first.event):
             return message("explanation.saved_in_one_run")
         return message("explanation.other_elements", key=first.event.name)
     if lacks(_of_phase(first)):
@@ -391,7 +411,7 @@ def _absence(first: FirstDifference, container: str | None = None) -> Message:
 
 def _of_phase(first: FirstDifference) -> Iterator[Pair]:
     """Yield the pairs of its phase's entries that count: those with a finding, or of both runs."""
-    for pair, finding in first.judged:
+    for pair, finding in first.pairs:
         counts = finding is not None or (pair.a is not None and pair.b is not None)
         if counts and pair.entry is not None and pair.entry.phase == first.event.phase:
             yield pair
@@ -449,17 +469,14 @@ def _known(first: FirstDifference, origin: str | None) -> bool:
 
 def _doubt_about_agreement(first: FirstDifference) -> Messages:
     """Say that what came before agrees by statistics or within a tolerance only."""
-    for other, finding in first.judged:
-        if finding is None or other.event.phase != first.event.phase:
-            continue
-        if finding.status is Status.WITHIN_TOLERANCE:
-            return (message("explanation.but_not_bitwise"),)
-    return ()
+    of_phase = (f for p, f in first.pairs if f is not None and p.event.phase == first.event.phase)
+    close = any(finding.status is Status.WITHIN_TOLERANCE for finding in of_phase)
+    return (message("explanation.but_not_bitwise"),) if close else ()
 
 
 def _doubt_about_opaque(first: FirstDifference) -> Messages:
     """Say that the cell was given something that cannot be compared."""
-    for other, finding in first.judged:
+    for other, finding in first.pairs:
         same = (other.event.name, other.event.phase) == (first.event.name, first.event.phase)
         if same and finding is None and other.a is not None and other.b is not None:
             record = other.record

@@ -1,4 +1,4 @@
-"""What both runs recorded around a place: the steps before and after it, and their weights."""
+"""What both runs recorded around a step: the steps before and after it, and their weights."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
-from mindrlhf_msprobe.comparison.steps.step_of_rank import JudgedPlace
-from mindrlhf_msprobe.comparison.verdict.compared_place import JudgedStep
+from mindrlhf_msprobe.comparison.steps.step_of_rank import StepResult
+from mindrlhf_msprobe.comparison.verdict.first_difference import StepFindings
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, phase_table
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 #: A parameter of one run: the cell that holds it, and its name there.
 Parameter = tuple[str, str]
-_MOST_STEPS = 8  # of those before a place, that are read for their weights; and the first one
+_MOST_STEPS = 8  # of those before a step, that are read for their weights; and the first one
 
 
 @dataclass(frozen=True)
@@ -43,24 +43,26 @@ class Opened:
 
 @dataclass(frozen=True)
 class History:
-    """The places of one rank, of which one holds the first divergence.
+    """The steps of one rank, one of which holds the first divergence.
 
     Attributes:
         sides: the two runs.
         rank: the comparison's number of it.
-        places: everything that was compared.
-        plan, judge: pairs, and compares, a place once more.
+        results: everything that was compared.
+        plan, compare: pairs, and compares, a step once more.
     """
 
     sides: tuple[View, View]
     rank: int
-    places: Sequence[JudgedPlace]
+    results: Sequence[StepResult]
     plan: Callable[[int, int], StepPlan]
-    judge: Callable[[int, int], JudgedPlace]
+    compare: Callable[[int, int], StepResult]
     _opened: dict[tuple[int, int, str], list[Opened]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _judged: dict[int, JudgedStep | None] = field(default_factory=dict, repr=False, compare=False)
+    _compared: dict[int, StepFindings | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def comparable(self) -> bool:
@@ -72,22 +74,22 @@ class History:
     @cached_property
     def steps(self) -> list[int]:
         """The steps of which anything was compared, in their order."""
-        return sorted({place.step for place in self.places if place.rank == self.rank})
+        return sorted({result.step for result in self.results if result.rank == self.rank})
 
-    def judged(self, step: int) -> JudgedStep | None:
+    def compared(self, step: int) -> StepFindings | None:
         """Return the pairs of another step with their findings; None if there are none."""
-        if step not in self._judged:
-            self._judged[step] = self._judge(step)
-        return self._judged[step]
+        if step not in self._compared:
+            self._compared[step] = self._compare(step)
+        return self._compared[step]
 
-    def _judge(self, step: int) -> JudgedStep | None:
-        for place in self.places:
-            if (place.step, place.rank) == (step, self.rank):
-                findings = (place if place.whole else self.judge(step, self.rank)).findings
+    def _compare(self, step: int) -> StepFindings | None:
+        for result in self.results:
+            if (result.step, result.rank) == (step, self.rank):
+                findings = (result if result.whole else self.compare(step, self.rank)).findings
                 plan = self.plan(step, self.rank)
                 if len(plan.pairs) != len(findings):
                     return None
-                return JudgedStep(plan, tuple(zip(plan.pairs, findings)))
+                return StepFindings(plan, tuple(zip(plan.pairs, findings)))
         return None
 
     def before(self, step: int) -> list[int]:
@@ -160,18 +162,14 @@ def _openings(entries: Sequence[Entry], step: int, phase: str) -> list[Opened]:
     found = []
     for number in numbers:
         ours = [entry for entry in entries if entry.opening == number]
+        held = [(e.cell, r) for e in ours for r in e.records if r.io == "parameters"]
         first: dict[Parameter, Leaf] = {}
-        for entry in ours:
-            for record in entry.records:
-                if record.io == "parameters":
-                    first.setdefault((entry.cell, record.path), record.leaf)
+        for cell, record in held:
+            first.setdefault((cell, record.path), record.leaf)
         trains = any(entry.direction == PARAMETERS_GRAD for entry in ours)
         begin = min(entry.seq for entry in ours)
         found.append(Opened(step, phase, number, begin, {**known, **first}, trains))
-        for entry in ours:
-            for record in entry.records:
-                if record.io == "parameters":
-                    known[entry.cell, record.path] = record.leaf
+        known |= {(cell, record.path): record.leaf for cell, record in held}
     return found
 
 
@@ -180,8 +178,8 @@ def matched(a: Mapping[Parameter, Leaf], b: Mapping[Parameter, Leaf]) -> dict[Pa
     names = match_names({cell for cell, _ in a}, {cell for cell, _ in b})
     if names.unlike:
         return {}
-    there = {(names.of_b(cell), own): (cell, own) for cell, own in b}
-    known = {(cell, own): (names.of_a(cell), own) for cell, own in a}
+    there = {(names.common_b(cell), own): (cell, own) for cell, own in b}
+    known = {(cell, own): (names.common_a(cell), own) for cell, own in a}
     return {parameter: there[name] for parameter, name in known.items() if name in there}
 
 

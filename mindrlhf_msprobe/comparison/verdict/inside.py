@@ -16,7 +16,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
@@ -26,6 +26,8 @@ from mindrlhf_msprobe.storage.records import Record
 #: Half the distance of 1 from the next number of each dtype.
 ROUNDING = {"Float64": 2.0**-53, "Float32": 2.0**-24, "Float16": 2.0**-11, "BFloat16": 2.0**-8}
 _ROUNDINGS = {"Float64": 4, "Float32": 4}  # of each element that may lie between A and B; else 2
+# The smallest normal number of each dtype.
+_NORMAL = {"Float64": 2.0**-1022, "Float32": 2.0**-126, "Float16": 2.0**-14, "BFloat16": 2.0**-126}
 _CLEAR = 8  # how many times its own uncertainty a factor or an offset must be away from none
 _NORM_ERROR = 2.5e-6  # relative, of two norms that were summed in float32 over short blocks
 
@@ -239,7 +241,7 @@ def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
     errors = bound * np.maximum(size_x, size_y)
     seen.largest_error = max(seen.largest_error, float(errors.max()))
     seen.distances.add(y - x, errors)
-    normal = _smallest_normal(seen.dtype)
+    normal = _NORMAL.get(seen.dtype, 0.0)
     tiny = (size_x < normal) & (size_y < normal)  # rounded to whole steps: they tell no ratio
     if bool(((x == 0) | (y == 0)).any()):
         seen.ratios.possible = False
@@ -251,11 +253,6 @@ def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
 def _rounding_of(dtype: str) -> float:
     """Return how far rounding may take A from B, relative to an element."""
     return ROUNDING.get(dtype, 0.0) * _ROUNDINGS.get(dtype, 2)
-
-
-def _smallest_normal(dtype: str) -> float:
-    small = {"Float16": 2.0**-14, "Float32": 2.0**-126, "BFloat16": 2.0**-126}
-    return small.get(dtype, 2.0**-1022 if dtype == "Float64" else 0.0)
 
 
 def _add_ulps(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
@@ -552,7 +549,7 @@ def _offset_of(
 
 def _elements(first: FirstDifference) -> Some | None:
     """Return which elements of a key that holds a list differ, if not all of them do."""
-    same = [f for p, f in first.judged if p.event == first.event and f is not None]
+    same = [f for p, f in first.pairs if p.event == first.event and f is not None]
     flags = np.array([not f.status.agrees for f in same])
     if len(same) < 2 or flags.all():
         return None
@@ -581,7 +578,7 @@ def _prompts_of(first: FirstDifference) -> list[Record]:
     """Return the records of the prompts that run A was given in the same micro-step."""
     return [
         pair.a
-        for pair, _ in first.judged
+        for pair, _ in first.pairs
         if pair.event.kind == DATA
         and pair.event.name in PROMPTS
         and pair.event.micro_step == (first.finding.micro_step or 0)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
-    JudgedPairs,
+    PairFindings,
 )
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
@@ -87,13 +87,13 @@ def _update_since(occasion: Occasion, phase: str) -> str | None:
     return next((update for update in occasion.since if update in own), None)
 
 
-def _agreed_in(before: JudgedPairs, pair: Pair, micro_step: int) -> bool:
+def _agreed_in(before: PairFindings, pair: Pair, micro_step: int) -> bool:
     """Return whether a pair's key was compared in an earlier micro-step: it agrees there, then."""
     compared = (p.event.micro_step for p, f in before if f is not None and _same_key(p, pair))
     return micro_step in compared
 
 
-def _gave_the_same(before: JudgedPairs, pair: Pair, phase: str, micro_step: int) -> bool:
+def _gave_the_same(before: PairFindings, pair: Pair, phase: str, micro_step: int) -> bool:
     """Return whether another result of the updated network is known to agree in a micro-step."""
     for other, found in before:
         home = key_data_home(other.event.name) if other.event.kind == DATA else None
@@ -113,7 +113,7 @@ def _is_given(pair: Pair, micro_step: int) -> bool:
 
 def _of_key_data(first: FirstDifference) -> Occasion:
     pair = first.pair
-    saves = {p.event.micro_step for p, _ in first.judged if _same_key(p, pair)}
+    saves = {p.event.micro_step for p, _ in first.pairs if _same_key(p, pair)}
     number = pair.event.micro_step
     last = [
         i
@@ -137,7 +137,7 @@ def _same_key(a: Pair, b: Pair) -> bool:
 def _of_entry(first: FirstDifference, entry: Entry) -> Occasion:
     opening_of = {
         i: p.entry.opening
-        for i, (p, _) in enumerate(first.judged)
+        for i, (p, _) in enumerate(first.pairs)
         if p.entry is not None and p.event.phase == entry.phase
     }
     openings = set(opening_of.values())
@@ -145,20 +145,20 @@ def _of_entry(first: FirstDifference, entry: Entry) -> Occasion:
     count = max(len(openings), number + 1)
     if number not in openings or not number:
         return Occasion(number, count)
-    since = _since_last_opening(first.judged, entry, opening_of)
-    moved = _weights_moved([first.judged[i][0] for i in opening_of], number)
+    since = _since_last_opening(first.pairs, entry, opening_of)
+    moved = _weights_moved([first.pairs[i][0] for i in opening_of], number)
     return Occasion(number, count, since, moved)
 
 
 def _since_last_opening(
-    judged: JudgedPairs, entry: Entry, opening_of: Mapping[int, int]
+    pairs: PairFindings, entry: Entry, opening_of: Mapping[int, int]
 ) -> tuple[str, ...]:
     """Return the phases since an entry's phase was last open, of its openings by pair."""
     first = next(i for i, opening in opening_of.items() if opening == entry.opening)
     last = max((i for i, opening in opening_of.items() if opening < entry.opening), default=None)
     if last is None:
         return ()
-    since = _phases(p for p, _ in judged[last + 1 : first])
+    since = _phases(p for p, _ in pairs[last + 1 : first])
     if entry.phase in UPDATE_PHASES:
         since = (entry.phase, *(phase for phase in since if phase != entry.phase))
     return since

@@ -1,4 +1,4 @@
-"""How a difference spreads after the place where it arose."""
+"""How a difference spreads from where it arose."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Finding, Spread
 from mindrlhf_msprobe.storage.records import cell_name
 
@@ -17,7 +17,7 @@ def spread(difference: FirstDifference) -> tuple[Spread, ...]:
     """Return each phase and key from the first divergence on that holds a difference."""
     base = relative_distance(difference.finding)
     found: dict[str, list[Finding]] = {}
-    for _, finding in difference.judged[difference.index :]:
+    for _, finding in difference.pairs[difference.index :]:
         if finding is not None:
             found.setdefault(finding.key or finding.phase or "", []).append(finding)
     return tuple(

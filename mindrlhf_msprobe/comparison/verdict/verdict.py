@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from mindrlhf_msprobe.common.message import Messages
+from mindrlhf_msprobe.comparison.judging.suspicion import non_finite_of
 from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
-from mindrlhf_msprobe.comparison.steps.step_of_rank import JudgedPlace
-from mindrlhf_msprobe.comparison.verdict.compared_place import (
+from mindrlhf_msprobe.comparison.steps.step_of_rank import StepResult
+from mindrlhf_msprobe.comparison.steps.tally import Several
+from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, unreadable_step
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
     LeftOut,
 )
-from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, unreadable_place
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.spread import spread
 from mindrlhf_msprobe.findings import (
@@ -30,6 +33,7 @@ from mindrlhf_msprobe.findings import (
     RankDivergence,
     Spread,
     Status,
+    Suspicious,
     Verdict,
     gathered,
 )
@@ -37,10 +41,10 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 
 
 def conclude(
-    places: Sequence[JudgedPlace],
+    results: Sequence[StepResult],
     sides: tuple[View, View],
     plan: Callable[[int, int], StepPlan],
-    judge: Callable[[int, int], JudgedPlace],
+    compare: Callable[[int, int], StepResult],
     preflight: Preflight,
     left_out: Callable[[StepPlan, int], LeftOut] | None = None,
     earlier: Earlier | None = None,
@@ -53,27 +57,27 @@ def conclude(
     of equal ones the lowest.
 
     Args:
-        places: in the order of their steps and ranks.
-        plan, judge: pairs, and compares, a place once more; asked for that of the first divergence,
-            and of the update before it.
+        results: in the order of their steps and ranks.
+        plan, compare: pairs, and compares, a step once more; asked for that of the first
+            divergence, and of the update before it.
         left_out: says, of a plan and the first divergence in it, what the caller left out.
         earlier: what an earlier comparison of the same training found.
         unread: what of either run could not be read. With some of it unknown, records that agree
             are no agreement of the runs.
     """
     counts: Counter[str] = Counter()
-    for place in places:
-        counts.update(place.tally.counts)
-    candidates = _in_causal_order(places)
+    for result in results:
+        counts.update(result.tally.counts)
+    candidates = _in_causal_order(results)
     first: Divergence | None
-    places_reached: tuple[Spread, ...] = ()
+    reached: tuple[Spread, ...] = ()
     if not _compared_something(counts):
         first = None
     elif candidates:
-        history = History(sides, candidates[0].rank, places, plan, judge)
-        first, places_reached = _explained(candidates[0], history, preflight, left_out, earlier)
+        history = History(sides, candidates[0].rank, results, plan, compare)
+        first, reached = _explained(candidates[0], history, preflight, left_out, earlier)
     else:
-        first = _first_not_reached(places, (sides[0].run, sides[1].run), plan, judge)
+        first = _first_not_reached(results, (sides[0].run, sides[1].run), plan, compare)
     status = _outcome(counts) if first is None else Outcome.DIVERGED
     undecided = bool(unread) and status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
     return Verdict(
@@ -81,79 +85,78 @@ def conclude(
         not_read=unread if undecided else (),
         counts={str(status): counts.get(str(status), 0) for status in Status},
         first_divergence=first,
-        coverage=_coverage(places),
-        spread=places_reached,
-        steps=len({place.step for place in places}),
-        ranks=len({place.rank for place in places}),
-        phases=tuple(dict.fromkeys(phase for place in places for phase in place.tally.phases)),
-        parted=_parted(candidates) if first else (),
-        agreeing_ranks=_agreeing(places, candidates) if first else (),
-        non_finite=_non_finite(places),
+        coverage=_coverage(results),
+        spread=reached,
+        steps=len({result.step for result in results}),
+        ranks=len({result.rank for result in results}),
+        phases=tuple(dict.fromkeys(phase for result in results for phase in result.tally.phases)),
+        parted=_diverged_ranks(candidates) if first else (),
+        agreeing_ranks=_agreeing(results, candidates) if first else (),
+        non_finite=_non_finite(results),
+        suspicious=_suspicious(results),
     )
 
 
-def _in_causal_order(places: Sequence[JudgedPlace]) -> list[JudgedPlace]:
-    """Return the places that differ, the one that diverges first in front."""
-    differing = (place for place in places if place.order is not None)
-    return sorted(differing, key=lambda place: place.order or ())
+def _in_causal_order(results: Sequence[StepResult]) -> list[StepResult]:
+    """Return the steps that differ, the one that diverges first in front."""
+    differing = (result for result in results if result.order is not None)
+    return sorted(differing, key=lambda result: result.order or ())
 
 
 def _explained(
-    place: JudgedPlace,
+    result: StepResult,
     history: History,
     preflight: Preflight,
     left_out: Callable[[StepPlan, int], LeftOut] | None,
     earlier: Earlier | None,
 ) -> tuple[Divergence, tuple[Spread, ...]]:
-    """Return the first divergence of the place that holds it, and where it reached from there."""
-    compared = history.judged(place.step)
+    """Return the first divergence of the step that holds it, and where it reached from there."""
+    compared = history.compared(result.step)
     if compared is None:  # the step could not be compared as a whole
-        return unreadable_place(_first_finding(place)), ()
-    index = next(i for i, (_, f) in enumerate(compared.judged) if f and not f.status.agrees)
+        return unreadable_step(_first_finding(result)), ()
+    index = next(i for i, (_, f) in enumerate(compared.pairs) if f and not f.status.agrees)
     unseen = LeftOut() if left_out is None else left_out(compared.plan, index)
     step = replace(compared, left_out=unseen, earlier=earlier)
     difference = FirstDifference(step, index, (history.sides[0].run, history.sides[1].run))
-    agreed = len({other.step for other in history.places if other.step < place.step})
+    agreed = len({other.step for other in history.results if other.step < result.step})
     first = explain(difference, preflight, history, agreed_steps=agreed)
     return first, () if first.cause is Cause.FILE else spread(difference)
 
 
 def _first_not_reached(
-    places: Sequence[JudgedPlace],
+    results: Sequence[StepResult],
     runs: tuple[Run, Run],
     plan: Callable[[int, int], StepPlan],
-    judge: Callable[[int, int], JudgedPlace],
+    compare: Callable[[int, int], StepResult],
 ) -> Divergence | None:
     """Return where one run had stopped and the other went on, all that both have agreeing."""
-    lacking = [place for place in places if place.not_reached]
+    lacking = [result for result in results if result.not_reached]
     if not lacking:
         return None
-    place = min(lacking, key=lambda place: (place.step, place.rank))
-    index = place.first_not_reached
-    pair = plan(place.step, place.rank).pairs[index]
+    result = min(lacking, key=lambda result: (result.step, result.rank))
+    index = result.first_not_reached
+    pair = plan(result.step, result.rank).pairs[index]
     records = sum(other.not_reached for other in lacking)
-    findings = (place if place.whole else judge(place.step, place.rank)).findings
+    findings = (result if result.whole else compare(result.step, result.rank)).findings
     before = sum(finding is not None for finding in findings[:index])
-    earlier = len({other.step for other in places if other.step < place.step})
-    return not_reached(pair, (place.step, place.rank), runs, records, before, earlier)
+    earlier = len({other.step for other in results if other.step < result.step})
+    return not_reached(pair, (result.step, result.rank), runs, records, before, earlier)
 
 
-def _parted(candidates: Sequence[JudgedPlace]) -> tuple[RankDivergence, ...]:
+def _diverged_ranks(candidates: Sequence[StepResult]) -> tuple[RankDivergence, ...]:
     """Return each rank's first divergence, of candidates in causal order."""
-    parted: dict[int, RankDivergence] = {}
-    for place in candidates:
-        if place.rank not in parted:
-            finding = _first_finding(place)
-            phase = finding.phase if finding.entry is not None else None
-            parted[place.rank] = RankDivergence(
-                place.rank, place.step, phase, finding.record, finding.micro_step
-            )
-    return tuple(parted.values())
+    diverged: dict[int, RankDivergence] = {}
+    for result in candidates:
+        if result.rank not in diverged:
+            finding = _first_finding(result)
+            step, rank, phase, record = _place(finding)
+            diverged[rank] = RankDivergence(rank, step, phase, record, finding.micro_step)
+    return tuple(diverged.values())
 
 
-def _agreeing(places: Sequence[JudgedPlace], candidates: Sequence[JudgedPlace]) -> tuple[int, ...]:
-    compared = {place.rank for place in places if place.tally.compared}
-    return tuple(sorted(compared - {place.rank for place in candidates}))
+def _agreeing(results: Sequence[StepResult], candidates: Sequence[StepResult]) -> tuple[int, ...]:
+    compared = {result.rank for result in results if result.tally.compared}
+    return tuple(sorted(compared - {result.rank for result in candidates}))
 
 
 def _outcome(counts: Counter[str]) -> Outcome:
@@ -170,15 +173,38 @@ def _compared_something(counts: Counter[str]) -> bool:
     return any(n and Status(status) not in ONE_SIDED for status, n in counts.items())
 
 
-def _coverage(places: Sequence[JudgedPlace]) -> tuple[CoverageGap, ...]:
-    return gathered(gap for place in places for gap in place.gaps)
+def _coverage(results: Sequence[StepResult]) -> tuple[CoverageGap, ...]:
+    return gathered(gap for result in results for gap in result.gaps)
 
 
-def _non_finite(places: Sequence[JudgedPlace]) -> NonFinite:
-    found = [place.tally.non_finite for place in places if place.tally.non_finite.records]
-    return replace(found[0], records=sum(n.records for n in found)) if found else NonFinite()
+def _non_finite(results: Sequence[StepResult]) -> NonFinite:
+    records, first = _together((result, result.tally.non_finite) for result in results)
+    return NonFinite() if first is None else NonFinite(records, *_place(first))
 
 
-def _first_finding(place: JudgedPlace) -> Finding:
-    assert place.tally.first is not None
-    return place.tally.first.finding
+def _suspicious(results: Sequence[StepResult]) -> Suspicious:
+    records, first = _together((result, result.tally.unhealthy) for result in results)
+    if first is None:
+        return Suspicious()
+    return Suspicious(records, *_place(first), first.micro_step, non_finite_of(first))
+
+
+def _together(found: Iterable[tuple[StepResult, Several]]) -> tuple[int, Finding | None]:
+    """Return how many records there are over steps and ranks, and the first in causal order."""
+    placed = [
+        ((result.step, *several.first.order, result.rank), several.records, several.first.finding)
+        for result, several in found
+        if several.first is not None
+    ]
+    first = min(placed, key=itemgetter(0))[2] if placed else None
+    return sum(records for _, records, _ in placed), first
+
+
+def _place(finding: Finding) -> tuple[int, int, str | None, str]:
+    phase = finding.phase if finding.entry is not None else None
+    return finding.step, finding.rank, phase, finding.record
+
+
+def _first_finding(result: StepResult) -> Finding:
+    assert result.tally.first is not None
+    return result.tally.first.finding

@@ -344,7 +344,7 @@ def test_a_large_pair_is_the_work_of_all(tmp_path):
     job = job_of(one_pair(tmp_path), ONE_BLOCK)
     _, _, engine = judged(job, two_workers)
     assert engine.tasks == {
-        executor.PlaceTask: 1,
+        executor.StepTask: 1,
         executor.ChunkTask: 5,  # the input; the output and the key, before and after
         executor.SpanTask: 8,
     }

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.comparison.judging.metrics import accelerator
 from mindrlhf_msprobe.comparison.judging.metrics import arrays as metrics
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-from mindrlhf_msprobe.comparison.judging.status import judge
+from mindrlhf_msprobe.comparison.judging.status import compare_records
 from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -200,8 +200,8 @@ def test_the_status_of_tensors_is_exact(tmp_path_factory, pair, tolerance, other
         save_npy(file, array)
         records.append(Record("x", "output", "0", described(array), str(file)))
     want = exactly.status_of_arrays(a, b, tolerance)
-    assert judge(*records, tolerance)[0] is want
-    assert judge(*reversed(records), tolerance)[0] is want
+    assert compare_records(*records, tolerance)[0] is want
+    assert compare_records(*reversed(records), tolerance)[0] is want
 
 
 def statistics_of(leaf):
@@ -214,8 +214,8 @@ def check_statistics(leaves, tolerance, same_bytes):
     size = math.prod(leaves[0].shape)
     want = exactly.status_of_statistics(*map(statistics_of, leaves), size, same_bytes, tolerance)
     records = [Record("x", "output", "0", leaf) for leaf in leaves]
-    assert judge(*records, tolerance)[0] is want
-    assert judge(*reversed(records), tolerance)[0] is want
+    assert compare_records(*records, tolerance)[0] is want
+    assert compare_records(*reversed(records), tolerance)[0] is want
 
 
 @examples(300)
@@ -268,5 +268,5 @@ def test_the_status_of_numbers_is_exact(x, y, tolerance, alike):
     y = x if alike else y
     records = [Record("x", "input", "0", Leaf(type(v).__name__, value=v)) for v in (x, y)]
     want = exactly.status_of_numbers(x, y, tolerance)
-    assert judge(*records, tolerance)[0] is want
-    assert judge(*reversed(records), tolerance)[0] is want
+    assert compare_records(*records, tolerance)[0] is want
+    assert compare_records(*reversed(records), tolerance)[0] is want

@@ -12,7 +12,7 @@ import pytest
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.common.message import as_message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-from mindrlhf_msprobe.comparison.judging.status import judge
+from mindrlhf_msprobe.comparison.judging.status import compare_records
 from mindrlhf_msprobe.comparison.judging.texts import text_difference
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.report.messages import text_of, texts_of
@@ -86,7 +86,7 @@ def test_a_value_of_which_only_the_type_is_known_is_never_the_same(kind):
 
 
 def status(a, b, tolerance=None):
-    return judge(a, b, tolerance or Tolerance())[0]
+    return compare_records(a, b, tolerance or Tolerance())[0]
 
 
 def note(a, b, tolerance=None):
@@ -95,7 +95,7 @@ def note(a, b, tolerance=None):
 
 def in_words(a, b, tolerance=None):
     """Return status, metrics and what the notes say."""
-    status, metrics, notes = judge(a, b, tolerance or Tolerance())
+    status, metrics, notes = compare_records(a, b, tolerance or Tolerance())
     return status, metrics, texts_of(notes, "en")
 
 
@@ -113,7 +113,7 @@ def test_equal_values_with_other_bytes_are_identical_with_the_tensors_at_hand(st
 
 def test_other_values_are_different(stored):
     """One element that differs makes the pair different, with its metrics."""
-    result, metrics, _ = judge(stored([1, 2]), stored([1, 2.5]), Tolerance())
+    result, metrics, _ = compare_records(stored([1, 2]), stored([1, 2.5]), Tolerance())
     assert result is Status.DIFFERENT
     assert metrics is not None
     assert metrics.max_abs_err == 0.5

@@ -136,9 +136,9 @@ def test_common(runs, tmp_path):
 def test_first_only_compares_no_more_than_it_needs(runs, tmp_path, monkeypatch):
     """It ends where the full comparison finds the first divergence, and writes its place alone."""
     judged = []
-    judge_pair = place.judge_pair
+    compare_pair = place.compare_pair
     monkeypatch.setattr(
-        place, "judge_pair", lambda job, work: judged.append(work) or judge_pair(job, work)
+        place, "compare_pair", lambda job, work: judged.append(work) or compare_pair(job, work)
     )
     whole = compare_runs(*runs, workers=1)
     all_pairs = len(judged)

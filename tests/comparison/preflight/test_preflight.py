@@ -17,6 +17,7 @@ from mindrlhf_msprobe.comparison.preflight.values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -231,7 +232,7 @@ def test_many_values_of_many_ranks_are_brought_together(tmp_path: Path) -> None:
     for runs in (a, b):
         for rank, run in enumerate(runs):
             run.manifests[0]["world"]["rank"] = rank
-        runs[0].manifests = [run.manifests[0] for run in runs]
+        runs[0].run_files = [run.run_files[0] for run in runs]
     found = preflight(a[0], b[0]).differences
     assert len(found) == 5
     assert found[-1].name == "random_state (rank 4, 5, 6, 7, 8)"
@@ -465,7 +466,7 @@ def test_strange_values_never_raise(tmp_path: Path, key: str, value: Any) -> Non
     content = manifest(tmp_path / "b")
     for other in ("initial_weights", "attempts", "taken", "at_start", "tool_version"):
         strange = open_run(tmp_path / "b")
-        strange.manifests = [{**content, key: value, other: value}]
+        strange.run_files = [RunFile({**content, key: value, other: value})]
         for found in (preflight(a, strange), preflight(strange, a), preflight(strange, strange)):
             assert isinstance(found, Preflight)
             assert isinstance(remark(found, "actor") + remark(found, None), str)
@@ -475,7 +476,8 @@ def test_strange_values_never_raise(tmp_path: Path, key: str, value: Any) -> Non
 def test_strange_manifests_and_configurations_never_raise(tmp_path: Path) -> None:
     """Lists of nothing, configurations that are no JSON or nested beyond measure."""
     a, b = record(tmp_path / "a"), record(tmp_path / "b")
-    b.manifests = [None, 3, {}, {"world": {"rank": 0}}, {"world": {"rank": 0}}]
+    listed = [None, 3, {}, {"world": {"rank": 0}}, {"world": {"rank": 0}}]
+    b.run_files = [*map(RunFile.from_json, listed)]
     assert "run B has two manifests of rank 0; the first was taken" in preflight(a, b).unknown
     deeper = rewrite(tmp_path / "b", "[" * 400 + "]" * 400, "configurations.json")
     shallow = rewrite(tmp_path / "a", "[" * 400 + "1" + "]" * 400, "configurations.json")

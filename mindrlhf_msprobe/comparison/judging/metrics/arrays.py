@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.judging.metrics.block_sums import (
     add_compiled,
     add_floats,
@@ -85,10 +86,10 @@ def check_comparable(a: np.ndarray, b: np.ndarray) -> None:
         ValueError: the shapes differ.
     """
     if a.shape != b.shape:
-        raise ValueError(f"shapes {a.shape} and {b.shape} differ")
+        raise ValueError(message("error.shapes", a=str(a.shape), b=str(b.shape)))
     for array in (a, b):
         if array.dtype.kind not in "biufc":
-            raise TypeError(f"elements of dtype {array.dtype} cannot be compared")
+            raise TypeError(message("error.elements", dtype=str(array.dtype)))
 
 
 def sum_span(a: np.ndarray, b: np.ndarray, start: int, stop: int, tolerance: Tolerance) -> Sums:
@@ -134,7 +135,7 @@ def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) 
 
 
 def _suits_library(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether blocks of these arrays are for the compiled library, as far as it can."""
+    """Return whether blocks of these arrays are for the compiled library, as far as it can."""
     alike = a.dtype == b.dtype == FLOAT32 and a.dtype.isnative and b.dtype.isnative
     return alike and a.flags.c_contiguous and b.flags.c_contiguous and a.size > SMALL
 
@@ -159,7 +160,7 @@ def _add_block(
     if dtype is None:
         add_plainly(sums, start, *(common_integers(a, b) if sums.exact else (a, b)))
         return
-    buffers = scratch.of(dtype)
+    buffers = scratch.of_dtype(dtype)
     add_floats(sums, start, _converted(a, dtype, buffers[0]), _converted(b, dtype, buffers[1]))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from mindrlhf_msprobe.comparison.judging.metrics import accelerator
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, scratch
@@ -37,7 +38,7 @@ if WIDEST == FLOAT64:
 #: four times the error of |a−b| / max(|a|, |b|) in float32: two roundings of 2⁻²⁴ each
 _FLOAT32_MARGIN = 2.0**-21
 #: a share, and float32 numbers surely below and above its bound; arrays, as ufuncs take them faster
-_FLOAT32_BOUNDS: list[tuple[int, np.ndarray, np.ndarray]] = [
+_FLOAT32_BOUNDS: list[tuple[int, Array, Array]] = [
     (
         share,
         np.array([1 / share * (1 - _FLOAT32_MARGIN)], np.float32),
@@ -47,14 +48,14 @@ _FLOAT32_BOUNDS: list[tuple[int, np.ndarray, np.ndarray]] = [
 ]
 
 
-def add_floats(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
+def add_floats(sums: Sums, start: int, a: Array, b: Array) -> None:
     """Add two contiguous 1-d blocks of float32, float64 or longdouble, no longer than BLOCK."""
     size = a.size
     equal = np.equal(a, b, out=scratch.mask[:size])
     count = int(np.count_nonzero(equal))
     if count == size and _add_same(sums, start, equal, a):
         return
-    distance, larger, other = (buffer[:size] for buffer in scratch.of(a.dtype)[2:])
+    distance, larger, other = (buffer[:size] for buffer in scratch.of_dtype(a.dtype)[2:])
     products = _products(a, b, np.subtract(a, b, out=distance))
     np.maximum(np.abs(a, out=larger), np.abs(b, out=other), out=larger)
     if (products is None or a.dtype not in _WIDER) and not np.isfinite(_largest(larger)):
@@ -70,14 +71,14 @@ def add_floats(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
     _add_errors(sums, a, b, np.abs(distance, out=distance), larger, other)
 
 
-def add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> bool:
+def add_compiled(sums: Sums, start: int, a: Array, b: Array) -> bool:
     """Add two contiguous 1-d float32 arrays by the compiled library; False where it cannot.
 
     That is where there is no library, an element is not finite, a distance is too close to the
     tolerance for float32, or its range does not do.
     """
-    judged = not sums.tolerance.bitwise and sums.within_tolerance
-    found = accelerator.float32_sums(a, b, sums.surely_within if judged else None)
+    by_tolerance = not sums.tolerance.bitwise and sums.within_tolerance
+    found = accelerator.float32_sums(a, b, sums.surely_within if by_tolerance else None)
     if found is None or found.non_finite or found.outside:
         return False
     if not (in_range(found.aa, a) and in_range(found.bb, b)):
@@ -99,7 +100,7 @@ def add_compiled(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> bool:
     return True
 
 
-def _add_largest(sums: Sums, a: np.ndarray, b: np.ndarray, far: int, odd: int) -> None:
+def _add_largest(sums: Sums, a: Array, b: Array, far: int, odd: int) -> None:
     """Add the largest errors by their places, computed in float64."""
     sums.max_abs = max(sums.max_abs, abs(float(a[far]) - float(b[far])))
     x, y = float(a[odd]), float(b[odd])
@@ -107,13 +108,13 @@ def _add_largest(sums: Sums, a: np.ndarray, b: np.ndarray, far: int, odd: int) -
         sums.max_rel = max(sums.max_rel, abs(x - y) / max(abs(x), abs(y)))
 
 
-def _largest(values: np.ndarray) -> Any:
+def _largest(values: Array) -> Any:
     """Return the largest element, NaN if there is one."""
     return scalar(np.maximum.reduce(values))
 
 
-def _add_same(sums: Sums, start: int, equal: np.ndarray, a: np.ndarray) -> bool:
-    """Add a block that is the same on both sides; tell whether its squares could be summed.
+def _add_same(sums: Sums, start: int, equal: Array, a: Array) -> bool:
+    """Add a block that is the same on both sides; return whether its squares could be summed.
 
     None of its elements is NaN, as NaN is not equal to itself.
     """
@@ -128,7 +129,7 @@ def _add_same(sums: Sums, start: int, equal: np.ndarray, a: np.ndarray) -> bool:
     return True
 
 
-def _products(a: np.ndarray, b: np.ndarray, distance: np.ndarray) -> Products | None:
+def _products(a: Array, b: Array, distance: Array) -> Products | None:
     """Return the sums of products, None if the dtype's range does not do or not all are finite.
 
     Each is right relative to the norms of its factors: what is small is summed, and what can be
@@ -148,12 +149,7 @@ def _products(a: np.ndarray, b: np.ndarray, distance: np.ndarray) -> Products | 
 
 
 def _add_errors(
-    sums: Sums,
-    a: np.ndarray,
-    b: np.ndarray,
-    distance: np.ndarray,
-    larger: np.ndarray,
-    relative: np.ndarray,
+    sums: Sums, a: Array, b: Array, distance: Array, larger: Array, relative: Array
 ) -> None:
     """Add the errors of finite blocks: distance is |a−b|, larger max(|a|, |b|), relative free.
 
@@ -180,12 +176,7 @@ def _add_errors(
 
 
 def _add_float32_errors(
-    sums: Sums,
-    a: np.ndarray,
-    b: np.ndarray,
-    distance: np.ndarray,
-    larger: np.ndarray,
-    relative: np.ndarray,
+    sums: Sums, a: Array, b: Array, distance: Array, larger: Array, relative: Array
 ) -> None:
     """Add float32 errors; elements that float32 cannot decide are computed in float64.
 
@@ -213,9 +204,9 @@ def _add_float32_errors(
 
 
 def _all_within_float32(
-    tolerance: Tolerance, a: np.ndarray, b: np.ndarray, distance: np.ndarray, larger: np.ndarray
+    tolerance: Tolerance, a: Array, b: Array, distance: Array, larger: Array
 ) -> bool:
-    """Tell whether all float32 elements are within; `larger` is overwritten.
+    """Return whether all float32 elements are within; `larger` is overwritten.
 
     What exceeds a bound somewhat below the allowed one is computed in float64.
     """
@@ -231,9 +222,7 @@ def _all_within_float32(
     return all_within(tolerance, np.abs(wide_a - wide_b), larger, wide_a, wide_b)
 
 
-def _add_non_finite(
-    sums: Sums, start: int, a: np.ndarray, b: np.ndarray, equal: np.ndarray
-) -> None:
+def _add_non_finite(sums: Sums, start: int, a: Array, b: Array, equal: Array) -> None:
     """Add blocks that hold NaN or infinity; the finite elements are added without the others.
 
     Elements that are not finite on both sides become 0 on both, and what those zeros add to the
@@ -255,7 +244,7 @@ def _add_non_finite(
     add_floats(sums, start, np.where(both, a, zero), np.where(both, b, zero))
 
 
-def add_plainly(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
+def add_plainly(sums: Sums, start: int, a: Array, b: Array) -> None:
     """Add contiguous 1-d blocks that no float holds: complex ones, and integers beyond 2⁵²."""
     equal = _equal_parts(a, b) if not sums.exact else (a == b).astype(bool, copy=False)
     sums.add_equal(start, equal, int(np.count_nonzero(equal)))
@@ -270,7 +259,7 @@ def add_plainly(sums: Sums, start: int, a: np.ndarray, b: np.ndarray) -> None:
         _add_plain_errors(sums, a, b)
 
 
-def _equal_parts(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _equal_parts(a: Array, b: Array) -> Array:
     """Return which complex elements are equal in both parts, NaN beside NaN included."""
     equal = np.ones(a.size, np.bool_)
     for x, y in ((a.real, b.real), (a.imag, b.imag)):
@@ -280,7 +269,7 @@ def _equal_parts(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return equal
 
 
-def _add_plain_errors(sums: Sums, a: np.ndarray, b: np.ndarray) -> None:
+def _add_plain_errors(sums: Sums, a: Array, b: Array) -> None:
     """Add the errors of finite elements, computed in float64, complex128 or clongdouble."""
     wide_a, wide_b = _wide(a, b)
     size_a, size_b = np.abs(wide_a), np.abs(wide_b)
@@ -316,7 +305,7 @@ def _add_plain_errors(sums: Sums, a: np.ndarray, b: np.ndarray) -> None:
     sums.products.add(Products(aa=aa, bb=bb, ab=ab, dd=dd, ad=ad))
 
 
-def _size(integers: np.ndarray) -> np.ndarray:
+def _size(integers: Array) -> Array:
     """Return |x| of integers, exact, and at least 1, as integers that can hold it."""
     if integers.dtype == object:
         return np.maximum(np.abs(integers), 1)
@@ -327,12 +316,12 @@ def _size(integers: np.ndarray) -> np.ndarray:
     return np.maximum(np.where(native < 0, np.uint64(0) - bits, bits), np.uint64(1))
 
 
-def is_exact(array: np.ndarray) -> bool:
-    """Tell whether the elements are integers or bool."""
+def is_exact(array: Array) -> bool:
+    """Return whether the elements are integers or bool."""
     return array.dtype.kind in "biu"
 
 
-def _wide(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _wide(a: Array, b: Array) -> tuple[Array, Array]:
     """Return finite elements as float64, or as complex numbers whose squares can be summed."""
     if all(x.dtype.kind in "iuO" for x in (a, b)):
         return a.astype(np.float64), b.astype(np.float64)
@@ -346,7 +335,7 @@ def _wide(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return a.astype(wide), b.astype(wide)
 
 
-def common_integers(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def common_integers(a: Array, b: Array) -> tuple[Array, Array]:
     """Bring integers together without loss: in their dtype if they share it."""
     if a.dtype == b.dtype:
         return a, b
@@ -355,7 +344,7 @@ def common_integers(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return a.astype(wide), b.astype(wide)
 
 
-def _absolute_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _absolute_difference(a: Array, b: Array) -> Array:
     """Return |a−b| of 64-bit integers of one dtype, exact, as integers that can hold it."""
     if a.dtype == object:
         return np.abs(a - b)
@@ -363,5 +352,5 @@ def _absolute_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     native = a.dtype.newbyteorder("=")
     larger = np.maximum(a, b).astype(native, copy=False)
     smaller = np.minimum(a, b).astype(native, copy=False)
-    difference: np.ndarray = larger.view(np.uint64) - smaller.view(np.uint64)
+    difference: Array = larger.view(np.uint64) - smaller.view(np.uint64)
     return difference

@@ -44,7 +44,7 @@ class Tolerance:
         return self.rtol == 0 and self.atol == 0
 
     def allows(self, a: Any, b: Any) -> bool:
-        """Tell whether two Python numbers are within the tolerance, without rounding.
+        """Return whether two Python numbers are within the tolerance, without rounding.
 
         What is not finite, or no number, is within no tolerance: not even its equal, of which
         nothing follows for what made it overflow.
@@ -76,22 +76,22 @@ _SURE = 1e-280  # above it none of them loses digits
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a real number, NaN and infinities included."""
+    """Return whether a value is a real number, NaN and infinities included."""
     return isinstance(value, (int, float))
 
 
 def is_finite(value: Any) -> bool:
-    """Tell whether a value is a number that is neither NaN nor infinite."""
+    """Return whether a value is a number that is neither NaN nor infinite."""
     return isinstance(value, (int, Fraction)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def is_nan(value: Any) -> bool:
-    """Tell whether a value is the float NaN."""
+    """Return whether a value is the float NaN."""
     return isinstance(value, float) and math.isnan(value)
 
 
 def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether two arrays of one dtype and shape hold the same bytes, block by block."""
+    """Return whether two arrays of one dtype and shape hold the same bytes, block by block."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     if is_transposed(a, b):
@@ -155,7 +155,7 @@ class _Scratch(threading.local):
         self.rows: dict[np.dtype, np.ndarray] = {}
         self.mask = np.empty(BLOCK, np.bool_)
 
-    def of(self, dtype: np.dtype) -> tuple[np.ndarray, ...]:
+    def of_dtype(self, dtype: np.dtype) -> tuple[np.ndarray, ...]:
         """Return five arrays of `dtype`: two for converted inputs, three for results."""
         if dtype not in self.buffers:
             self.buffers[dtype] = tuple(np.empty(BLOCK, dtype) for _ in range(5))

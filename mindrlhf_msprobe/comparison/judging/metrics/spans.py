@@ -1,8 +1,8 @@
 """A pair of large tensors, cut into spans that are compared by themselves.
 
-Where a pair is judged, what is asked about its elements goes through an `Elements`. It answers at
+What a comparison of a pair asks about its elements goes through an `Elements`. It answers at
 once, or, of a pair that is large, asks for the parts of the answer: a `Cut`. Whoever does the work
-answers its spans, in any order and anywhere, puts the parts together (`Gathering`) and judges the
+answers its spans, in any order and anywhere, puts the parts together (`Gathering`) and compares the
 pair again with the answer at hand. The answer is the same to the last digit, however it was had.
 
 Spans begin at multiples of BLOCK elements, so that they have the blocks of the whole. A pair is cut
@@ -109,7 +109,7 @@ class Unanswered(Exception):
     """
 
     def __init__(self, cut: Cut) -> None:
-        super().__init__("a large pair is compared in spans")
+        super().__init__(cut)
         self.cut = cut
 
 
@@ -127,7 +127,7 @@ class Elements:
         self._answers = dict(answers)
 
     def same_bytes(self, records: Records, arrays: Arrays) -> bool:
-        """Tell whether the elements of two records, of one shape, are the same bytes.
+        """Return whether the elements of two records, of one shape, are the same bytes.
 
         Raises:
             Unanswered: the pair is large.

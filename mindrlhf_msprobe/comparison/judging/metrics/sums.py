@@ -229,7 +229,7 @@ def count_non_finite(sums: Sums, a: np.ndarray, b: np.ndarray, equal: np.ndarray
 def all_within(
     tolerance: Tolerance, distance: np.ndarray, larger: np.ndarray, a: np.ndarray, b: np.ndarray
 ) -> bool:
-    """Tell whether all are within the tolerance: distance is |a−b|, larger max(|a|, |b|).
+    """Return whether all are within the tolerance: distance is |a−b|, larger max(|a|, |b|).
 
     Where rounding could decide, it does not: those elements are looked at one by one.
     """
@@ -251,7 +251,7 @@ _TINY = 1e-300  # what numbers below it lose to rounding is less
 
 
 def _surely_at_most(atol: float, a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether no |a−b| exceeds `atol`, by what a subtraction loses to rounding."""
+    """Return whether no |a−b| exceeds `atol`, by what a subtraction loses to rounding."""
     if a.dtype.kind == "f":
         apart = a - b
         back = apart - a

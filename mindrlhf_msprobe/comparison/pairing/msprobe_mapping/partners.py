@@ -33,7 +33,7 @@ def under_names_of_npu(npu: StepData, bench: StepData, mapping: MsprobeMapping) 
         ]
         names = _Names(mapping, *sides)
         entries += _Renaming(names, *sides).entries()
-        own |= {(phase, e.name): t for e in sides[0] if (t := names.of_entry(e)) is not None}
+        own |= {(phase, e.name): t for e in sides[0] if (t := names.entry_partner(e)) is not None}
     return replace(bench, entries=entries, own=replace(bench.own, entries=own))
 
 
@@ -120,7 +120,7 @@ class _Names:
         if mapping.kind is Kind.LAYER:
             self._by_layer = entries_by_layer(npu, bench, mapping.layers)
 
-    def of_entry(self, entry: Entry) -> str | None:
+    def entry_partner(self, entry: Entry) -> str | None:
         """Return what an entry is called in Bench; None if it has no partner there."""
         kind = self._mapping.kind
         if kind is Kind.LAYER:
@@ -133,7 +133,7 @@ class _Names:
             return (in_pytorch(api) if rule is None else rule.target) + entry.name[len(api) :]
         return entry.name
 
-    def of_record(self, entry: Entry, record: Record, target: str | None) -> str | None:
+    def record_partner(self, entry: Entry, record: Record, target: str | None) -> str | None:
         """Return what a record is called in Bench, given what its entry is called there."""
         if self._mapping.kind is Kind.DATA:
             for name in _names_of(entry, record):
@@ -223,11 +223,11 @@ class _Renaming:
 
     def _against(self, own: Entry) -> tuple[Entry, Entry, list[Record]] | None:
         """Return an entry of NPU, the one of Bench it is compared with, and the records of that."""
-        target = self._names.of_entry(own)
+        target = self._names.entry_partner(own)
         source = None if target is None else self._by_name.get(target)
         records = []
         for record in own.records:
-            name = self._names.of_record(own, record, target)
+            name = self._names.record_partner(own, record, target)
             found = None if name is None else self._records.get(name)
             if found is None:
                 continue

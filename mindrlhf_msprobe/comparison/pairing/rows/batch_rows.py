@@ -104,7 +104,7 @@ class Given:
     stored: bool
 
     @classmethod
-    def of(cls, sides: tuple[Side, Side]) -> Given | None:
+    def from_sides(cls, sides: tuple[Side, Side]) -> Given | None:
         """Return what two sides were given; None where nothing says how many rows there are."""
         inputs = [
             [_inputs(side.batch(side.leading or "", i)[0]) for i in range(side.count)]
@@ -181,7 +181,7 @@ class Rows:
     moved: bool
 
     @classmethod
-    def of(cls, sides: tuple[Side, Side], small: int, given: Given) -> Rows:
+    def from_sides(cls, sides: tuple[Side, Side], small: int, given: Given) -> Rows:
         """Bring the rows of both sides together by what the leading cell was given."""
         large = [
             ((number, row), digest)

@@ -12,7 +12,7 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import Row, Rows, unlike_axes
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutPlace, cut_out
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutStep, cut_out
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Record
@@ -21,7 +21,7 @@ _MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows
 _UNKNOWN = message("coverage.key_unknown_rows")
 
 
-def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutPlace | None:
+def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutStep | None:
     """Cut the larger saves of two keys to the smaller ones; None where there are none such.
 
     Args:
@@ -45,7 +45,7 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutPlace | No
     if not notes:
         return None
     both = replace(a, key_data=sides[0]), replace(b, key_data=sides[1])
-    return CutPlace(both, tuple(notes), extra, cut)
+    return CutStep(both, tuple(notes), extra, cut)
 
 
 def _is_one_tensor(datum: KeyDatum) -> bool:

@@ -24,7 +24,7 @@ from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
     Side,
     unlike_axes,
 )
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutPlace, cut_out, piece_of
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutStep, cut_out, piece_of
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _STATISTICS = message("coverage.batch_statistics")
@@ -40,7 +40,7 @@ _Axes = dict[_Place, "tuple[int, int] | Message | None"]
 
 def cut(
     a: StepData, b: StepData, rules: tuple[NameRule, ...], phases: tuple[str, str]
-) -> CutPlace | None:
+) -> CutStep | None:
     """Cut the larger batches of two phases to the smaller ones; None where they are of one size.
 
     Args:
@@ -49,10 +49,13 @@ def cut(
         phases: what the phases are called, for the note.
     """
     names = match_names({e.cell for e in a.entries}, {e.cell for e in b.entries}, rules)
-    sides = Side(a.entries, names.of_a, phases[0]), Side(b.entries, names.of_b, phases[1])
+    sides = (
+        Side(a.entries, names.common_a, phases[0]),
+        Side(b.entries, names.common_b, phases[1]),
+    )
     if not all(side.usable for side in sides) or sides[0].leading != sides[1].leading:
         return None
-    given = Given.of(sides)
+    given = Given.from_sides(sides)
     if given is None or given.alike:
         return None
     small = given.small
@@ -60,7 +63,7 @@ def cut(
         data, extra, updated = _by_statistics(sides, small, given)
         how = message("pairing.batch_statistics")
     else:
-        rows = Rows.of(sides, small, given)
+        rows = Rows.from_sides(sides, small, given)
         data, extra, updated = _Cutter(sides, small, given, rows).result()
         how = rows.how()
     entries = {small: sides[small].entries, 1 - small: data}
@@ -68,7 +71,7 @@ def cut(
     a_rows, b_rows = (list(dict.fromkeys(rows)) for rows in given.rows)
     what = {"a": phases[0], "b": phases[1], "a_rows": a_rows, "b_rows": b_rows}
     note = message("pairing.batch_sizes", **what, how=how, updated=updated)
-    return CutPlace(both, (note,), extra, {None: 1 - small} if given.stored else {}, _GRADIENTS)
+    return CutStep(both, (note,), extra, {None: 1 - small} if given.stored else {}, _GRADIENTS)
 
 
 def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:

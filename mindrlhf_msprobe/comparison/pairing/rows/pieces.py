@@ -18,10 +18,10 @@ Alone = tuple[int, str, "int | None"]
 
 
 @dataclass(frozen=True)
-class CutPlace:
-    """One place of the comparison, the larger batches, or saves, of one side cut to the smaller.
+class CutStep:
+    """One step of a rank, the larger batches, or saves, of one side cut to the smaller.
 
-    Of most places nothing is cut: their batches are of one size.
+    Of most steps nothing is cut: their batches are of one size.
 
     Attributes:
         data: both sides.
@@ -39,7 +39,7 @@ class CutPlace:
     gradients: Message | None = None
 
     def is_cut(self, side: int, pair: Pair) -> bool:
-        """Tell whether a side has pieces where a whole run of it has other records.
+        """Return whether a side has pieces where a whole run of it has other records.
 
         Parameters are of no batch.
         """

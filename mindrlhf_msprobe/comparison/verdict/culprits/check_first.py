@@ -12,7 +12,7 @@ from itertools import accumulate
 from mindrlhf_msprobe.comparison.preflight.generation import SEEDS, OwnStep, states_differ
 from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS
 from mindrlhf_msprobe.comparison.preflight.remark import GENERATOR_STATES
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Cause, CheckFirst, Difference, Nearness, Preflight
 from mindrlhf_msprobe.phases import (
     INPUT_KEYS,
@@ -168,7 +168,9 @@ class _Reached:
             return self._cause is Cause.COMPUTATION
         if difference.section == SEEDS:
             if difference.setting in GENERATOR_STATES:
-                return self._draws and self._drawn_from(difference)
+                # Tokens may be drawn from a generator that was in other states then.
+                drawn = self._draws and difference.setting != "random_state"
+                return drawn and states_differ(*self._sides, difference.setting) is not False
             return True
         if difference.section != "configurations" or difference.is_place:
             return False
@@ -183,9 +185,3 @@ class _Reached:
         if self._key in PROMPTS:
             return False
         return self._key in INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)
-
-    def _drawn_from(self, difference: Difference) -> bool:
-        """Return whether tokens may be drawn from a generator that was in other states then."""
-        if difference.setting == "random_state":
-            return False
-        return states_differ(*self._sides, difference.setting) is not False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
 from mindrlhf_msprobe.comparison.verdict.culprits.gradients import before_optimizer
 from mindrlhf_msprobe.comparison.verdict.culprits.loss import loss_or_schedule
 from mindrlhf_msprobe.comparison.verdict.culprits.optimizer import optimizer
@@ -16,6 +15,7 @@ from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     not_moved,
     synchronisation,
 )
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.occasion import earlier_update
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion
@@ -32,7 +32,9 @@ _UNDECIDED = (
 
 def culprit_of(first: FirstDifference, history: History, occasion: Occasion) -> Culprit | None:
     """Return what else is to blame for the first difference; None if unknown."""
-    differing = Differing.of(first, history)
+    if first.is_of_state:
+        return None
+    differing = Differing.from_first(first, history)
     if differing is None:
         found = sampling(first) or before_optimizer(first)
         return found or loss_or_schedule(first) or earlier_update(first, occasion)

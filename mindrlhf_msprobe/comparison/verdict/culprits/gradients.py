@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
@@ -38,7 +38,7 @@ def before_optimizer(first: FirstDifference) -> Culprit | None:
 def _statuses_of_update(first: FirstDifference, entry: Entry) -> tuple[list[Status], list[Status]]:
     """Return what was found of an update's gradients, and of its backward pass before a pair."""
     gradients, backward = [], []
-    for i, (pair, finding) in enumerate(first.judged):
+    for i, (pair, finding) in enumerate(first.pairs):
         of = pair.entry
         if finding is None or of is None or (of.phase, of.opening) != (entry.phase, entry.opening):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 
 #: What a loss makes of what it is given and of the policy's log-probabilities alone.
@@ -33,7 +33,7 @@ def loss_or_schedule(first: FirstDifference) -> Culprit | None:
 def _made_of(first: FirstDifference) -> list[Status]:
     """Return what was found of all that a loss is made of; [] unless each key is there."""
     found: dict[str, list[Status]] = {key: [] for key in _MADE_OF}
-    for pair, finding in first.judged:
+    for pair, finding in first.pairs:
         same = pair.event.micro_step == first.event.micro_step
         if same and finding is not None and finding.key in found:
             found[finding.key].append(finding.status)

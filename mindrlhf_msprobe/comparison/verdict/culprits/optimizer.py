@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep
 from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     Differing,
     agreement_of,
@@ -14,6 +13,7 @@ from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     trained_now,
     update_before,
 )
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
 from mindrlhf_msprobe.comparison.verdict.history import Opened, Parameter, matched, same
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -103,7 +103,7 @@ def _not_recorded(differing: Differing, phases: Sequence[str]) -> Culprit | None
 
 
 def _gradients(
-    step: JudgedStep, update: Opened, name: Parameter | None
+    step: StepFindings, update: Opened, name: Parameter | None
 ) -> list[tuple[Finding | None, bool]]:
     """Return what was found of a parameter's gradients in an update, and whether they are clipped.
 
@@ -112,7 +112,7 @@ def _gradients(
     """
     found: list[tuple[Finding | None, bool]] = []
     others: list[tuple[Finding | None, bool]] = []
-    for pair, finding in step.judged:
+    for pair, finding in step.pairs:
         entry = pair.entry
         if entry is None or entry.direction != PARAMETERS_GRAD or pair.a is None:
             continue

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep, configs
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    FirstDifference,
+    StepFindings,
+    configs,
+)
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -86,7 +90,7 @@ def all_tokens(first: FirstDifference, phase: str | None) -> bool:
     Either both token ranges are wider than what was generated, or the first difference is in
     responses of no more tokens than there are recorded passes: each pass makes one.
     """
-    entries = [p.entry for p, _ in first.judged if p.entry and p.entry.phase == phase]
+    entries = [p.entry for p, _ in first.pairs if p.entry and p.entry.phase == phase]
     last = max((entry.token or 0 for entry in entries), default=0)
     wanted = configs(first.runs)
     if any(config is None or config.token_range_start for config in wanted):
@@ -109,11 +113,11 @@ def _tokens_of(first: FirstDifference, phase: str) -> int:
     return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
 
 
-def _rows_of_outputs(step: JudgedStep, phase: str) -> set[int]:
+def _rows_of_outputs(step: StepFindings, phase: str) -> set[int]:
     """Return the sizes of the first axis of what the networks of a phase returned."""
     return {
         (pair.record.leaf.shape or (0,))[0]
-        for pair, _ in step.judged
+        for pair, _ in step.pairs
         if pair.entry is not None
         and (pair.entry.phase, pair.entry.direction) == (phase, "forward")
         and pair.event.kind == END
@@ -172,7 +176,7 @@ def _new_prompt(first: FirstDifference, entry: Entry) -> bool | None:
         return False
     if shape[-1] != last[-1]:
         return None
-    prompts = [f.status for _, f in first.judged if f is not None and f.key in PROMPTS]
+    prompts = [f.status for _, f in first.pairs if f is not None and f.key in PROMPTS]
     if not all(status.agrees for status in prompts):
         return None
     return not prompts

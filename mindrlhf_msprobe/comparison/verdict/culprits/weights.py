@@ -13,7 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference, JudgedStep
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
 from mindrlhf_msprobe.comparison.verdict.history import History, Opened, Parameter, matched, same
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.phases import UPDATE_PHASES
@@ -28,12 +28,12 @@ class Differing:
     """A parameter that is the first difference of two runs.
 
     Attributes:
-        step: the place, its pairs judged.
-        history: the places of its rank.
+        step: the step of a rank, with what was found of each pair.
+        history: the steps of its rank.
         names: the parameter in each run.
     """
 
-    step: JudgedStep
+    step: StepFindings
     pair: Pair
     history: History
     role: str
@@ -42,7 +42,7 @@ class Differing:
     names: tuple[Parameter, Parameter]
 
     @classmethod
-    def of(cls, first: FirstDifference, history: History) -> Differing | None:
+    def from_first(cls, first: FirstDifference, history: History) -> Differing | None:
         """Return the first difference, None if it is no parameter that differs in both runs."""
         pair, finding = first.pair, first.finding
         if pair.entry is None or finding.io != "parameters":
@@ -65,7 +65,7 @@ class Differing:
     def counts(self) -> tuple[int, int]:
         """Return how many parameters of this opening differ, and how many were compared."""
         agree: dict[tuple[str, str], bool] = {}
-        for pair, finding in self.step.judged:
+        for pair, finding in self.step.pairs:
             if pair.entry is None or pair.record.io != "parameters":
                 continue
             if (pair.entry.phase, pair.entry.opening) != (self.phase, self.opening):
@@ -97,7 +97,7 @@ def is_trained_here(differing: Differing, opened: Opened) -> bool:
 
 
 def trained_now(differing: Differing, side: int, phases: Sequence[str]) -> Opened | None:
-    """Return the first update after the place, which begins with the weights of that time.
+    """Return the first update after the step, which begins with the weights of that time.
 
     None where an update that was not recorded may lie between.
     """
@@ -118,10 +118,10 @@ def _updates(opened: Sequence[Opened]) -> list[Opened]:
     return [one for one in opened if one.phase in UPDATE_PHASES or one.trains]
 
 
-def agreement_of(step: JudgedStep, opened: Opened, name: Parameter | None) -> Status | None:
+def agreement_of(step: StepFindings, opened: Opened, name: Parameter | None) -> Status | None:
     """Return the status of a parameter of A as an opening of a phase began, None if not known."""
     status = None
-    for pair, finding in step.judged:
+    for pair, finding in step.pairs:
         if pair.entry is None or pair.record.io != "parameters" or pair.a is None:
             continue
         until = pair.entry.phase == opened.phase and pair.entry.opening <= opened.number
@@ -254,13 +254,13 @@ def _otherwise(
     return Culprit(CulpritCode.SYNCHRONISATION, details)
 
 
-def step_of(differing: Differing, opened: Opened | None) -> JudgedStep | None:
+def step_of(differing: Differing, opened: Opened | None) -> StepFindings | None:
     """Return the compared step of an opening; None without one, or where it was not compared."""
     if opened is None:
         return None
     if opened.step == differing.step.plan.step:
         return differing.step
-    return differing.history.judged(opened.step)
+    return differing.history.compared(opened.step)
 
 
 def trained_agreement(differing: Differing, now: Opened | None) -> Status | None:
@@ -360,7 +360,7 @@ def _own(differing: Differing, side: int) -> list[_State]:
 
 
 def update_before(differing: Differing, here: Opened, phases: Sequence[str]) -> Opened | None:
-    """Return the last update of the network before the place; None if it was not recorded."""
+    """Return the last update of the network before the step; None if it was not recorded."""
     step = differing.step.plan.step
     for other in (step, step - 1):
         updates = [

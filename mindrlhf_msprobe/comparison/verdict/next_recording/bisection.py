@@ -10,7 +10,7 @@ from typing import Any
 from mindrlhf_msprobe.comparison.pairing.networks import cells_of, role_of
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.comparison.verdict.next_recording.size import size_of_next
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 from mindrlhf_msprobe.storage.records import Entry
@@ -33,7 +33,7 @@ def bisected(settings: dict[str, Any], first: FirstDifference) -> dict[str, Any]
     if finding.phase in (None, UNNAMED_PHASE):
         return settings
     cells = cells_of(run, role_of(run, finding.rank, finding.phase or ""))
-    layers = _Layers.of(cells)
+    layers = _Layers.from_cells(cells)
     if layers is None:
         return settings
     last, differing = layers.between(first) if first.filtered else (None, None)
@@ -72,7 +72,7 @@ class _Layers:
         self._inside = re.compile(rf"{re.escape(prefix)}\.(\d{{1,9}})(\.|$)")
 
     @classmethod
-    def of(cls, cells: Sequence[str]) -> _Layers | None:
+    def from_cells(cls, cells: Sequence[str]) -> _Layers | None:
         """Return those under which most cells lie; None of a network without layers."""
         numbers: dict[str, set[int]] = defaultdict(set)
         below: dict[str, int] = defaultdict(int)
@@ -89,7 +89,7 @@ class _Layers:
         prefix = max(known, key=lambda p: (below[p], -len(p)))
         return cls(prefix, numbers[prefix])
 
-    def of_cell(self, cell: str) -> int | None:
+    def number_of_cell(self, cell: str) -> int | None:
         """Return the number of the layer that a cell is, or lies in."""
         match = self._inside.match(cell)
         return int(match[1]) if match else None
@@ -98,7 +98,7 @@ class _Layers:
         """Return the number of the layer whose own output a pair is; None of anything else."""
         if pair.entry is None or pair.record.io != "output":
             return None
-        number = self.of_cell(pair.entry.cell)
+        number = self.number_of_cell(pair.entry.cell)
         return number if pair.entry.cell == f"{self.prefix}.{number}" else None
 
     def behind(self, last: int | None, first: int | None) -> list[int]:
@@ -111,7 +111,7 @@ class _Layers:
         entry, phase = first.entry, first.event.phase
         differing = None
         if first.event.kind != DATA and entry is not None:
-            differing = self.of_cell(entry.cell)
+            differing = self.number_of_cell(entry.cell)
         agreeing: list[int] = []
         for other, finding in first.before:
             if finding is None or other.entry is None or other.event.phase != phase:

@@ -10,14 +10,14 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.networks import all_inside_recorded
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, END
-from mindrlhf_msprobe.comparison.verdict.compared_place import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
-    JudgedStep,
+    StepFindings,
 )
 from mindrlhf_msprobe.config import section_of
-from mindrlhf_msprobe.findings import Finding, Status
-from mindrlhf_msprobe.phases import PROMPTS, UNNAMED_PHASE, Phase, phase_table
+from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.phases import PROMPTS, UNNAMED_PHASE, phase_table
 from mindrlhf_msprobe.storage.records import Entry, cell_name
 
 
@@ -33,7 +33,8 @@ def next_step(first: FirstDifference, origin: str | None) -> dict[str, Any] | No
     """
     finding, config = first.finding, first.config
     phase = (config.phase_table() if config else phase_table({})).get(finding.phase or "")
-    if phase is None or _recording_more_is_useless(finding):
+    lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
+    if phase is None or lacking or finding.key in PROMPTS:  # nothing of the step ran before these
         return None
     if phase.name == UNNAMED_PHASE:
         return _for_debugger(first, origin)
@@ -41,7 +42,9 @@ def next_step(first: FirstDifference, origin: str | None) -> dict[str, Any] | No
     if phase.counts_tokens:
         section["token_range_end"] = _last_token(first)
     if first.entry is None:
-        return None if _are_cells_compared(first, phase) else section
+        compared = {p.entry.phase for p, f in first.pairs if f is not None and p.entry}
+        known = phase.name in compared and not phase.counts_tokens  # all tokens never are recorded
+        return None if known else section
     return _closer(section, first, first.entry, origin)
 
 
@@ -50,7 +53,8 @@ def _closer(
 ) -> dict[str, Any] | None:
     """Return a phase's section, or that of the one cell where that is known; None if recorded."""
     config = first.config
-    if _earlier_token_may_differ(first, entry):
+    first_token = 0 if config is None else config.token_range_start
+    if _is_at_input(first) and 0 < first_token == entry.token:  # an earlier token may differ
         return section
     elements = config is not None and config.task == "tensor"
     if _is_cell_known(first, entry, origin):
@@ -59,24 +63,6 @@ def _closer(
     # where no cell is around it that could come before.
     blamed = first.event.kind == END or origin not in (None, entry.name)
     return None if elements and (blamed or entry.cell == ROOT) else section
-
-
-def _recording_more_is_useless(finding: Finding) -> bool:
-    """Return whether a side is not there, or nothing of the step has run before the divergence."""
-    lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
-    return lacking or finding.key in PROMPTS
-
-
-def _are_cells_compared(first: FirstDifference, phase: Phase) -> bool:
-    """Return whether the cells before key data of a phase were recorded: all tokens never are."""
-    compared = {p.entry.phase for p, f in first.judged if f is not None and p.entry}
-    return phase.name in compared and not phase.counts_tokens
-
-
-def _earlier_token_may_differ(first: FirstDifference, entry: Entry) -> bool:
-    """Return whether the divergence is in what the first recorded token was given, not token 0."""
-    first_token = 0 if first.config is None else first.config.token_range_start
-    return _is_at_input(first) and 0 < first_token == entry.token
 
 
 def _is_at_input(first: FirstDifference) -> bool:
@@ -118,8 +104,8 @@ def _elements(first: FirstDifference, entry: Entry, origin: str | None) -> dict[
     return wanted
 
 
-def _entries_of(step: JudgedStep, phases: Collection[str]) -> list[Entry]:
-    return [pair.entry for pair, _ in step.judged if pair.entry and pair.entry.phase in phases]
+def _entries_of(step: StepFindings, phases: Collection[str]) -> list[Entry]:
+    return [pair.entry for pair, _ in step.pairs if pair.entry and pair.entry.phase in phases]
 
 
 def _switched_with(phase: str) -> set[str]:
@@ -136,14 +122,14 @@ def _directions(entry: Entry, entries: Sequence[Entry], only_inputs: bool) -> li
     return ["backward"] if only_inputs and entry.direction == "backward" else []
 
 
-def _patterns(step: JudgedStep, phase: str, cells: Sequence[str]) -> list[str]:
+def _patterns(step: StepFindings, phase: str, cells: Sequence[str]) -> list[str]:
     """Return patterns for cells of A, and for what B calls them where that is otherwise."""
     found: dict[str, None] = {}
     entries = _entries_of(step, [phase])
     for cell in cells:
         container = any(e.cell.startswith(f"{cell}.") for e in entries)
         found[_pattern(cell, container)] = None
-        for pair, _ in step.judged:
+        for pair, _ in step.pairs:
             entry = pair.entry
             if entry is None or pair.b is None or (entry.phase, entry.cell) != (phase, cell):
                 continue

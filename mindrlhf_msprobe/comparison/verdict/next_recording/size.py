@@ -6,16 +6,16 @@ from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.networks import cells_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.compared_place import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
-    JudgedStep,
+    StepFindings,
     is_filtered,
 )
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.findings import Divergence, Finding
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, key_data_home
-from mindrlhf_msprobe.storage.reading.estimate import size_at
+from mindrlhf_msprobe.storage.reading.holdings.estimate import size_at
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 #: Of statistics, in bytes: one entry in the journal and in dump.json; the call stack of a cell.
@@ -60,7 +60,7 @@ def _estimated_size(settings: dict[str, Any] | None, first: FirstDifference) -> 
     tell.
     """
     wanted = _config(settings)
-    if wanted is None or wanted.task != "statistics":
+    if wanted is None or wanted.task == "tensor":
         return None
     total = 0
     for phase in _phases(wanted):
@@ -88,9 +88,9 @@ def _phases(wanted: ProbeConfig) -> list[Phase]:
     return [phase for phase in wanted.phase_table().values() if wanted.records_phase(phase)]
 
 
-def _passes(step: JudgedStep, phase: Phase, wanted: ProbeConfig) -> int:
+def _passes(step: StepFindings, phase: Phase, wanted: ProbeConfig) -> int:
     """Return how often the network ran in a phase of the step, as far as its key data tell."""
-    keys = [pair.event for pair, _ in step.judged if pair.event.kind == DATA]
+    keys = [pair.event for pair, _ in step.pairs if pair.event.kind == DATA]
     homes = [(event, key_data_home(event.name)) for event in keys]
     saves = (event.micro_step + 1 for event, home in homes if home and home.phase == phase.name)
     passes = max(saves, default=1)

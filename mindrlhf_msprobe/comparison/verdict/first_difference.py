@@ -10,10 +10,10 @@ from mindrlhf_msprobe.comparison.pairing.timeline import EventKey
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Earlier, Finding, Status
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import Entry, Record, is_optimizer_state
 
 #: Pairs in causal order, each with its finding.
-JudgedPairs = tuple[tuple[Pair, "Finding | None"], ...]
+PairFindings = tuple[tuple[Pair, "Finding | None"], ...]
 
 ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 
@@ -37,7 +37,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class JudgedStep:
+class StepFindings:
     """The pairs of one step and rank in causal order, each with its finding.
 
     A pair without a finding was not recorded by choice on one side, cannot be compared, or was left
@@ -45,7 +45,7 @@ class JudgedStep:
     """
 
     plan: StepPlan
-    judged: JudgedPairs
+    pairs: PairFindings
     left_out: LeftOut = LeftOut()
     earlier: Earlier | None = None
 
@@ -58,19 +58,19 @@ class FirstDifference:
         index: its number among the pairs of the step.
     """
 
-    step: JudgedStep
+    step: StepFindings
     index: int
     runs: tuple[Run, Run]
 
     @property
-    def judged(self) -> JudgedPairs:
+    def pairs(self) -> PairFindings:
         """All pairs of the step."""
-        return self.step.judged
+        return self.step.pairs
 
     @property
-    def before(self) -> JudgedPairs:
+    def before(self) -> PairFindings:
         """The pairs before it."""
-        return self.judged[: self.index]
+        return self.pairs[: self.index]
 
     @property
     def left_out(self) -> LeftOut:
@@ -80,12 +80,12 @@ class FirstDifference:
     @property
     def pair(self) -> Pair:
         """The pair itself."""
-        return self.judged[self.index][0]
+        return self.pairs[self.index][0]
 
     @property
     def finding(self) -> Finding:
         """What its comparison found."""
-        finding = self.judged[self.index][1]
+        finding = self.pairs[self.index][1]
         assert finding is not None
         return finding
 
@@ -98,6 +98,11 @@ class FirstDifference:
     def entry(self) -> Entry | None:
         """The entry it belongs to; None for key data."""
         return self.pair.entry
+
+    @property
+    def is_of_state(self) -> bool:
+        """Whether it is of the state of an optimizer."""
+        return self.entry is not None and is_optimizer_state(self.entry.cell)
 
     @property
     def record(self) -> Record:

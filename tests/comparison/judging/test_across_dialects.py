@@ -10,8 +10,9 @@ import pytest
 
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-from mindrlhf_msprobe.comparison.judging.status import judge
+from mindrlhf_msprobe.comparison.judging.status import compare_records
 from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -36,13 +37,14 @@ def msprobe_s(array: np.ndarray, computed_in: type = np.float32) -> Leaf:
         min=float(np.nanmin(low)),
         mean=float(mean),
         norm=float(norm),
+        dialect=MSPROBE.name,
     )
 
 
 def status(a: Leaf, b: Leaf) -> Status:
     records = [Record("x", "output", "0", leaf) for leaf in (a, b)]
-    found = judge(*records, Tolerance())[0]
-    assert judge(*reversed(records), Tolerance())[0] is found
+    found = compare_records(*records, Tolerance())[0]
+    assert compare_records(*reversed(records), Tolerance())[0] is found
     return found
 
 
