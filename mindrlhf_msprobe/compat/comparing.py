@@ -104,10 +104,10 @@ def _compare(call: str, a: Any, b: Any, output: _PathLike, options: Mapping[str,
 
     log.configure()
     mappings = {name: options[name] for name in MAPPINGS if options.get(name)}
-    tell(compare_runs(Path(a), Path(b), output_path=Path(output), keep_earlier=True, **mappings))
+    answer(compare_runs(Path(a), Path(b), output_path=Path(output), keep_earlier=True, **mappings))
 
 
-def tell(comparison: Comparison) -> None:
+def answer(comparison: Comparison) -> None:
     """Log the answer; a comparison of nothing is an error.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _NAME = "PrecisionDebugger"
 #: What a debugger sets in a run that it joins.
 _JOINING = (
     *("task", "step_start", "step_end", "steps", "entries", "scope", "parts", "directions"),
-    *("phases", "fingerprint", "md5", "parameters", "strict"),
+    *("grad_level", "param_list", "bounds", "phases", "fingerprint", "md5", "parameters", "strict"),
 )
 
 
@@ -38,7 +38,7 @@ class PrecisionDebugger:
 
     Args:
         config_path: msprobe's config.json; None: its defaults, with level L0.
-        task: statistics or tensor.
+        task: statistics, tensor or grad_probe.
         dump_path: where the run is recorded; it must not hold another run.
         level: L0.
         step: the steps that are recorded, numbers and ranges such as "3-5"; [] is all.
@@ -73,12 +73,7 @@ class PrecisionDebugger:
         known = PrecisionDebugger._instance
         if known is not None:
             if given and given != known._given:
-                logger.warning(
-                    "PrecisionDebugger(%s): there is one in this process already, made with (%s); "
-                    "the arguments change nothing.",
-                    _arguments(given),
-                    _arguments(known._given),
-                )
+                warn("log.debugger_again", given=_arguments(given), known=_arguments(known._given))
             return known
         from mindrlhf_msprobe.compat.debugger_config import probe_settings
 
@@ -121,6 +116,27 @@ class PrecisionDebugger:
         shared = cls._shared_for("stop")
         if shared is not None and shared.open == UNNAMED_PHASE:
             shared.stop()
+
+    @classmethod
+    def monitor(cls, opt: Any) -> None:
+        """Record the gradients that enter an optimizer from now on, with task grad_probe.
+
+        Without `start`, in PyNative mode, each call of the optimizer is a step, as in msprobe, and
+        parameters have their own names. With `start` gradients belong to the network that was
+        started, and to the step that `step` ends; in graph mode they do only so.
+
+        Args:
+            opt: an optimizer; before it is compiled.
+
+        Raises:
+            UsageError: there is no debugger, it is no cell, or, in graph mode, it has been compiled
+                already.
+        """
+        shared = cls._shared_for("monitor")
+        if shared is not None and shared.probe.config.task == "grad_probe":
+            from mindrlhf_msprobe.compat.debugger_config import ROLE
+
+            shared.monitor(f"{_NAME}.monitor", UNNAMED_PHASE, ROLE, opt)
 
     @classmethod
     def step(cls) -> None:
@@ -168,7 +184,7 @@ def _shared_probe(config: ProbeConfig) -> SharedProbe | None:
         probe = Probe(config)
     else:
         probe.record_more(**{name: getattr(config, name) for name in _JOINING})
-    return SharedProbe.of(probe, _NAME)
+    return SharedProbe.for_tool(probe, _NAME)
 
 
 def _arguments(given: dict[str, Any]) -> str:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.config import NO_END, SECTION, ProbeConfig
+from mindrlhf_msprobe.config import NO_END, SECTION, TASKS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 
-TASKS = ("statistics", "tensor")
 _OTHER_TASKS = (
     *("acc_check", "run_ut", "structure", "diff_check", "exception_dump", "nan_check"),
-    *("overflow_check", "free_benchmark", "grad_probe"),
+    "free_benchmark",
 )
 LEVEL = "L0"
 ROLE = "model"  # the one role of such a debugger's runs
@@ -30,10 +29,12 @@ _IGNORED = (
     *("extra_info", "async_dump", "precision", "risk_level", "custom_op_namespaces"),
     *("enable_dataloader", "seed", "is_deterministic", "acl_config"),
 )
-_IGNORED_IN_TASK = ("device", "precision", "file_format", "diff_nums")
+_IGNORED_IN_TASK = ("device", "precision", "file_format", "diff_nums", "check_mode")
 #: Those that would record something else than what is recorded here, unless they are empty.
 _NOT_OFFERED = ("load", "dump_enable")
 _NOT_OFFERED_IN_TASK = ("tensor_list", "slice", "request_id", "backward_input", "bench_path")
+#: The settings of grad_probe, with msprobe's defaults.
+_OF_GRADIENTS = {"grad_level": "L1", "param_list": [], "bounds": [-1, 0, 1]}
 #: Those of the probe itself, for what msprobe has no setting for.
 _OWN = ("existing", "strict", "fingerprint", "parameters", "buffer_mb", "initial_step")
 
@@ -52,16 +53,11 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     where = "PrecisionDebugger" if path is None else str(path)
     settings = {**content, **{k: v for k, v in given.items() if k != "config_path"}}
     _check_keys(where, settings)
-    task, level = settings.get("task"), settings.get("level")
-    if task in (None, ""):
-        task = TASKS[0]
-    if task in _OTHER_TASKS:
-        raise ConfigError.saying("error.task", where=where, task=task, join=" or ".join(TASKS))
-    if task not in TASKS:
-        raise _wrong(where, "task", task, message("config.either", choices=TASKS), TASKS)
-    if level in _OTHER_LEVELS:
+    task, level = _task(where, settings.get("task")), settings.get("level")
+    of_gradients = task == "grad_probe"
+    if level in _OTHER_LEVELS and not of_gradients:  # which has no level in msprobe
         raise ConfigError.saying("error.level", where=where, level=level, level2=LEVEL)
-    if level not in (None, "", LEVEL):
+    if level not in (None, "", LEVEL) and not of_gradients:
         raise _wrong(where, "level", level, message("config.this", value=LEVEL))
     section = settings.get(task) or {}
     if not isinstance(section, Mapping):
@@ -72,10 +68,20 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         "task": task,
         "ranks": _numbers(where, "rank", settings.get("rank")),
         **_steps(_numbers(where, "step", settings.get("step"))),
-        **_section(f"{where}: {task}", section),
+        **(_of_gradients if of_gradients else _section)(f"{where}: {task}", section),
+        **_overflow_nums(f"{where}: {task}", task, section),
         **{name: settings[name] for name in _OWN if name in settings},
         "phases": {UNNAMED_PHASE: ROLE},
     }
+
+
+def _task(where: str, task: Any) -> str:
+    known = message("config.either", choices=TASKS)
+    if task in _OTHER_TASKS:
+        raise ConfigError.saying("error.task", where=where, task=task, join=known)
+    if task not in (None, "", *TASKS):
+        raise _wrong(where, "task", task, known, TASKS)
+    return task or TASKS[0]
 
 
 def _read(path: Any) -> dict[str, Any]:
@@ -98,15 +104,19 @@ def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
         *(*_IGNORED, *_NOT_OFFERED, *TASKS, *_OTHER_TASKS, *_OWN),
     )
     for name, value in settings.items():
-        if name not in known:
-            hint = nearest_of(name, known)
-            raise ConfigError.saying(
-                "config.unknown_key", where=where, name=name, value=repr(value), hint=hint
-            )
+        _check_known(where, name, value, known)
         if name == "dump_enable" and value is True:
             continue
         if name in _NOT_OFFERED and value is not None and value != []:
             raise ConfigError.saying("error.not_offered", where=where, name=name, value=value)
+
+
+def _check_known(where: str, name: str, value: Any, known: Iterable[str]) -> None:
+    if name not in known:
+        hint = nearest_of(name, known)
+        raise ConfigError.saying(
+            "config.unknown_key", where=where, name=name, value=repr(value), hint=hint
+        )
 
 
 def _dump_path(where: str, path: Any) -> str:
@@ -125,15 +135,11 @@ def _steps(steps: list[int]) -> dict[str, Any]:
 
 def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     known = (
-        *("scope", "list", "data_mode", "summary_mode"),
+        *("scope", "list", "data_mode", "summary_mode", "overflow_nums"),
         *(*_IGNORED_IN_TASK, *_NOT_OFFERED_IN_TASK),
     )
     for name, value in section.items():
-        if name not in known:
-            hint = nearest_of(name, known)
-            raise ConfigError.saying(
-                "config.unknown_key", where=where, name=name, value=repr(value), hint=hint
-            )
+        _check_known(where, name, value, known)
         if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
             raise ConfigError.saying("error.not_offered_there", where=where, name=name, value=value)
     mode = section.get("summary_mode")
@@ -148,6 +154,15 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _overflow_nums(where: str, task: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    number = section.get("overflow_nums")
+    if task != "overflow_check" or number is None:
+        return {}
+    if type(number) is not int or number == 0 or number < -1:
+        raise _wrong(where, "overflow_nums", number, message("config.number_or_all"))
+    return {"overflow_nums": number}
+
+
 def _texts(where: str, name: str, value: Any) -> list[str]:
     if value is None:
         return []
@@ -156,16 +171,35 @@ def _texts(where: str, name: str, value: Any) -> list[str]:
     return value
 
 
+def _of_gradients(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the section of grad_probe says; at level L0 msprobe writes its md5, too."""
+    for name, value in section.items():
+        _check_known(where, name, value, _OF_GRADIENTS)
+    given = {name: v for name, v in section.items() if v not in (None, [], "")}
+    settings = {**_OF_GRADIENTS, **given}
+    for name, value in settings.items():
+        _checked(where, name, value)
+    return {**settings, "md5": settings["grad_level"] == "L0"}
+
+
 def _scope(where: str, value: Any) -> list[str]:
-    scope = _texts(where, "scope", value)
+    return _checked(where, "scope", _texts(where, "scope", value))
+
+
+def _checked(where: str, name: str, value: Any) -> Any:
+    """Return a value that a probe's setting of the same name takes.
+
+    Raises:
+        ConfigError: it does not.
+    """
     try:
-        ProbeConfig(scope=scope)
+        ProbeConfig(**{name: value})
     except ConfigError as error:
-        setting = error.said.params["setting"].replace(f"{SECTION}.scope", f"{where}: scope")
+        setting = error.said.params["setting"].replace(f"{SECTION}.{name}", f"{where}: {name}")
         raise ConfigError(
             Message(error.said.code, {**error.said.params, "setting": setting})
         ) from None
-    return scope
+    return value
 
 
 def _data_mode(where: str, value: Any) -> dict[str, Any]:

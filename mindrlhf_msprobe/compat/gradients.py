@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.report.trends.console import place_of
+from mindrlhf_msprobe.log import logger, warn
+from mindrlhf_msprobe.report.trends.console import location
 from mindrlhf_msprobe.report.trends.table import write_csv
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.reading.gradients import open_gradients
@@ -75,7 +74,7 @@ def _compared(path1: _PathLike, path2: _PathLike) -> GradientTrend:
         logger.warning("%s", problem)
     for one in found.similarities:
         if one.measure is None:
-            logger.warning("%s: %s", place_of(one), one.why)
+            warn("unread.at", path=location(one), why=one.why)
     if not found.compared:
         raise UsageError.saying("trend.no_matched", a=str(path1), b=str(path2))
     return found
@@ -115,7 +114,7 @@ def _draw(
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        logger.warning("%s", say("trend.no_pictures"))
+        warn("trend.no_pictures")
         return
     directory.mkdir(exist_ok=True)
     for name, values in lines.items():

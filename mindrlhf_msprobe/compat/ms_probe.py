@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindrlhf_msprobe.capture.calls.arguments import MISSING
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.probe import Probe
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class MsProbe:
         if not config.msprobe or (cls.enabled and config == cls.config):
             return
         if cls._shared is not None:
-            logger.warning("MsProbe.config_init() with another configuration: the run ends here.")
+            warn("log.config_init_again")
             cls._shared.probe.close()
             cls.enabled, cls.config, cls._shared = False, None, None
         probe = Probe(config)
@@ -68,7 +69,7 @@ class MsProbe:
         if probe.enabled:
             from mindrlhf_msprobe.compat.shared import SharedProbe
 
-            cls._shared = SharedProbe.of(probe, "MsProbe")
+            cls._shared = SharedProbe.for_tool(probe, "MsProbe")
 
     @classmethod
     def save_configs(cls, data: Any) -> None:
@@ -123,14 +124,8 @@ class MsProbe:
         table = cls.config.phase_table()
         phase = table.get(tag) if isinstance(tag, str) else None
         if phase is None:
-            cls._shared.warn_once(
-                "%s(tag=%r): not a phase, so it is not recorded.%s Phases: %s. A phase of your own "
-                "is declared in msprobe_config.phases.",
-                _START,
-                tag,
-                nearest_of(str(tag), table),
-                ", ".join(table),
-            )
+            known = {"nearest": nearest_of(str(tag), table), "phases": ", ".join(table)}
+            cls._shared.warn_once(message("log.no_phase", call=_START, tag=repr(tag), **known))
         elif cls.config.records_phase(phase):
             cls._shared.start(_START, phase.name, phase.role, model)
 

@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from mindrlhf_msprobe.common.message import message
+
 _HERE = "mindrlhf_msprobe"
 #: Module → the names in it, all of this package.
 _MODULES: dict[str, tuple[str, ...]] = {
@@ -46,11 +48,8 @@ class MsprobeNames(Loader):
 
         def load(name: str) -> Any:
             if name not in names:
-                raise AttributeError(
-                    f"module {module.__name__!r} has no attribute {name!r}: msprobe is not "
-                    f"installed, and mindrlhf_msprobe stands in with "
-                    f"{', '.join(names) or 'its modules'} alone"
-                )
+                known = {"module": module.__name__, "name": name, "names": ", ".join(names)}
+                raise AttributeError(message("error.no_msprobe_name", **known))
             return getattr(importlib.import_module(_HERE), name)
 
         vars(module).update(__all__=list(names), __getattr__=load)

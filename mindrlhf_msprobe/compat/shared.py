@@ -10,8 +10,9 @@ import os
 import weakref
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import logger, warn
 from mindrlhf_msprobe.probe import PhaseContext, Probe, recording_probes
 
 _PathLike = str | os.PathLike[str]
@@ -19,15 +20,15 @@ _PathLike = str | os.PathLike[str]
 _shared: dict[Probe, SharedProbe] = {}
 
 
-def place_of(dump_path: _PathLike) -> str:
+def real_path(dump_path: _PathLike) -> str:
     """Return the directory itself, however it is called."""
     return os.path.realpath(os.path.expanduser(dump_path))
 
 
 def probe_at(dump_path: _PathLike) -> Probe | None:
     """Return the probe of this process that records into a directory, or None."""
-    place = place_of(dump_path)
-    found = (p for p in recording_probes() if place_of(p.config.dump_path) == place)
+    place = real_path(dump_path)
+    found = (p for p in recording_probes() if real_path(p.config.dump_path) == place)
     return next(found, None)
 
 
@@ -46,10 +47,10 @@ class SharedProbe:
         self._open: PhaseContext | None = None
         self._networks: dict[str, Any] = {}
         self._watched: list[tuple[str, weakref.ref[Any]]] = []
-        self._told: set[str] = set()
+        self._logged: set[Message] = set()
 
     @classmethod
-    def of(cls, probe: Probe, tool: str) -> SharedProbe:
+    def for_tool(cls, probe: Probe, tool: str) -> SharedProbe:
         """Return the one of a probe, which `tool` uses from now on."""
         shared = _shared.get(probe)
         if shared is None:
@@ -82,11 +83,44 @@ class SharedProbe:
                 compiled already.
         """
         network = self._network(call, role, model)
-        self._close(f"{call}: {phase} is started")
-        context = self.probe.phase(phase, model=network, token_range=token_range)
-        assert isinstance(context, PhaseContext)
-        context.__enter__()
-        self._open = context
+        self._close("log.still_open_start", call=call, phase=phase)
+        self._enter(phase, model=network, token_range=token_range)
+
+    def monitor(self, call: str, phase: str, role: str, optimizer: Any) -> None:
+        """Record what enters an optimizer, each call of it as a step unless a phase was started.
+
+        Raises:
+            UsageError: as `Probe.watch`.
+        """
+        from mindrlhf_msprobe.capture.calls.arguments import checked_cell
+        from mindrlhf_msprobe.capture.framework.hooks import CellHooks
+        from mindrlhf_msprobe.capture.graph.watched import graph_mode
+        from mindrlhf_msprobe.capture.networks.cells import Parameters
+
+        checked_cell(call, optimizer)
+        if graph_mode():
+            if not self._networks:
+                self.warn_once(message("log.monitor_in_graph", call=call))
+        else:
+            holder = Parameters(getattr(optimizer, "parameters", ()))
+            self._steps[call] = self.probe.current_step
+
+            def counts() -> bool:
+                return not self._networks and self.probe in recording_probes()
+
+            def before(*_: Any) -> None:
+                if counts():
+                    self._close("log.still_open_start", call=call, phase=phase)
+                    self._enter(phase, model=holder)
+
+            def after(*_: Any) -> None:
+                if counts():
+                    self.stop()
+                    self.step(call)
+
+            # Before those of the probe, which record into the phase that is opened here.
+            CellHooks(before, after).add(optimizer)
+        self.probe.watch(optimizers={role: optimizer})
 
     def stop(self) -> None:
         """Close the open phase, if one is."""
@@ -99,7 +133,7 @@ class SharedProbe:
         own = self._steps[tool]
         self._steps[tool] = own + 1
         if own == self.probe.current_step:
-            self._close(f"{tool}: the step ends")
+            self._close("log.still_open_step", call=tool)
             self.probe.step()
 
     def start_at(self, step: int, tool: str) -> None:
@@ -107,16 +141,21 @@ class SharedProbe:
         self.probe.start_at(step)
         self._steps[tool] = self.probe.current_step
 
-    def warn_once(self, message: str, *arguments: Any) -> None:
+    def warn_once(self, said: Message) -> None:
         """Log a warning, once."""
-        said = message % arguments
-        if said not in self._told:
-            self._told.add(said)
+        if said not in self._logged:
+            self._logged.add(said)
             logger.warning("%s", said)
 
-    def _close(self, event: str) -> None:
+    def _enter(self, phase: str, **how: Any) -> None:
+        context = self.probe.phase(phase, **how)
+        assert isinstance(context, PhaseContext)
+        context.__enter__()
+        self._open = context
+
+    def _close(self, code: str, **event: str) -> None:
         if self._open is not None:
-            self.warn_once("%s while %s is still open, which ends here.", event, self.open)
+            self.warn_once(message(code, open=self.open, **event))
             self.stop()
 
     def _network(self, call: str, role: str, model: Any) -> Any:
@@ -155,7 +194,7 @@ class SharedProbe:
                 try:
                     self.probe.watch(optimizers={role: optimizer})
                 except UsageError as error:
-                    logger.warning("%s: gradients of parameters: %s", call, error)
+                    warn("log.of_gradients", call=call, why=error)
 
 
 def _joined(call: str, models: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindrlhf_msprobe import log
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class SingleSave:
             raise UsageError.saying("error.fmk", fmk=fmk, join=", ".join(_FRAMEWORKS))
         if not isinstance(dump_path, (str, os.PathLike)) or not os.fspath(dump_path):
             raise UsageError.saying("error.single_dump_path", dump_path=dump_path)
-        from mindrlhf_msprobe.compat.shared import SharedProbe, place_of, probe_at
+        from mindrlhf_msprobe.compat.shared import SharedProbe, probe_at, real_path
 
-        place = place_of(dump_path)
+        place = real_path(dump_path)
         saver = cls._made.get(place)
         if saver is None:
             probe = probe_at(place)
@@ -77,7 +77,7 @@ class SingleSave:
                 probe.record_more(numbered_key_data=True)
             saver = super().__new__(cls)
             saver.dump_path = os.fspath(dump_path)
-            saver._shared = SharedProbe.of(probe, "SingleSave")
+            saver._shared = SharedProbe.for_tool(probe, "SingleSave")
             cls._made[place] = saver
         cls._current = saver
         return saver
@@ -137,15 +137,11 @@ class SingleSave:
 def _named(call: str, data: Any) -> dict[str, Any]:
     """Return the names and values of data; what msprobe leaves out is left out with a warning."""
     if not isinstance(data, Mapping):
-        logger.warning(
-            "SingleSave.%s() got %s; expected a dict of name to data. Nothing was saved.",
-            call,
-            type(data).__name__,
-        )
+        warn("log.single_no_dict", call=call, kind=type(data).__name__)
         return {}
     for name in data:
         if not isinstance(name, str):
-            logger.warning("SingleSave.%s() left out the name %r: it is no text.", call, name)
+            warn("log.single_no_text", call=call, name=repr(name))
     return {name: value for name, value in data.items() if isinstance(name, str)}
 
 
@@ -194,12 +190,7 @@ def _continued(place: str) -> Probe:
     )
     probe.record_more(configurations_dump=True)  # where it is saved; nobody has asked for it
     if earlier is not None or len(steps) > 1:
-        logger.warning(
-            "SingleSave: %s holds a run already; it is continued with step %d. Give every run a "
-            "dump_path of its own to keep them apart.",
-            place,
-            probe.current_step,
-        )
+        warn("log.single_continues", place=place, step=probe.current_step)
     return probe
 
 
@@ -233,12 +224,14 @@ class SingleComparator:
             )
         from mindrlhf_msprobe.common.processes import available_cores
         from mindrlhf_msprobe.comparison import compare_runs
-        from mindrlhf_msprobe.compat.comparing import tell
+        from mindrlhf_msprobe.compat.comparing import answer
 
         a, b = _run_of(dir1), _run_of(dir2)
         workers = num_processes if num_processes < available_cores() else None
         log.configure()
-        tell(compare_runs(a, b, output_path=Path(output_path), workers=workers, key_data_only=True))
+        answer(
+            compare_runs(a, b, output_path=Path(output_path), workers=workers, key_data_only=True)
+        )
 
 
 def _run_of(directory: _PathLike) -> Path:

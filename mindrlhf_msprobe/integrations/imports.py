@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.log import logger, warn
 
 
 def when_imported(package: str, prepare: Callable[[ModuleType], None]) -> None:
@@ -66,16 +67,11 @@ class _Watch:
         try:
             loader.exec_module = exec_module  # type: ignore[method-assign]
         except AttributeError:  # a loader that takes no attributes, e.g. of frozen modules
-            logger.debug("the import of %s is not noticed: %r", spec.name, loader)
+            known = {"name": spec.name, "loader": repr(loader)}
+            logger.debug("%s", message("log.import_unnoticed", **known))
 
     def prepare(self, module: ModuleType) -> None:
         try:
             self._prepare(module)
         except Exception as error:
-            logger.warning(
-                "what should be recorded of %s could not be prepared: %s: %s. It is imported "
-                "without.",
-                module.__name__,
-                type(error).__name__,
-                error,
-            )
+            warn("log.not_prepared", name=module.__name__, kind=type(error).__name__, error=error)

@@ -17,16 +17,15 @@ from typing import Any
 from mindspore import nn
 from mindspore.train import Callback
 
-from mindrlhf_msprobe.capture.framework.private import children_of
+from mindrlhf_msprobe.capture.framework.private import INNER, children_of
 from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.config import load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.probe import Probe
 
 #: Modules whose cells stand around a network that is trained, and the name it has in them.
 _WRAPPERS = ("mindspore.nn.wrap.", "mindspore.train.", "mindformers.wrapper.")
-_INNER = ("network", "_backbone")
 
 
 class ProbeCallback(Callback):
@@ -78,7 +77,7 @@ class ProbeCallback(Callback):
         self._trained: weakref.ref[nn.Cell] | None = None  # by the last run that was begun
         self._open: Any = None
         self._steps_done = 0
-        self._told_sink = False
+        self._sink_logged = False
 
     @property
     def probe(self) -> Probe | None:
@@ -127,14 +126,9 @@ class ProbeCallback(Callback):
             return
         count = run_context.original_args().get("cur_step_num", self._steps_done + 1)
         steps, self._steps_done = count - self._steps_done, count
-        if steps > 1 and not self._told_sink:
-            self._told_sink = True
-            logger.warning(
-                "dataset_sink_mode: MindSpore runs %d training steps in one call. They are "
-                "recorded as one step, one after the other; the loss is that of the last. For "
-                "steps apart train with dataset_sink_mode=False or sink_size=1.",
-                steps,
-            )
+        if steps > 1 and not self._sink_logged:
+            self._sink_logged = True
+            warn("log.sink_mode", steps=steps)
         self._open = self._probe.phase(self._phase.name)
         self._open.__enter__()
 
@@ -203,7 +197,7 @@ def recorded_network(
     """
     cell = forward = train_cell
     while cell is not given or _trains(cell):
-        names = [name for name in _INNER if isinstance(children_of(cell).get(name), nn.Cell)]
+        names = [name for name in INNER if isinstance(children_of(cell).get(name), nn.Cell)]
         if not names or not (_trains(cell) or type(cell).__module__.startswith(_WRAPPERS)):
             break
         inner = children_of(cell)[names[0]]

@@ -7,8 +7,8 @@ where the method runs (as a contextlib.contextmanager does; `yield` gives the me
         with probe.phase("actor_update"):
             result = yield
 
-    patches = Patches("MindRLHF's GRPO trainer")
-    patches.wrap(TrainWorker, "train", around_train, otherwise="actor_update is not recorded")
+    patches = Patches(message("trainer.grpo"))
+    patches.wrap(TrainWorker, "train", around_train, otherwise=message("trainer.no_update"))
     patches.report(session.note_lost)
 
 The method runs exactly once, its result and its exception pass through as they are, and a fault in
@@ -24,7 +24,7 @@ from typing import Any
 
 from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import warn
 
 #: The name in a module of MindRLHF that says whether it found msprobe, whose `save` it then calls.
 CALLS_MSPROBE = "ENABLE_MSPROBE"
@@ -39,15 +39,15 @@ class Patches:
     """The methods of one trainer that were wrapped, and those that were not found.
 
     Args:
-        trainer: whose they are, for messages, e.g. "MindRLHF's GRPO trainer".
+        trainer: whose they are, for messages.
 
     Attributes:
         strict: whether faults in what goes around a method are raised.
     """
 
-    def __init__(self, trainer: str) -> None:
+    def __init__(self, trainer: str | Message) -> None:
         self.trainer = trainer
-        self._missing: dict[str, bool] = {}  # what is said of it → whether it is news
+        self._missing: dict[Message, bool] = {}  # what is said of it → whether it is news
         self._lost: dict[str, Message] = {}
         self.strict = False
         self._faults: set[tuple[str, str]] = set()
@@ -59,7 +59,7 @@ class Patches:
         name: str,
         around: Around,
         *,
-        otherwise: str,
+        otherwise: str | Message,
         lost: Sequence[str] = (),
         raises: tuple[type[Exception], ...] = (),
     ) -> bool:
@@ -71,8 +71,7 @@ class Patches:
             owner: a class or a module.
             name: the method or function.
             around: a generator function that takes the same arguments and yields once.
-            otherwise: what is not recorded where the name is missing, e.g. "rewards are not
-                recorded".
+            otherwise: what is not recorded where the name is missing.
             lost: the phases and keys of key data that this means, by name.
             raises: what `around` may raise because it is for the user, e.g. ConfigError.
         """
@@ -133,9 +132,9 @@ class Patches:
         setattr(replaced, _MARK, found.__func__)
         setattr(owner, name, classmethod(replaced))
 
-    def note_missing(self, what: str, otherwise: str, lost: Sequence[str] = ()) -> None:
+    def note_missing(self, what: str, otherwise: str | Message, lost: Sequence[str] = ()) -> None:
         """Remember that `what` was not found, and what follows from it."""
-        said = f"{what} is missing: {otherwise}"
+        said = message("trainer.means", what=what, otherwise=otherwise)
         if said not in self._missing:
             self._missing[said] = True
         for name in lost:
@@ -153,7 +152,7 @@ class Patches:
         wrapped = inspect.getattr_static(owner, name, None)
         function = getattr(wrapped, _MARK, None)
         if function is None:
-            raise NotThere(message("trainer.no_method", of=owner.__name__, method=name))
+            raise NotThere.saying("trainer.no_method", of=owner.__name__, method=name)
         if copy is None:
             self._copies.pop(function, None)
         else:
@@ -168,11 +167,7 @@ class Patches:
         """
         new = [said for said, news in self._missing.items() if news]
         if new:
-            logger.warning(
-                "%s is not the version this integration was written for. %s. The rest is recorded.",
-                self.trainer,
-                "; ".join(new),
-            )
+            warn("log.other_version", trainer=self.trainer, missing=new)
         self._missing = dict.fromkeys(self._missing, False)
         for name, why in self._lost.items():
             note(name, why)
@@ -210,9 +205,4 @@ class Patches:
         kind = (where, type(error).__name__)
         if kind not in self._faults:
             self._faults.add(kind)
-            logger.warning(
-                "recording around %s failed: %s: %s. Training goes on; this is said once.",
-                where,
-                type(error).__name__,
-                error,
-            )
+            warn("log.around_failed", where=where, kind=type(error).__name__, error=error)

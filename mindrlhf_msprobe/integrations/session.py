@@ -16,11 +16,11 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import InUseError, UsageError
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import inform, warn
 from mindrlhf_msprobe.probe import Probe
 
 
-def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
+def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
     """Begin to record a training; None if its configuration does not ask for it on this rank.
 
     Args:
@@ -35,7 +35,7 @@ def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
     section = getattr(config, SECTION, None)
     if section is None or inspect.isroutine(section) or isinstance(section, type):
         # What stands there where the file has no section.
-        logger.info("%s", message("log.no_section", trainer=trainer, section=SECTION))
+        inform("log.no_section", trainer=trainer, section=SECTION)
         return None
     settings = load_config(section, ignore=ignored_by(trainer))
     if not settings.msprobe:
@@ -44,16 +44,16 @@ def begin(config: Any, trainer: str, apart: str = "") -> Session | None:
     return Session(probe) if probe.enabled else None
 
 
-def ignored_by(trainer: str) -> Callable[[str], None]:
+def ignored_by(trainer: Message) -> Callable[[Message], None]:
     """Return what says that unknown keys of the section are ignored: no training ends for them."""
 
-    def say(what: str) -> None:
-        logger.warning("%s", message("log.ignored", trainer=trainer, what=what))
+    def say(what: Message) -> None:
+        warn("log.ignored", trainer=trainer, what=what)
 
     return say
 
 
-def _apart(settings: ProbeConfig, trainer: str, role: str) -> Probe:
+def _apart(settings: ProbeConfig, trainer: Message, role: str) -> Probe:
     """Return a probe of a Ray actor, with a directory of its own.
 
     Actors without a name are told apart by a number, in the order in which they begin.
@@ -67,13 +67,12 @@ def _apart(settings: ProbeConfig, trainer: str, role: str) -> Probe:
         except InUseError:
             continue
         break
-    known = {"trainer": trainer, "role": role, "place": str(place)}
-    logger.warning("%s", message("log.ray_actor", **known))
+    warn("log.ray_actor", trainer=trainer, role=role, place=str(place))
     return probe
 
 
 def in_ray_actor() -> bool:
-    """Tell whether this process is an actor of Ray."""
+    """Return whether this process is an actor of Ray."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return False
@@ -115,7 +114,7 @@ class Session:
         try:
             network = attrgetter(path)(owner) if path else owner
             if network is None:
-                raise AttributeError(f"{path} is None")
+                raise AttributeError(message("trainer.is_none", path=path))
             if inner:
                 from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from
 
@@ -135,7 +134,7 @@ class Session:
                 self.probe.note_checkpoint(role, checkpoint)
 
     def records(self, phase: str) -> bool:
-        """Tell whether a phase is switched on."""
+        """Return whether a phase is switched on."""
         return self.probe.config.records_phase(self._phases[phase])
 
     def watch_optimizer(self, phases: Sequence[str], optimizer: Any) -> None:
@@ -145,7 +144,7 @@ class Session:
             if optimizer is not None and roles:
                 self.probe.watch(optimizers=dict.fromkeys(roles, optimizer))
         except UsageError as error:
-            logger.warning("the gradients of parameters are not recorded: %s", error)
+            warn("log.no_parameter_gradients", why=error)
 
     def note_lost(self, name: str, why: str | Message) -> None:
         """Write down that a phase or a key of key data is not recorded; it was said before."""
@@ -210,7 +209,7 @@ def model_configs(worker: Any) -> dict[str, Any]:
 
 
 def runs_in_python(model: Any) -> bool:
-    """Tell whether the loss cell runs as Python code: only then can it be listened to."""
+    """Return whether the loss cell runs as Python code: only then can it be listened to."""
     import mindspore
 
     from mindrlhf_msprobe.capture.framework.private import JITTED

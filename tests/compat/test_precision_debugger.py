@@ -15,10 +15,11 @@ from helpers.programs import read_json
 ms = pytest.importorskip("mindspore")
 
 from helpers.small_networks import Scale, Twice, hook_count, tensor
-from mindspore import nn
+from mindspore import nn, ops
 
 from mindrlhf_msprobe import (
     ConfigError,
+    GradComparator,
     PrecisionDebugger,
     RunError,
     SingleSave,
@@ -28,6 +29,7 @@ from mindrlhf_msprobe import (
     open_run,
 )
 from mindrlhf_msprobe.report.console.console import render
+from mindrlhf_msprobe.storage.reading.gradients import open_gradients
 
 pytestmark = pytest.mark.usefixtures("older_tools")
 
@@ -130,6 +132,44 @@ def test_dumps_lie_where_msprobe_puts_them(tmp_path, mode):
     run = open_run(tmp_path / "dump")
     assert (run.phases, run.steps, run.ranks) == (["dump"], [0, 1], [0])
     assert open_run(tmp_path / "dump/step1").steps == [1]
+
+
+@pytest.mark.parametrize(("section", "written"), [({}, 1), ({"overflow_nums": -1}, 2)])
+def test_overflow_check_of_msprobes_config_json(tmp_path, section, written):
+    """Full tensors of the cells in which NaN arose; msprobe's tools read the rest as statistics."""
+
+    class Log(nn.Cell):
+        def construct(self, x):
+            return ops.log(x - 1e6)
+
+    network = nn.SequentialCell(Log(), nn.Dense(4, 4), Log())
+    content = {
+        **MSPROBES,
+        "task": "overflow_check",
+        "dump_path": str(tmp_path / "dump"),
+        "overflow_check": {"check_mode": "all", **section},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    debugger = PrecisionDebugger(str(tmp_path / "config.json"))
+    for _ in range(2):
+        debugger.start(network)
+        network(tensor(2, 4))
+        debugger.stop()
+        debugger.step()
+    name = "Cell.0.Log.forward.0"
+    for step in range(2):
+        dump = read_json(tmp_path / f"dump/step{step}/rank0/dump.json")
+        assert dump["task"] == "statistics"
+        files = {
+            f"{entry}: {leaf['data_name']}"
+            for entry, values in dump["data"].items()
+            for leaf in (*values["input_args"], *values["output"])
+            if "data_name" in leaf
+        }
+        expected = {f"{name}: {name}.{record}.npy" for record in ("input.0", "output.0")}
+        assert files == (expected if step < written else set())
+        there = tmp_path / f"dump/step{step}/rank0/dump_tensor_data"
+        assert {f"{name}: {file.name}" for file in there.glob("*.npy")} == files
 
 
 @pytest.mark.parametrize(
@@ -305,8 +345,12 @@ def test_a_dump_path_named_like_a_phase_is_still_a_debuggers_run(tmp_path):
         ({"level": "mix"}, "level is 'mix', which is not offered"),
         ({"level": "l0"}, "level is 'l0'.*expected 'L0'"),
         ({"task": "structure"}, "task is 'structure', which is not offered"),
-        ({"task": "overflow_check"}, "task is 'overflow_check', which is not offered"),
-        ({"task": "tensors"}, "task is 'tensors'.*statistics or tensor.*Did you mean 'tensor'"),
+        ({"task": "free_benchmark"}, "task is 'free_benchmark', which is not offered"),
+        ({"task": "tensors"}, "task is 'tensors'.*overflow_check.*Did you mean 'tensor'"),
+        (
+            {"task": "overflow_check", "overflow_check": {"overflow_nums": 0}},
+            "overflow_check: overflow_nums is 0 .*1 or larger, or -1",
+        ),
         ({"dumppath": "x"}, "unknown key 'dumppath' .*Did you mean 'dump_path'"),
         ({"step": 3}, "step is 3 .*list of whole numbers"),
         ({"step": ["5-3"]}, "'5-3' is none"),
@@ -447,3 +491,94 @@ def test_md5_is_the_crc_32_of_the_bytes(tmp_path):
     inputs = [found[f"Cell.root.Identity.forward.{n}"]["input_args"][0] for n in (0, 1)]
     assert [leaf["md5"] for leaf in inputs] == [expected, f"{zlib.crc32(rounded):08x}"]
     assert {"fingerprint", "Max"} <= set(inputs[0])
+
+
+def monitored(
+    path: Path, steps: int = 3, *, flipped_from: int = 99, starts: bool = False, **settings: Any
+) -> list[bytes]:
+    """Train as scripts for msprobe's grad_probe do, and return the bits of the weights.
+
+    Args:
+        flipped_from: the step from which the gradient of head.weight has the wrong sign.
+        starts: whether the network is started and stopped, too.
+    """
+    path.mkdir(exist_ok=True)
+    network = Net()
+    optimizer = nn.Adam(network.trainable_params(), 0.1)
+    debugger = PrecisionDebugger(config(path, task="grad_probe", level="L1", **settings))
+    debugger.monitor(optimizer)
+    loss_of = nn.WithLossCell(network, nn.MSELoss())
+    differentiate = ms.value_and_grad(loss_of, None, optimizer.parameters)
+    for step in range(steps):
+        if starts:
+            debugger.start(network)
+        for part in (0.0, 1.0):  # two passes for an update
+            gradients = differentiate(tensor(2, 4, start=step + part), tensor(2, 2))[1]
+        signs = (
+            -1.0 if step >= flipped_from and p.name == "head.weight" else 1.0
+            for p in optimizer.parameters
+        )
+        optimizer(tuple(g * sign for g, sign in zip(gradients, signs)))
+        if starts:
+            debugger.stop()
+        debugger.step()
+    debugger.stop()
+    debugger._shared.probe.close()
+    PrecisionDebugger._instance = None
+    return [p.asnumpy().tobytes() for p in network.get_parameters()]
+
+
+def test_an_optimizer_is_monitored_as_by_msprobe(tmp_path: Path) -> None:
+    """Without a network: a step a call of the optimizer, parameters by their own names."""
+    bits = monitored(tmp_path / "a")
+    assert bits == monitored(tmp_path / "b", flipped_from=99)
+    assert bits != monitored(tmp_path / "c", flipped_from=1)
+    found = open_gradients(tmp_path / "a/dump").at(2, 0)
+    assert [g.parameter for g in found] == [p.name for p in Net().trainable_params()]
+    assert all(g.signs is not None and g.update == 0 for g in found)
+    assert open_run(tmp_path / "a/dump").steps == [0, 1, 2]
+    for other, expected in (("b", ["1.0", "1.0", "1.0"]), ("c", ["1.0", "0.0"])):
+        GradComparator.compare(tmp_path / "a/dump", tmp_path / other / "dump", tmp_path / "out")
+        rows = [line.split(",") for line in (tmp_path / "out/similarities.csv").read_text().split()]
+        assert rows[0] == ["step", "0", "1", "2"]
+        (of_head,) = [row for row in rows if row[0] == "head.weight"]
+        assert of_head[1 : 1 + len(expected)] == expected
+
+
+def test_a_monitored_optimizer_belongs_to_a_network_that_was_started(
+    tmp_path: Path, mode: str
+) -> None:
+    """Its layers are recorded as ever; in PyNative and graph mode alike."""
+    monitored(tmp_path, starts=True, step=["1-2"])
+    run = open_run(tmp_path / "dump")
+    assert run.steps == [1, 2]
+    found = open_gradients(run.path).at(1, 0)
+    assert {g.parameter for g in found} == {p.name for p in Net().trainable_params()}
+    assert {g.update for g in found} == {0}
+    assert any(entry.direction == "forward" for entry in run.entries(step=1))
+
+
+def test_levels_of_grad_probe_are_msprobes(tmp_path: Path) -> None:
+    """L0 has msprobe's md5 and no signs; L1 signs; L2 shares within the bounds, too."""
+    names = {"L0": {"md5"}, "L1": {"signs"}, "L2": {"signs", "shares"}}
+    for level, expected in names.items():
+        settings = {"grad_level": level, "bounds": [], "param_list": ["head.bias"]}
+        monitored(tmp_path / level, steps=1, grad_probe=settings)
+        (leaf,) = entries(tmp_path / level)["Cell.root.Parameters.parameters_grad.0"]["head.bias"]
+        assert {"md5", "signs", "shares"} & set(leaf) == expected
+        assert "md5" in leaf or len(leaf.get("shares", [0] * 5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"grad_level": "L3"}, r"grad_probe: grad_level is 'L3'"),
+        ({"bounds": [1, 0]}, r"grad_probe: bounds is \[1, 0\]"),
+        ({"param_list": "head.bias"}, r"grad_probe: param_list is 'head.bias'"),
+        ({"param": []}, r"unknown key 'param'"),
+    ],
+)
+def test_wrong_settings_of_grad_probe_are_refused(tmp_path: Path, settings: Any, said: str) -> None:
+    """Each is named with the file it stands in."""
+    with pytest.raises(ConfigError, match=said):
+        PrecisionDebugger(config(tmp_path, task="grad_probe", grad_probe=settings))

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.compat.msprobe_names import supply
 from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import logger, warn
 
 _HOME = "mindrlhf_msprobe.integrations.mindrlhf"
 
@@ -41,7 +41,7 @@ def install() -> None:
     now where it has. Called again, it does nothing.
     """
     if _install.cache_info().currsize:
-        logger.debug("install() was called before; nothing is installed twice.")
+        logger.debug("%s", message("log.installed_before"))
     _install()
 
 
@@ -79,4 +79,4 @@ def _say_if_nothing_was_prepared() -> None:
         imported = sys.modules.get("mindrlhf")
         where = "" if imported is None else repr(imported)
         known = ", ".join(name for name in _INSTALLERS if name.endswith("Trainer"))
-        logger.warning("%s", message("log.no_trainer", where=where, known=known))
+        warn("log.no_trainer", where=where, known=known)

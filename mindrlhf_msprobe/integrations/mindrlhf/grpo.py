@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from mindrlhf_msprobe.capture.calls.arguments import MISSING, key_data_items
-from mindrlhf_msprobe.capture.words import NotThere, in_english
+from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
@@ -30,10 +30,10 @@ from mindrlhf_msprobe.integrations.session import (
     model_configs,
     sections,
 )
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import inform, warn
 from mindrlhf_msprobe.probe import Probe
 
-_TRAINER = "MindRLHF's GRPO trainer"
+_TRAINER = message("trainer.grpo")
 _GENERATE = "actor_generate_sequences"
 _OLD = "actor_compute_log_prob"
 _REFERENCE = "reference_compute_log_prob"
@@ -129,11 +129,11 @@ def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
             raise ConfigError.saying("config.keys", path=file_path, found=str(no_texts))
         own = getattr(getattr(type(config), SECTION, None), _OWN, {})
         if foreign := [name for name in section if name in own]:
-            logger.warning(
-                "%s: %s of %s is known to MindRLHF and not to this probe: it is left to MindRLHF.",
-                file_path,
-                ", ".join(foreign),
-                SECTION,
+            warn(
+                "log.left_to_mindrlhf",
+                path=str(file_path),
+                keys=", ".join(foreign),
+                section=SECTION,
             )
             ours = {name: section[name] for name in section if name not in own}
             load_config({SECTION: ours}, ignore=_said_by_the_section)
@@ -142,7 +142,7 @@ def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
     yield
 
 
-def _said_by_the_section(_: str) -> None:
+def _said_by_the_section(_: Message) -> None:
     """Say nothing of unknown keys yet."""
 
 
@@ -163,14 +163,14 @@ class _Integration:
         self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._step_open = False
         self._trainer_ends_steps = False
-        self._told_by_trainer = True  # else the first worker tells of a training that begins
+        self._trainer_announces = True  # else the first worker tells of a training that begins
 
     def install(self) -> None:
         """Wrap the methods; what is missing is said when a training is recorded."""
-        self._told_by_trainer = self._wrap(
+        self._trainer_announces = self._wrap(
             "GRPOTrainer._init_grpo_configs",
             self._around_configs,
-            "a dump_path that cannot be used is noticed only when a network has been built",
+            message("trainer.dump_path_late"),
         )
         for worker, watch, phase in (
             ("InferWorker", self._watch_infer, _GENERATE),
@@ -185,7 +185,7 @@ class _Integration:
             self._wrap(
                 f"{worker}.__init__",
                 partial(self._around_worker, worker, watch),
-                f"the layers of {phase} are not recorded",
+                message("trainer.no_layers", phase=phase),
                 [phase],
             )
         for method, phase in (
@@ -193,12 +193,12 @@ class _Integration:
             ("RefWorker.compute_ref_log_prob", _REFERENCE),
             ("OldPolicyWorker.compute_old_log_prob", _OLD),
         ):
-            otherwise = f"the layers of {phase} are not recorded"
+            otherwise = message("trainer.no_layers", phase=phase)
             self._wrap(method, partial(self._around_phase, phase), otherwise, [phase])
         self._wrap(
             "TrainWorker.train",
             self._around_train,
-            "the layers of actor_update are not recorded, and a step ends where the next begins",
+            message("trainer.no_layers_no_step", phase=_UPDATE),
             [_UPDATE],
         )
         for method, keys, around in (
@@ -220,7 +220,7 @@ class _Integration:
             ("_generate_old_logps", ["old_log_prob"], partial(self._around_data, _old_log_prob)),
             ("compute_rewards", ["rewards"], self._around_rewards),
         ):
-            otherwise = f"{' and '.join(keys)} are not recorded"
+            otherwise = message("trainer.no_keys", keys=keys)
             if self._wrap(f"GRPOExperienceMaker.{method}", around, otherwise, keys):
                 self._recorded.update(keys)
         self._replace_own_msprobe()
@@ -228,16 +228,20 @@ class _Integration:
         self._wrap(
             "GRPOExperienceMaker.make_experience",
             self._around_experience,
-            "without TrainWorker.train too, all steps are recorded as one",
+            message("trainer.one_step"),
         )
         self._wrap(
             "GRPOTrainer.run_grpo_train",
             self._around_run,
-            "configurations are not recorded, and the steps of a resumed training count from 0",
+            message("trainer.no_configurations"),
         )
 
     def _wrap(
-        self, method: str, around: Callable[..., Part], otherwise: str, lost: Sequence[str] = ()
+        self,
+        method: str,
+        around: Callable[..., Part],
+        otherwise: Message,
+        lost: Sequence[str] = (),
     ) -> bool:
         class_name, name = method.split(".")
         owner = self._class(class_name)
@@ -273,8 +277,7 @@ class _Integration:
                 self._session.probe.leave_out(_REWARD, _NO_REWARD_NETWORK)
             for setting, why, phase, key in _SWITCHED_OFF:
                 if getattr(getattr(config, "rl_config", None), setting, True) is False:
-                    said = "%s: %s and %s are not recorded: %s"
-                    logger.info(said, _TRAINER, phase, key, in_english(why))
+                    inform("log.switched_off", trainer=_TRAINER, keys=[phase, key], why=why)
                     self._session.note_lost(phase, why)
                     self._session.note_lost(key, why)
 
@@ -308,7 +311,7 @@ class _Integration:
     ) -> Part:
         with self._vllm.building() if name == "InferWorker" else nullcontext():
             yield
-        if self._config is None and (in_ray_actor() or not self._told_by_trainer):
+        if self._config is None and (in_ray_actor() or not self._trainer_announces):
             self._begin(kwargs.get("grpo_config", args[0] if args else None), apart=name)
         if self._session is not None:
             self._session.configurations |= model_configs(worker)
@@ -339,7 +342,7 @@ class _Integration:
                 kind,
                 "__call__",
                 self._around_train_step,
-                otherwise="what the train cell returns is not recorded",
+                otherwise=message("trainer.nothing_returned"),
                 lost=_OF_TRAIN_STEP,
             )
         self._patches.report(session.note_lost)
@@ -388,17 +391,14 @@ class _Integration:
                 self._patches.run_instead(maker, "compute_rewards", copy)
             self._no_each_reward = None
         except NotThere as error:
-            self._no_each_reward = error.reason
-            logger.info("%s: the rewards of each function are not recorded: %s", _TRAINER, error)
+            self._no_each_reward = error.said
+            inform("log.no_each_reward", trainer=_TRAINER, why=error)
 
     def _around_experience(self, *_: Any, **__: Any) -> Part:
         if self._session is not None:
             if self._step_open:  # nothing ended the step before
                 if self._trainer_ends_steps:
-                    CURRENT.tell_once(
-                        f"{_TRAINER}: MsProbe.step() is not called; a step ends where the next "
-                        f"experience begins."
-                    )
+                    CURRENT.log_once(message("log.step_not_called", trainer=_TRAINER))
                 self._end_step()
             self._step_open = True
             yield
@@ -512,7 +512,7 @@ class _Integration:
         try:
             done = trainer.n_epoch * trainer.step_num + trainer.i_step
         except AttributeError as missing:
-            logger.warning("%s: the steps are counted from 0 if it resumes: %s", _TRAINER, missing)
+            warn("log.steps_from_0", trainer=_TRAINER, why=missing)
         else:
             if done:
                 probe.start_at(done)

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.words import NotThere, in_english
+from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.integrations.session import Session, runs_in_python
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import LOSS_INPUTS
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LossValues:
                 saved = SavedLocals(loss, method, wanted, compiled=compiled)
             except NotThere as error:
                 for _, key in wanted:
-                    reasons.setdefault(key, error.reason)
+                    reasons.setdefault(key, error.said)
                 continue
             self._saved.append(saved)
             keys |= saved.keys | saved.saved_already
@@ -65,9 +65,7 @@ class LossValues:
             if key not in keys:
                 lost_by_reason.setdefault(reason, []).append(key)
         for reason, lost in lost_by_reason.items():
-            logger.warning(
-                "%s are not recorded as key data: %s", " and ".join(lost), in_english(reason)
-            )
+            warn("log.no_key_data", keys=lost, why=reason)
             for key in lost:
                 session.note_lost(key, reason)
 
@@ -95,7 +93,7 @@ class LossValues:
                 CURRENT.save(self._session.probe, name, data)
 
     def _cuts_batch(self, train_cell: Any) -> bool:
-        """Tell whether a train cell holds one that runs the loss on parts of the batch."""
+        """Return whether a train cell holds one that runs the loss on parts of the batch."""
         if train_cell not in self._cuts:
             cells = [cell for _, cell in train_cell.cells_and_names()]
             kinds = {kind.__name__ for cell in cells for kind in type(cell).mro()}

@@ -23,10 +23,10 @@ from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import inform
 from mindrlhf_msprobe.phases import LOSS_INPUTS
 
-_TRAINER = "MindRLHF's PPO trainer"
+_TRAINER = message("trainer.ppo")
 _GENERATE = "actor_generate_sequences"
 _LOG_PROB = "actor_compute_log_prob"
 _VALUES = "critic_compute_values"
@@ -88,20 +88,25 @@ class _Integration:
             *("rewards", "advantages", "returns"),
         )
         for name, around, otherwise, lost in (
-            ("__init__", self._around_init, "nothing is recorded", ()),
+            ("__init__", self._around_init, message("trainer.no_recording"), ()),
             (
                 "generate",
                 self._around_generate,
-                f"the layers of {_GENERATE}, prompts and responses are not recorded",
+                message("trainer.no_generation", phase=_GENERATE),
                 (_GENERATE, "prompts", "responses"),
             ),
             (
                 "make_experience",
                 self._around_experience,
-                "the layers and key data of the experience are not recorded",
+                message("trainer.no_experience"),
                 experience,
             ),
-            ("train", self._around_train, "the update is not recorded", (*_UPDATES, *_OF_UPDATE)),
+            (
+                "train",
+                self._around_train,
+                message("trainer.no_update"),
+                (*_UPDATES, *_OF_UPDATE),
+            ),
         ):
             self._patches.wrap(
                 self._class,
@@ -225,7 +230,7 @@ class _Integration:
         self._train_step = train_step
         optimizer = getattr(train_step, "optimizer", None)
         session.watch_optimizer(_UPDATES, optimizer)
-        missing = "the update is not recorded"
+        missing = message("trainer.no_update")
         self._patches.wrap(type(train_step), "__call__", self._around_update, otherwise=missing)
 
     def _around_update(self, cell: Any, *args: Any, **kwargs: Any) -> Part:
@@ -254,7 +259,7 @@ def _section(config: Any) -> Any:
     except ConfigError:  # MindRLHF's to say
         content = {}
     if SECTION not in content:
-        logger.info("%s: no section %s in %s: nothing is recorded", _TRAINER, SECTION, path)
+        inform("log.no_section_in_file", trainer=_TRAINER, section=SECTION, path=str(path))
         return None
     return load_config(path, ignore=ignored_by(_TRAINER))
 

@@ -26,7 +26,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import GENERATE
 
 LOG_PROB = "rollout_log_prob"
@@ -37,7 +37,7 @@ _NETWORK = "network"  # of vLLM-MindSpore's models
 _ENGINE = "inference_engine"  # of MindRLHF's InferWorker
 _RUNNER = "llm_engine.model_executor.driver_worker.worker.model_runner"
 _NOT_ASKED = message("trainer.no_logprobs")
-_NO_GENERATE = f"what vLLM draws with and {LOG_PROB} are not recorded"
+_NO_GENERATE = message("trainer.no_vllm_generate", key=LOG_PROB)
 
 
 class VllmGeneration:
@@ -73,10 +73,7 @@ class VllmGeneration:
         except Exception:
             session = self._session()
             if self._model is not None and session is not None and session.records(GENERATE):
-                logger.warning(
-                    "vLLM was being built when this happened, and its network is recorded. If it "
-                    "cannot be compiled with probes, actor_infer_dump: false leaves it as it is."
-                )
+                warn("log.vllm_failed")
             raise
         finally:
             self._building = False
@@ -144,7 +141,7 @@ class VllmGeneration:
             try:
                 model = find()
             except Exception as error:
-                why = f"{type(error).__name__}: {error}"
+                why = message("unread.raised", error=type(error).__name__, why=error)
                 looked.append(message("trainer.raised", what=where, error=why))
                 continue
             if _network_of(model) is not None:
@@ -196,7 +193,7 @@ def _applied(worker: Any) -> Any:
     found: list[Any] = []
     returned = getattr(worker, _ENGINE).apply_model(found.append)
     if not found:
-        raise LookupError(f"the model runs in another process, {len(returned)} worker(s)")
+        raise LookupError(message("trainer.other_process", count=len(returned)))
     return found[0]
 
 
