@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -328,13 +329,10 @@ def _runs(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # it runs as another user
-        return True
+        pass
     return True
 
 
 def _host() -> str:
     """Return this machine's name as a part of a file's name, without dots."""
-    name = "".join(
-        char if char.isascii() and char.isalnum() else "-" for char in os.uname().nodename
-    )
-    return name[:40] or "host"
+    return re.sub("[^0-9A-Za-z]", "-", os.uname().nodename)[:40] or "host"

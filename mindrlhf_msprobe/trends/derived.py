@@ -57,7 +57,7 @@ class Settings:
     pad: int | None = None
 
     @classmethod
-    def of(cls, configurations: Any) -> Settings:
+    def read(cls, configurations: Any) -> Settings:
         """Return what configurations.json says; of several values of one setting, none."""
         found = list(_settings(configurations))
         usual = _only(found, _CLIP_KEYS, _is_clip)
@@ -68,7 +68,7 @@ class Settings:
 
 
 def _is_clip(value: Any) -> bool:
-    """Tell whether a setting can be a clip range; an optimizer's `epsilon` is smaller."""
+    """Return whether a setting can be a clip range; an optimizer's `epsilon` is smaller."""
     return type(value) is float and 0.01 <= value < 10
 
 

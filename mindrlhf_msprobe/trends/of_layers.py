@@ -2,7 +2,7 @@
 
 Each is of a whole network in a phase, and of each of its layers. A layer is what a cell's name says
 up to its last number that is a name of its own: `model.layers.0` of `model.layers.0.attention.wo`;
-a cell without one is a layer of its own.
+a cell without one is a layer of its own, and so is the network itself, `root`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
 from mindrlhf_msprobe.storage.reading.gradients import parameter_of
 from mindrlhf_msprobe.storage.reading.series import Gathered, number_of
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import Entry, Record, is_optimizer_state
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
 
 _LAYER = re.compile(r"(?:.+\.)?[0-9]+(?=\.|$)")
@@ -39,6 +39,9 @@ class OfEntries:
     def end(self, step: int, rank: int, into: Gathered) -> None:
         """Take note that a place has been read; give what is known by now."""
 
+    def settle(self, step: int, into: Gathered) -> None:
+        """Give what was known only by the end of a step, for those who do not wait for the last."""
+
     def finish(self, into: Gathered) -> None:
         """Give what was known only at the end."""
 
@@ -60,7 +63,7 @@ class _ByLayer:
         self._found: dict[tuple[str, int, str], list[float]] = {}
 
     def add(self, phase: str, number: int, parameter: str, value: float) -> None:
-        for layer in ("", layer_of(parameter.rpartition(".")[0] or parameter)):
+        for layer in ("", layer_of(parameter.rpartition(".")[0] or "root")):
             self._found.setdefault((phase, number, layer), []).append(value)
 
     def give(self, name: str, step: int, rank: int, into: Gathered) -> None:
@@ -106,8 +109,9 @@ class _Moments(OfEntries):
         self._norms = _ByLayer()
 
     def entry(self, entry: Entry) -> None:
+        held = "output" if is_optimizer_state(entry.cell) else "parameters"
         for record in entry.records:
-            if record.io == "parameters" and (found := self._pattern.search(record.path)):
+            if record.io == held and (found := self._pattern.search(record.path)):
                 norm = number_of(record.leaf, "norm") if record.leaf.is_tensor else None
                 parameter = record.path[found.end() :].replace("%2E", ".")
                 if norm is not None:
@@ -168,6 +172,12 @@ class _Updates(OfEntries):
             sums = self._sums.setdefault((at[0], at[1], step, number, of), [0.0, 0.0])
             sums[0] += distance
             sums[1] += norm * norm
+
+    def settle(self, step: int, into: Gathered) -> None:
+        later = {at: sums for at, sums in self._sums.items() if at[2] >= step}
+        self._sums = {at: sums for at, sums in self._sums.items() if at[2] < step}
+        self.finish(into)
+        self._sums = later
 
     def finish(self, into: Gathered) -> None:
         for (rank, phase, step, number, layer), (moved, weight) in self._sums.items():

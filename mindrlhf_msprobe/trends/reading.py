@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from mindrlhf_msprobe.common.fast_json import loads
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.patterns import Pattern, PatternError
-from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.common.text.patterns import Pattern, PatternError
+from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -20,7 +20,7 @@ from mindrlhf_msprobe.storage.reading.series import (
     Series,
     statistic_of,
 )
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import OPTIMIZER_STATE, Entry, Record
 from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS, KeyPlace, Settings, Unavailable
 from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, gatherers
 
@@ -28,6 +28,7 @@ from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, gatherers
 DERIVED = (*OF_KEYS, *OF_ENTRIES)
 
 _MOST_NEAR = 10_000  # names among which the nearest are looked for
+_STATE = OPTIMIZER_STATE.encode()
 _OF_KEY, _OF_RECORD = "mean", "norm"  # statistics, unless one is chosen
 
 
@@ -76,7 +77,7 @@ def read_trends(
     """Return the series of a run that are asked for.
 
     Args:
-        progress: told (done, all) after each step of a rank.
+        progress: called with (done, all) after each step of a rank.
 
     Raises:
         UsageError: a pattern cannot be used, or a name of a statistic, rank, phase or derived
@@ -99,6 +100,25 @@ def missing_in_all(found: Iterable[Trends]) -> list[Missing]:
     return [one for name, one in missing.items() if name not in there]
 
 
+class StepByStep:
+    """What `read_trends` returns where nothing is chosen, as the steps of a run end."""
+
+    def __init__(self, run: Run) -> None:
+        self._wanted = _Wanted(run, Choice())
+
+    def read(self, step: int, rank: int) -> list[Series]:
+        """Return the points that are known by the end of one step of a rank, and were not before.
+
+        Those of `update_to_weight` are of the step before: they need what the weights became.
+        """
+        self._wanted.read(step, rank)
+        return self._wanted.take(step)
+
+    def end(self) -> list[Series]:
+        """Return what is known of the last step."""
+        return self._wanted.take(None)
+
+
 class _Wanted:
     """What is looked for in each place, and what was found so far."""
 
@@ -113,7 +133,7 @@ class _Wanted:
             names = (*names, *(n for n in DERIVED if self._pattern.search(n) and n not in names))
         self._derived = [name for name in names if name in OF_KEYS]
         self._gather = gatherers(name for name in names if name in OF_ENTRIES)
-        self._keys = {key for key in run.keys if self._is_key_wanted(key)}
+        self._keys: dict[str, bool] = {}
         self._records = self._pattern or self._record
         self._settings: Settings | None = None
         self._why: dict[str, Message] = {}
@@ -124,7 +144,9 @@ class _Wanted:
     def _is_key_wanted(self, key: str) -> bool:
         if self._choice.everything or key in self._choice.keys:
             return True
-        return self._pattern is not None and self._pattern.search(key)
+        if key not in self._keys:
+            self._keys[key] = self._pattern is not None and self._pattern.search(key)
+        return self._keys[key]
 
     def read(self, step: int, rank: int) -> None:
         """Read one place."""
@@ -137,8 +159,18 @@ class _Wanted:
                         self._take_record(entry, record)
         for gatherer in self._gather.values():
             gatherer.end(step, rank, self._found)
-        if self._choice.phase is None and (self._keys or self._derived):
+        if self._choice.phase is None:
             self._read_keys(step, rank)
+
+    def take(self, step: int | None) -> list[Series]:
+        """Return what was found since the last time, after a step; None: after the last one."""
+        for gatherer in self._gather.values():
+            if step is None:
+                gatherer.finish(self._found)
+            else:
+                gatherer.settle(step, self._found)
+        found, self._found = self._found, Gathered()
+        return sorted(found.series(), key=_order)
 
     def _entries(self, step: int, rank: int) -> Iterator[Entry]:
         """Yield the entries of a place; of journals as they ought to be, only those needed."""
@@ -154,7 +186,7 @@ class _Wanted:
         if raw is None:
             return None
         if self._records is None:  # gatherers look at parameters and their gradients alone
-            raw = [line for line in raw if b"parameters" in line]
+            raw = [line for line in raw if b"parameters" in line or _STATE in line]
         try:
             lines = [JournalLine.from_json(loads(line)) for line in raw]
         except (ValueError, RecursionError):
@@ -185,17 +217,19 @@ class _Wanted:
                 self._found.add("key", record.name, value, at, statistic=statistic)
 
     def _read_keys(self, step: int, rank: int) -> None:
-        read = self._keys | KEYS_READ if self._derived else self._keys
+        there = self._run.keys_at(step, rank)
+        wanted = [key for key in there if self._is_key_wanted(key)]
+        read = {*wanted, *(KEYS_READ.intersection(there) if self._derived else ())}
         of_place = {
             key: saves for key in sorted(read) if (saves := self._run.key_data(key, step, rank))
         }
-        for key in sorted(self._keys & of_place.keys()):
-            for datum in of_place[key]:
+        for key in wanted:
+            for datum in of_place.get(key, ()):
                 self._take_key(datum)
         if not self._derived or not of_place:
             return
         if self._settings is None:
-            self._settings = Settings.of(self._run.configurations())
+            self._settings = Settings.read(self._run.configurations())
         place = KeyPlace(of_place, self._settings)
         for name in self._derived:
             try:

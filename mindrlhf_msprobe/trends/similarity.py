@@ -147,7 +147,7 @@ def compare_gradients(
         first: below it, the first similarity of a parameter is suspicious.
         fall: a fall by more than this, from one update to the next, is suspicious.
         measure: how all are computed; None: by cosine where both have the elements, else by signs.
-        progress: told (done, all) after each step of a rank.
+        progress: called with (done, all) after each step of a rank.
     """
     of_b = _ranks_meeting(a, b)
     places_a, places_b = a.places(), b.places()
@@ -160,7 +160,7 @@ def compare_gradients(
     similarities: list[Similarity] = []
     for number, place in enumerate(both):
         found = _at(place, a.at(*place), b.at(*meeting[place]), measure)
-        similarities += map(follow.judged, found)
+        similarities += map(follow.rated, found)
         if progress is not None:
             progress(number + 1, len(both))
     return GradientTrend(similarities, list(_by_update(similarities)), alone)
@@ -240,7 +240,7 @@ class _Follow:
         self._first, self._fall = first, fall
         self._before: dict[tuple[int, str, str], float] = {}
 
-    def judged(self, found: Similarity) -> Similarity:
+    def rated(self, found: Similarity) -> Similarity:
         at = found.rank, found.phase, found.parameter
         before = self._before.get(at)
         suspicion = None

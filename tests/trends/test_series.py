@@ -166,11 +166,14 @@ def test_response_length(tmp_path, saved, length):
 def test_the_trainers_own_settings_count(tmp_path):
     """The clip range, also one that is not symmetric, and the token that pads, if there is one."""
     settings = {"rl_config": {"epsilon_low": 0.1, "epsilon_high": 0.5}, "g": [{"pad_token_id": 0}]}
-    assert Settings.of(settings) == Settings((0.1, 0.5), 0)
-    assert Settings.of({"a": {"clip_range": 0.3}, "b": {"epsilon": 1e-8}}).clip_range == (0.3, 0.3)
-    assert Settings.of({"a": {"clip_range": 0.3}, "b": {"clip_eps": 0.2}}) == Settings()
-    assert Settings.of({"clip_range": 0.3, "x": {"pad_id": 1, "pad_token_id": 2}}).pad is None
-    assert Settings.of(None) == Settings()
+    assert Settings.read(settings) == Settings((0.1, 0.5), 0)
+    assert Settings.read({"a": {"clip_range": 0.3}, "b": {"epsilon": 1e-8}}).clip_range == (
+        0.3,
+        0.3,
+    )
+    assert Settings.read({"a": {"clip_range": 0.3}, "b": {"clip_eps": 0.2}}) == Settings()
+    assert Settings.read({"clip_range": 0.3, "x": {"pad_id": 1, "pad_token_id": 2}}).pad is None
+    assert Settings.read(None) == Settings()
     new = np.log(np.array([0.85, 0.95, 1.4, 1.6]))
     assert formulas.clip_fraction(new, np.zeros(4), clip_range=(0.1, 0.5)) == 0.5
     assert formulas.clip_fraction(new, np.zeros(4)) == 0.5
@@ -180,7 +183,7 @@ def test_gradient_norms_are_of_the_network_and_of_its_layers(tmp_path):
     """By update; a layer is what stands before a cell's last number."""
     gradients = {f"layers.{n}.{cell}": RANDOM.normal(size=5).astype(np.float32)
                  for n in (0, 1) for cell in ("wq", "wo")}  # fmt: skip
-    gradients["head"] = np.full(2, 3, np.float32)
+    gradients["head"] = gradients["root"] = np.full(2, 3, np.float32)
     root = record_gradients(tmp_path / "run", {4: [gradients, {"head": gradients["head"]}]})
     found = {series.name: series for series in open_run(root).trend(derived="gradient_norm")}
     everything = np.concatenate([*gradients.values()])
@@ -193,7 +196,7 @@ def test_gradient_norms_are_of_the_network_and_of_its_layers(tmp_path):
     assert found["gradient_norm[layers.1]"].values == pytest.approx([np.linalg.norm(layer)])
     assert set(found) == {
         "gradient_norm",
-        *(f"gradient_norm[{n}]" for n in ("layers.0", "layers.1", "head")),
+        *(f"gradient_norm[{n}]" for n in ("layers.0", "layers.1", "head", "root")),
     }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
-from mindrlhf_msprobe.common.numbers import few_numbers, spans
-from mindrlhf_msprobe.common.printable import printable, shortened
+from mindrlhf_msprobe.common.text.language import speaking
+from mindrlhf_msprobe.common.text.numbers import few_numbers, spans
+from mindrlhf_msprobe.common.text.printable import printable, shortened
 from mindrlhf_msprobe.health import CheckFinding, CheckResult, CheckResults, Evidence, Place
 from mindrlhf_msprobe.report.console.console import settings_in_one_line
 from mindrlhf_msprobe.report.messages import say
@@ -73,8 +73,7 @@ def _run(run: CheckResult) -> list[str]:
     whys: dict[str, list[str]] = {}
     for one in run.not_checked:
         whys.setdefault(in_words(one.why), []).append(one.rule)
-    lacking = [f"{', '.join(rules)}: {why}" for why, rules in whys.items()]
-    lines += _listed("checks.not_checked", lacking)
+    lines += _listed("checks.not_checked", [_lacking(why, of) for why, of in whys.items()])
     counts = {"entries": run.entries, "saves": run.saves}
     lines.append(
         say(
@@ -86,6 +85,12 @@ def _run(run: CheckResult) -> list[str]:
         )
     )
     return lines
+
+
+def _lacking(why: str, rules: list[str]) -> str:
+    """Return what was not checked, by which rules; without a name it is of all of them."""
+    named = ", ".join(filter(None, rules))
+    return say("unread.at", path=named, why=why) if named and why else named or why
 
 
 def _listed(head: str, found: list[str]) -> Iterator[str]:

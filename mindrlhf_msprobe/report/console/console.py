@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.language import language, speaking
-from mindrlhf_msprobe.common.printable import printable
+from mindrlhf_msprobe.common.text.language import language, speaking
+from mindrlhf_msprobe.common.text.numbers import size
+from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.findings import (
     Cause,
     Comparison,
@@ -22,16 +23,14 @@ from mindrlhf_msprobe.report.console.preflight import check_lines, preflight_lin
 from mindrlhf_msprobe.report.console.wording import (
     CONFIG_JSON,
     before,
-    bisection_of,
     capped,
     chosen_of,
     earlier_of,
     factor,
     merged,
-    place_of,
-    place_of_settings,
-    ranks_parted,
-    rule_use,
+    occasion_in_words,
+    ranks_in_words,
+    settings_file,
     size_of_next,
     stop_lines,
 )
@@ -61,15 +60,17 @@ def _lines(comparison: Comparison, seconds: float | None) -> list[str]:
     more = say("console.in_summary") if comparison.tables else ""
     lines = [*stop_lines(comparison.stops), *preflight_lines(comparison.preflight, more)]
     lines += _headline(verdict)
+    suspicious = [verdict.suspicious.text] * bool(verdict.suspicious.records)
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
         lines += _check_first(verdict.first_divergence)
         lines += _spread(verdict)
-        lines += _parted(verdict, more)
+        lines += _ranks(verdict, more)
         one = comparison.run_a == comparison.run_b
         lines += _look_closer(verdict.first_divergence, comparison.output_path, one)
-        if verdict.non_finite.records:
+        if verdict.non_finite.records and not suspicious:
             lines.append(say("console.agree_non_finite", non_finite=_non_finite(verdict)))
+    lines += suspicious
     if comparison.earlier is not None:
         words = earlier_of(*comparison.earlier)
         end = "" if words.endswith("。") else "。" if language() == "zh" else "."
@@ -104,7 +105,7 @@ def _headline(verdict: Verdict) -> list[str]:
         return [say("console.incomparable")]
     first = verdict.first_divergence
     assert first is not None
-    return [say("console.diverged", place=place_of(first))]
+    return [say("console.diverged", place=occasion_in_words(first))]
 
 
 def _non_finite(verdict: Verdict) -> str:
@@ -153,13 +154,13 @@ def _look_closer(first: Divergence, output: str | None, one_run: bool) -> list[s
         # Recording every layer of the phase comes after a look at what is known to differ.
         return [say("console.meant", file=VERDICT_FILE)]
     unless = ("meant" if first.is_explained else "unexplained") if first.check_first else ""
-    size = size_of_next(first, one_run)
+    takes = size_of_next(first, one_run)
     lines = [
-        say("console.look_closer", unless=unless, one_run=one_run, size=size),
-        f"  {place_of_settings(first.next_step)}: {settings_in_one_line(first.next_step)}",
+        say("console.look_closer", unless=unless, one_run=one_run, size=takes),
+        f"  {settings_file(first.next_step)}: {settings_in_one_line(first.next_step)}",
     ]
-    if words := bisection_of(first):
-        lines.append(f"  {words}")
+    if first.next_step_whole is not None:
+        lines.append(f"  {say('console.bisection', size=size(first.next_step_whole))}")
     if output is not None and "msprobe" in first.next_step:
         lines.append(f"  {say('console.compare_after', output=output)}")
     return lines
@@ -187,9 +188,9 @@ def _spread(verdict: Verdict) -> list[str]:
     ]
 
 
-def _parted(verdict: Verdict, more: str) -> list[str]:
+def _ranks(verdict: Verdict, more: str) -> list[str]:
     """Return which ranks diverge first, which later, and which not at all."""
-    lines = ranks_parted(verdict)
+    lines = ranks_in_words(verdict)
     if len(lines) > _RANKS:
         left = say("console.more_places", number=len(lines) - _RANKS)
         lines = [*lines[: _RANKS - 1], f"{left}{more}", lines[-1]]
@@ -227,8 +228,11 @@ def _size(place: Spread) -> str:
 def _tolerance(comparison: Comparison, more: str) -> list[str]:
     if not comparison.rules:
         return []
-    shown = capped(map(rule_use, comparison.rules), _RULES, more)
-    return [say("console.tolerance", rules="; ".join(shown))]
+    uses = (
+        say("console.rule_use", rule=use.rule, records=use.records, passed=use.passed)
+        for use in comparison.rules
+    )
+    return [say("console.tolerance", rules="; ".join(capped(uses, _RULES, more)))]
 
 
 def _chosen(comparison: Comparison) -> list[str]:
@@ -260,7 +264,7 @@ def _files(comparison: Comparison) -> list[str]:
 
 def settings_in_one_line(settings: Mapping[str, Any]) -> str:
     """Return settings as YAML in one line, those of PrecisionDebugger as JSON."""
-    in_yaml = place_of_settings(settings) != CONFIG_JSON
+    in_yaml = settings_file(settings) != CONFIG_JSON
     return _yaml(settings) if in_yaml else json.dumps(settings)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mindrlhf_msprobe.common.numbers import size
-from mindrlhf_msprobe.common.printable import printable
+from mindrlhf_msprobe.common.text.numbers import size
+from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.report.console.listing import header, in_columns
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA, Estimate
+from mindrlhf_msprobe.storage.reading.holdings.estimate import KEY_DATA, Estimate
 
 
 def render_estimate(found: Estimate) -> str:

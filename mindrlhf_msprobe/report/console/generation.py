@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from mindrlhf_msprobe.common.numbers import spans
-from mindrlhf_msprobe.common.printable import printable
+from mindrlhf_msprobe.common.text.numbers import spans
+from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.manifest import random_states
 from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile, timelines

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.numbers import size, spans
-from mindrlhf_msprobe.common.printable import printable, shortened
+from mindrlhf_msprobe.common.text.numbers import size, spans
+from mindrlhf_msprobe.common.text.printable import printable, shortened
 from mindrlhf_msprobe.report.console.width import padded, width_of
 from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.ending import Stop
-from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA
-from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding
+from mindrlhf_msprobe.storage.reading.holdings.estimate import KEY_DATA
+from mindrlhf_msprobe.storage.reading.holdings.inventory import FoundRecord, Holding
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
 

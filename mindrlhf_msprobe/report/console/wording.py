@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import TEXT, Message, message
-from mindrlhf_msprobe.common.numbers import size
+from mindrlhf_msprobe.common.text.numbers import size
 from mindrlhf_msprobe.findings import (
+    STAND_INS,
     Chosen,
     Divergence,
     Earlier,
     Relation,
-    RuleUse,
     Stopped,
     Verdict,
     Weights,
@@ -31,7 +31,7 @@ def capped(lines: Iterable[str], most: int, more: str = "") -> list[str]:
     return whole[:most] + rest
 
 
-def place_of(first: Divergence) -> str:
+def occasion_in_words(first: Divergence) -> str:
     """Return where two runs first differ: step, phase, rank, and which time in the step it is."""
     occasion = first.occasion
     several = occasion.times > 1
@@ -45,7 +45,7 @@ def place_of(first: Divergence) -> str:
     )
 
 
-def ranks_parted(verdict: Verdict) -> list[str]:
+def ranks_in_words(verdict: Verdict) -> list[str]:
     """Return which ranks diverge, the first ones first, and which agree; [] of one rank."""
     if verdict.ranks < 2 or not verdict.parted:
         return []
@@ -75,7 +75,8 @@ def stop_lines(stops: Sequence[Stopped]) -> list[str]:
 
 def stopped_at(stop: Stopped | Stop, ranks: Sequence[int]) -> str:
     """Return where a run stopped, as the rest of a sentence that begins with the run."""
-    error = ": ".join(part for part in (stop.error, " ".join(stop.text.split())) if part)
+    text = str(STAND_INS.get(stop.text, " ".join(stop.text.split())))
+    error = ": ".join(part for part in (stop.error, text) if part)
     return say(
         "console.stopped",
         state=stop.state,
@@ -142,13 +143,6 @@ def size_of_next(first: Divergence, one_run: bool) -> str:
     return say("console.size_of_next_unknown") if "msprobe" in (first.next_step or {}) else ""
 
 
-def bisection_of(first: Divergence) -> str:
-    """Return that the next recording is a round of a bisection, "" if it is not."""
-    if first.next_step_whole is None:
-        return ""
-    return say("console.bisection", size=size(first.next_step_whole))
-
-
 def weights_of(weights: Weights) -> str:
     """Return how many of a role's initial parameters differ, without their names."""
     return say(
@@ -158,11 +152,6 @@ def weights_of(weights: Weights) -> str:
         only_in_a=len(weights.only_in_a),
         only_in_b=len(weights.only_in_b),
     )
-
-
-def rule_use(rule: RuleUse) -> str:
-    """Return a tolerance and how often it decided."""
-    return say("console.rule_use", rule=rule.rule, records=rule.records, passed=rule.passed)
 
 
 def factor(value: float | None) -> str:
@@ -212,6 +201,6 @@ def _only_difference(a: Message, b: Message) -> str | None:
 CONFIG_JSON = "config.json"
 
 
-def place_of_settings(settings: Mapping[str, Any]) -> str:
+def settings_file(settings: Mapping[str, Any]) -> str:
     """Return where the settings of a next step stand: a section of a YAML file, or config.json."""
     return "msprobe_config" if "msprobe" in settings else CONFIG_JSON

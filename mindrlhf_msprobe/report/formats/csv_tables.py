@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.report.formats.cells import clean, harmless, plain
-from mindrlhf_msprobe.report.formats.names import Names
+from mindrlhf_msprobe.report.formats.names import take_name
 from mindrlhf_msprobe.report.formats.sheets import Cell, Percent, Sheet, Table
 
 # Excel takes a file without the byte order mark for one in the machine's own encoding.
@@ -22,13 +22,14 @@ def write_csv_files(tables: Sequence[Table], output: Path) -> list[str]:
     Raises:
         OSError: one cannot be written.
     """
-    names = Names()
+    names: set[str] = set()
     written: dict[int, list[str]] = {}
     for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
-        own = names.take(table.stem, ".csv")  # also where each sheet has a file: no key takes it
+        # Also where each sheet has a file of its own, so that no key takes it.
+        own = take_name(names, table.stem, ".csv")
         stems = [f"{table.stem}_{sheet.stem or sheet.name}" for sheet in table.sheets]
         several = len(stems) > 1
-        written[index] = [names.take(stem, ".csv") if several else own for stem in stems]
+        written[index] = [take_name(names, stem, ".csv") if several else own for stem in stems]
         for name, sheet in zip(written[index], table.sheets):
             _write(output / name, sheet)
     return [name for index in range(len(tables)) for name in written[index]]

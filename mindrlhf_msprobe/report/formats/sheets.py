@@ -65,7 +65,7 @@ class Sheet:
     stem: str = ""
 
     @classmethod
-    def of(cls, name: str, columns: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Sheet:
+    def from_rows(cls, name: str, columns: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Sheet:
         """Return a sheet of rows at hand, filled up to the columns; wide columns are wrapped."""
         width = len(columns)
         full = [(colour, (*values, *[None] * (width - len(values)))) for colour, values in rows]

@@ -2,7 +2,8 @@
 
 Each language is a folder with one module an area, in rooms by who says it; a module's `TEXTS` maps
 the name of a code to a template (`str.format` with the parameters) or, where words depend on the
-parameters, to a function of them. `coverage.no_gradients` is `no_gradients` in `coverage.py`,
+parameters, to a function of them; `choices/` decides for both languages which words are said, where
+that depends on the parameters alike. `coverage.no_gradients` is `no_gradients` in `coverage.py`,
 whatever its room. What areas have in common in one language (plurals, ordinals, lists) is in its
 `words.py`.
 """
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import string
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import TEXT, Message, message
+from mindrlhf_msprobe.common.text.language import LANGUAGES, language
 
 #: What one code says: a template, or a function of the parameters.
 Text = str | Callable[..., str]
@@ -96,6 +98,31 @@ class _Quoting(string.Formatter):
 
 
 _QUOTING = _Quoting()
+
+
+def message_of(text: str, area: str) -> Message | None:
+    """Return the message of an area that says a text in English, None if none does.
+
+    Texts that depend on their parameters by more than a template are not known by it.
+    """
+    for name, pattern in _patterns(area).items():
+        if (found := pattern.fullmatch(text)) is not None:
+            return Message(f"{area}.{name}", found.groupdict())
+    return None
+
+
+@cache
+def _patterns(area: str) -> Mapping[str, re.Pattern[str]]:
+    parsed = {
+        name: [*string.Formatter().parse(text)]
+        for name, text in _texts("en", area).items()
+        if isinstance(text, str)
+    }
+    return {
+        name: re.compile("".join(re.escape(t) + (f"(?P<{n}>.+)" if n else "") for t, n, _, _ in of))
+        for name, of in parsed.items()
+        if any(letter.isalpha() for text, _, _, _ in of for letter in text)
+    }
 
 
 @cache

@@ -34,6 +34,50 @@ def reasons(why: object, between: str) -> str:
     return between.join(map(str, why if isinstance(why, (list, tuple)) else [why]))
 
 
+def non_finite(nan: int, inf: int, each: str, between: str) -> str:
+    """Return how many elements are NaN and how many infinite, of those that there are."""
+    return between.join(each.format(n, what) for n, what in ((nan, "NaN"), (inf, "Inf")) if n)
+
+
+def made(template: str, **parts: Callable[..., str]) -> Callable[..., str]:
+    """Return a text of a template, some places of which functions make of all parameters."""
+
+    def text(**params: Any) -> str:
+        return template.format(**{**params, **{n: part(**params) for n, part in parts.items()}})
+
+    return text
+
+
+def by(name: str, texts: Mapping[Any, Callable[..., str]]) -> Callable[..., str]:
+    """Return the text that one parameter chooses."""
+    return lambda **params: texts[params[name]](**params)
+
+
+def named(name: str, texts: Mapping[str, str]) -> Callable[..., str]:
+    """Return the template that one parameter names; what is in none is said as it is."""
+    return lambda **params: texts.get(params[name], f"{{{name}}}").format(**params)
+
+
+class Joined:
+    """A template whose lists are joined by the same words, e.g. `; ` or ` and `.
+
+    Args:
+        template: for `str.format`.
+        between: what stands between the items of a list.
+    """
+
+    def __init__(self, template: str, between: str) -> None:
+        self.template = template
+        self._between = between
+
+    def __call__(self, **params: Any) -> str:
+        """Return the text of these parameters."""
+        lists = {
+            k: self._between.join(v) for k, v in params.items() if isinstance(v, (list, tuple))
+        }
+        return self.template.format(**{**params, **lists})
+
+
 def clauses(
     whole: str, between: str, parts: Mapping[str, str], shown: Shown | None = None
 ) -> Callable[..., str]:

@@ -88,7 +88,7 @@ def order(along: Callable[[int, Any], str], turned: str, moved: str) -> Callable
 
 
 def is_to_the_end(spans: Sequence[Sequence[int]], size: int) -> bool:
-    """Tell whether one span reaches from a place behind the first one to the end of an axis."""
+    """Return whether one span reaches from a place behind the first one to the end of an axis."""
     first, last = spans[0]
     return len(spans) == 1 and bool(first) and last == size - 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mindrlhf_msprobe.common.language import language, speaking
 from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.text.language import language, speaking
 from mindrlhf_msprobe.health import CheckFinding, CheckResults, Severity
 from mindrlhf_msprobe.report.console.checks import values_in_words
 from mindrlhf_msprobe.report.console.console import settings_in_one_line
@@ -81,7 +81,7 @@ def check_sheets(results: CheckResults) -> list[Sheet]:
         ]
         rest += [(PLAIN, (run.path, "not read", "", in_words(one))) for one in run.problems]
         rest += [(PLAIN, (run.path, "checked", name, "")) for name in run.checked]
-    return [Sheet.of("checks", _COLUMNS, found), Sheet.of("not checked", _REST, rest)]
+    return [Sheet.from_rows("checks", _COLUMNS, found), Sheet.from_rows("not checked", _REST, rest)]
 
 
 def _rows(run: str, finding: CheckFinding, level: int) -> Iterator[Row]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.findings import Cause, Status
 from mindrlhf_msprobe.report.formats.colours import (
     CLOSE,
@@ -74,8 +74,8 @@ def legend_sheet() -> Sheet:
     rows += [_row("cause", cause.value, f"cause_{cause.value}") for cause in Cause]
     if language() == "zh":
         short = [(colour, values[:3]) for colour, values in rows]
-        return Sheet.of("legend", _IN_CHINESE, short)
-    return Sheet.of("legend", _COLUMNS, rows)
+        return Sheet.from_rows("legend", _IN_CHINESE, short)
+    return Sheet.from_rows("legend", _COLUMNS, rows)
 
 
 def _called(name: str) -> str:

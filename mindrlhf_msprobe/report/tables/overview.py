@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mindrlhf_msprobe.findings import Agreement, Comparison
@@ -63,24 +63,18 @@ def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
 def _counts(comparison: Comparison) -> dict[tuple[str, str], dict[int, Counter[str]]]:
     """Return how many records have which colour, by phase or key and step."""
     found: dict[tuple[str, str], dict[int, Counter[str]]] = {}
-    for finding in _in_order(comparison.findings, comparison.agreements):
-        if isinstance(finding, Agreement):
-            cell = found.setdefault(("phase", finding.phase), {}).setdefault(
-                finding.step, Counter()
-            )
-            cell[SUSPICIOUS] += finding.suspicious
-            cell[CLOSE] += finding.within_tolerance
-            cell[PLAIN] += finding.records - finding.within_tolerance - finding.suspicious
-            continue
-        what = ("phase", finding.phase or "") if finding.key is None else ("key", finding.key)
-        cell = found.setdefault(what, {}).setdefault(finding.step, Counter())
-        cell[colour_of_finding(finding)] += 1
+    both: list[Any] = [*comparison.agreements, *comparison.findings]  # of a step, the whole first
+    for one in sorted(both, key=lambda item: item.step):
+        folded = isinstance(one, Agreement)
+        what = ("phase", one.phase or "") if folded or one.key is None else ("key", one.key)
+        cell = found.setdefault(what, {}).setdefault(one.step, Counter())
+        if isinstance(one, Agreement):
+            cell[SUSPICIOUS] += one.suspicious
+            cell[CLOSE] += one.within_tolerance
+            cell[PLAIN] += one.records - one.within_tolerance - one.suspicious
+        else:
+            cell[colour_of_finding(one)] += 1
     return found
-
-
-def _in_order(findings: Iterable[Any], agreements: Iterable[Agreement]) -> list[Any]:
-    """Return both by step: of a step, what agrees as a whole first."""
-    return sorted([*agreements, *findings], key=lambda item: item.step)
 
 
 def _different(found: Counter[str]) -> int:

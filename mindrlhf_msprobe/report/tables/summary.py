@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mindrlhf_msprobe.common.language import speaking
+from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Status, Weights
 from mindrlhf_msprobe.report.console.inside import inside_words
 from mindrlhf_msprobe.report.console.preflight import check_lines, values_of
@@ -13,9 +13,9 @@ from mindrlhf_msprobe.report.console.wording import (
     before,
     chosen_of,
     earlier_of,
-    place_of,
-    place_of_settings,
-    ranks_parted,
+    occasion_in_words,
+    ranks_in_words,
+    settings_file,
     weights_of,
 )
 from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, MISSING, PLAIN, colour_of
@@ -82,10 +82,10 @@ def _verdict_sheet(comparison: Comparison) -> Sheet:
         rows += [_row("chosen", None, line) for line in chosen_of(comparison.chosen)]
     if first is not None:
         rows += _divergence_rows(first)
-    rows += [_row("ranks", None, line) for line in ranks_parted(verdict)]
+    rows += [_row("ranks", None, line) for line in ranks_in_words(verdict)]
     rows += _counts(comparison)
     rows += [row for place in verdict.spread for row in _spread_rows(place)]
-    return Sheet.of("verdict", _VERDICT_COLUMNS, rows)
+    return Sheet.from_rows("verdict", _VERDICT_COLUMNS, rows)
 
 
 def _row(*values: Any, colour: str = PLAIN) -> Row:
@@ -94,7 +94,7 @@ def _row(*values: Any, colour: str = PLAIN) -> Row:
 
 def _divergence_rows(first: Divergence) -> list[Row]:
     rows = [
-        ("where", place_of(first)),
+        ("where", occasion_in_words(first)),
         ("record", first.record),
         *([("argument", first.argument)] if first.argument else []),
         ("origin", first.entry or first.record),
@@ -115,7 +115,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("last_agreeing", first.last_agreeing),
     ]
     if first.next_step is not None:
-        place = place_of_settings(first.next_step)
+        place = settings_file(first.next_step)
         rows.append(("next step", _yaml({place: first.next_step})))
         rows.append(("next step: bytes of one rank", first.next_step_bytes))
     return [_row("verdict", *row) for row in rows]
@@ -173,7 +173,7 @@ def _preflight_sheet(comparison: Comparison) -> Sheet:
     rows += [_row("unknown", None, None, None, reason) for reason in preflight.unknown]
     if not rows:
         rows = [_row(None, None, None, None, say("tables.nothing_differs"))]
-    return Sheet.of("preflight", _PREFLIGHT_COLUMNS, rows)
+    return Sheet.from_rows("preflight", _PREFLIGHT_COLUMNS, rows)
 
 
 def _weights_rows(weights: Weights) -> Iterator[Row]:
@@ -205,7 +205,7 @@ def _coverage_sheet(comparison: Comparison) -> Sheet:
     rows += [_row("problem", problem, None, None) for problem in comparison.problems]
     if not rows:
         rows = [_row(None, say("tables.all_compared"), None, None)]
-    return Sheet.of("coverage", _COVERAGE_COLUMNS, rows)
+    return Sheet.from_rows("coverage", _COVERAGE_COLUMNS, rows)
 
 
 _TOLERANCE_COLUMNS = (("rule", 80), ("records", 12), ("passed only by it", 20))
@@ -217,4 +217,4 @@ def _tolerance_sheet(comparison: Comparison) -> Sheet:
     if comparison.agreements:  # which say nothing of it
         bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
     rows.append(_row(BITWISE, bitwise, None))
-    return Sheet.of("tolerance", _TOLERANCE_COLUMNS, rows)
+    return Sheet.from_rows("tolerance", _TOLERANCE_COLUMNS, rows)

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.report.formats.cells import clean
 from mindrlhf_msprobe.report.formats.colours import colour_of_finding
-from mindrlhf_msprobe.report.formats.names import Names
+from mindrlhf_msprobe.report.formats.names import take_name
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
 from mindrlhf_msprobe.report.messages import text_of
@@ -93,7 +93,7 @@ def _table(
     stem, is_key = name
 
     def findings() -> Iterator[Finding]:
-        return _with_agreements(kept.of(name, rank), agreements, lang)
+        return _with_agreements(kept.in_table(name, rank), agreements, lang)
 
     ranks = kept.ranks.get(name, Counter())
     count = len(agreements) + (ranks.total() if rank is None else ranks[rank])
@@ -143,12 +143,12 @@ def _as_finding(agreement: Agreement, lang: str) -> Finding:
 
 def file_names(tables: Sequence[Table]) -> list[list[str]]:
     """Return what the files of each table are called; one whose rows fill several has several."""
-    names = Names()
+    names: set[str] = set()
     taken: dict[int, list[str]] = {}
     for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
         parts = 1 if len(table.sheets) != 1 else -(-max(1, table.sheets[0].count) // MAX_ROWS)
         suffixes = [f"_part{n + 1}.xlsx" for n in range(parts)] if parts > 1 else [".xlsx"]
-        taken[index] = [names.take(table.stem, suffix) for suffix in suffixes]
+        taken[index] = [take_name(names, table.stem, suffix) for suffix in suffixes]
     return [taken[index] for index in range(len(tables))]
 
 

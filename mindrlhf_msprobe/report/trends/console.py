@@ -108,8 +108,8 @@ def _suspicious(found: GradientTrend) -> Iterator[str]:
         count = len({(s.phase, s.parameter) for s in found.compared})
         yield say("trend.gradients_alike", updates=len(found.updates), parameters=count)
     else:
-        yield say("trend.gradients_fall", place=place_of(suspicious[0]), count=len(suspicious))
-        yield from (f"  {place_of(s)}: {why_of(s)}" for s in suspicious[:_MOST_SUSPICIOUS])
+        yield say("trend.gradients_fall", place=location(suspicious[0]), count=len(suspicious))
+        yield from (f"  {location(s)}: {why_of(s)}" for s in suspicious[:_MOST_SUSPICIOUS])
         if len(suspicious) > _MOST_SUSPICIOUS:
             yield "  " + say("trend.more_suspicious", count=len(suspicious) - _MOST_SUSPICIOUS)
     for side in "AB":
@@ -118,7 +118,7 @@ def _suspicious(found: GradientTrend) -> Iterator[str]:
             yield say("trend.steps_alone", side=side, **_listed(steps))
 
 
-def place_of(found: Similarity) -> str:
+def location(found: Similarity) -> str:
     """Return where a similarity is, in words."""
     at = {"step": found.step, "rank": found.rank, "phase": found.phase}
     return say("trend.place", **at, update=found.update, parameter=found.parameter)

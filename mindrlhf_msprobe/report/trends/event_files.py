@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mindrlhf_msprobe.common.printable import printable
+from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.errors import UsageError
 
 
@@ -51,6 +51,11 @@ class EventFiles:
         if folder not in self._open:
             self._open[folder] = self._writer(str(self._directory / folder))
         self._open[folder].add_scalar(printable(tag), value, step)
+
+    def flush(self) -> None:
+        """Write what is pending."""
+        for writer in self._open.values():
+            writer.flush()
 
     def close(self) -> None:
         """Write what is pending and close the files."""

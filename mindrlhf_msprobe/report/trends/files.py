@@ -39,11 +39,15 @@ def write_series(
         for of_runs in sides:
             for side, series in zip("AB", of_runs):
                 if series is not None:
-                    _write_events(files, f"{side}/" if runs > 1 else "", series)
+                    write_events(files, f"{side}/" if runs > 1 else "", series)
 
 
-def _write_events(files: EventFiles, side: str, series: Series) -> None:
-    """Write a series; where a step has several values, the n-th of each are a curve."""
+def write_events(files: EventFiles, side: str, series: Series) -> None:
+    """Write a series; where a step has several values, the n-th of each are a curve.
+
+    Args:
+        side: stands before the folder of the rank; "" or a folder with a slash behind.
+    """
     name = series.name.replace("[", "/").removesuffix("]") if series.kind == "derived" else ""
     section = series.phase or _SECTIONS.get(series.kind, series.kind)
     tag = "/".join(filter(None, (section, name or series.name, series.statistic)))

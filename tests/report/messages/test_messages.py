@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
+import pkgutil
 import re
 import runpy
 import string
@@ -16,14 +18,16 @@ import mindrlhf_msprobe
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
 from mindrlhf_msprobe.findings import CulpritCode, Status
 from mindrlhf_msprobe.report import messages
-from mindrlhf_msprobe.report.messages import LANGUAGES, text_of
+from mindrlhf_msprobe.report.messages import LANGUAGES, choices, text_of
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
 AREAS = sorted(messages.areas("en"))
 
 
 def texts(lang, area):
-    return importlib.import_module(messages.areas(lang)[area]).TEXTS
+    """Return what stands in an area: name → a template, or a function that is made of none."""
+    found = importlib.import_module(messages.areas(lang)[area]).TEXTS
+    return {name: getattr(text, "template", text) for name, text in found.items()}
 
 
 def parameters(text):
@@ -48,6 +52,19 @@ def test_both_languages_say_the_same():
         for name, text in english.items():
             if not callable(text) and not callable(chinese[name]):
                 assert parameters(text) == parameters(chinese[name]), f"{area}.{name}"
+
+
+@pytest.mark.parametrize("area", [module.name for module in pkgutil.iter_modules(choices.__path__)])
+def test_what_is_chosen_has_words_in_both_languages(area):
+    """A choice names a piece: one that a language lacks would show the code instead of a text."""
+    source = ast.parse((PACKAGE / "report/messages/choices" / f"{area}.py").read_text())
+    named = {node.value for node in ast.walk(source) if isinstance(node, ast.Constant)}
+    pieces = [
+        set(vars(importlib.import_module(messages.areas(lang)[area]))["_PIECES"])
+        for lang in LANGUAGES
+    ]
+    assert named & pieces[0] == named & pieces[1]
+    assert named & pieces[0]
 
 
 def filling(template):
@@ -98,7 +115,7 @@ def test_every_culprit_and_every_status_that_differs_has_words():
 
 
 #: What is called with a code.
-SAYING = ("message", "say", "saying", "note")
+SAYING = ("message", "say", "saying", "note", "warn", "inform")
 
 
 def calls():
@@ -157,3 +174,9 @@ def test_messages_survive_json():
     assert read_message(outer.as_json()) == outer
     assert read_messages([outer.as_json(), 7, {"code": 3}, "text"])[0] == outer
     assert len(read_messages([outer.as_json(), 7, {"code": 3}, "text"])) == 2
+
+
+@pytest.mark.parametrize("number", [float("inf"), -float("inf")])
+def test_numbers_that_json_does_not_have_are_kept(number):
+    said = message("check_rl.ratio", mean=number)
+    assert read_message(json.loads(json.dumps(said.as_json(), allow_nan=False))) == said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import inspect
 import re
 
@@ -11,8 +12,8 @@ import pytest
 from report.messages.test_messages import AREAS, PACKAGE, examples, texts
 
 from mindrlhf_msprobe.cli import parsing
-from mindrlhf_msprobe.common.language import speaking
-from mindrlhf_msprobe.common.message import Message, SpokenError
+from mindrlhf_msprobe.common.message import Message, SpokenError, message, read_message
+from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.config import load_config
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.report.messages import text_of
@@ -22,11 +23,14 @@ CHINESE = re.compile("[\u4e00-\u9fff]")
 ENGLISH = re.compile(r"(?<![\w./_<>{}'\"`=:-])[A-Za-z]*[a-z]{2,}(?:,? [a-z]{2,})+(?![\w/_.(=])")
 
 
+@functools.cache
 def sources():
-    """Yield each module of the package with its tree; messages have the words."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if "messages" not in path.relative_to(PACKAGE).parts[:-1]:
-            yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+    """Return each module of the package with its tree; messages have the words."""
+    return [
+        (path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "messages" not in path.relative_to(PACKAGE).parts[:-1]
+    ]
 
 
 def spoken_errors():
@@ -57,6 +61,80 @@ def test_every_error_of_ours_is_made_of_a_message():
                 if text or made:
                     wrong.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
     assert wrong == []
+
+
+#: Two words behind each other, or one that joins others, in what is written out in the code.
+SENTENCE = re.compile(r"(?<!\w)[a-z]{2,},? [a-z]{2,}(?!_)| (?:and|or|of|in|to) ")
+#: What takes something to say, beside the logger's methods.
+SAYING = {"log_once", "warn_once", "leave_out", "leave_out_data", "note_lost", "print", "complain"}
+#: Python's own errors, which say what Python says where an attribute is missing or cannot be set.
+OF_PYTHON = {("__init__.py", "AttributeError"), ("common/frozen.py", "TypeError")}
+OF_PYTHON |= {("common/frozen.py", "dataclasses.FrozenInstanceError")}
+
+
+def written_out(*nodes):
+    """Return the texts that stand in these expressions, of f-strings the whole."""
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
+            found.append("".join(map(str, parts)))
+        elif isinstance(node, ast.Constant):
+            found += [node.value] if isinstance(node.value, str) else []
+        else:
+            found += written_out(*ast.iter_child_nodes(node))
+    return found
+
+
+def said_in_words(tree):
+    """Yield each call that says something in words that stand in the code."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        last = name.rpartition(".")[2]
+        texts = written_out(*node.args, *(given.value for given in node.keywords))
+        if "logger" in name.split("."):
+            wrong = [text for text in texts if re.search("[a-z] ?[a-z]", text.replace("%s", ""))]
+            # Codes of messages have a point, names of parameters' keys no space.
+            wrong = [text for text in wrong if not re.fullmatch(r"\w+(\.\w+)*", text)]
+        elif last in SAYING or re.search("(Error|Exception|Warning|NotThere|Exit)$", last):
+            wrong = list(filter(SENTENCE.search, texts))
+        elif last in ("message", "say", "saying", "note", "warn", "inform"):
+            wrong = list(filter(SENTENCE.search, texts[1:]))
+        else:
+            continue
+        if wrong:
+            yield node.lineno, name, wrong
+
+
+def test_nothing_is_said_in_words_that_stand_in_the_code():
+    """Not by a log line, not by an error of any kind, not by a parameter of a message."""
+    wrong = [
+        (path, *found)
+        for path, tree in sources()
+        for found in said_in_words(tree)
+        if (path, found[1]) not in OF_PYTHON
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "logger.warning('nothing was saved')",
+        "logger.info('%s: %s is gone', path, name)",
+        "log.logger.error(f'{name} failed')",
+        "raise ValueError(f'the dtype {name} holds no numbers')",
+        "raise OSError(17, 'a file of others', path)",
+        "error = LookupError('it came ' + 'too late')",
+        "shared.warn_once(f'{name} is still open')",
+        "message('error.lang', join=' or '.join(names))",
+    ],
+)
+def test_words_in_the_code_are_found(code):
+    """What the test above looks for."""
+    assert list(said_in_words(ast.parse(code)))
 
 
 #: Words of the field that a Chinese engineer writes in English, each of two words.
@@ -131,6 +209,22 @@ def test_argparse_of_others_keeps_its_words():
         assert vars(argparse)["_"] is before
 
 
+def test_an_error_of_pythons_kinds_that_is_made_of_a_message_is_said_in_any_language():
+    """It passes through other messages, and files, as its code; alone it speaks the process's."""
+    outer = message(
+        "log.of_call", call="save()", why=TypeError(message("fault.no_numbers", dtype="O"))
+    )
+    read = read_message(outer.as_json())
+    assert read is not None
+    assert text_of(read, "en") == "save(): dtype O holds no numbers"
+    assert text_of(read, "zh") == "save()：dtype O 不是数值类型"
+    assert text_of(message("log.of_call", call="f()", why=OSError("own")), "zh") == "f()：own"
+    taken = FileExistsError(17, message("fault.of_others"), "x.npy")
+    for lang, words in (("en", "a file of others stands there"), ("zh", "该处已有其他来源的文件")):
+        with speaking(lang):
+            assert str(taken) == f"[Errno 17] {words}: 'x.npy'"
+
+
 def test_an_error_speaks_the_language_in_which_it_was_made():
     """Also when it is caught later; its repr shows its text, and nothing of how it is made."""
     with speaking("zh"), pytest.raises(ConfigError) as refused:
@@ -139,9 +233,10 @@ def test_an_error_speaks_the_language_in_which_it_was_made():
     assert repr(refused.value) == f"ConfigError({str(refused.value)!r})"
 
 
-def kinds_of_faults():
-    """Yield what the package counts faults of, where it is written out: `fault("a tensor", …)`."""
-    counting = re.compile("(^|[._])(fault|report|guarded|tried|counted|Guarded|Tried|lost)$")
+def test_what_is_lost_is_counted_by_a_code():
+    """Each kind of run.json's `lost` has words in both languages: none is a text in the code."""
+    counting = re.compile(r"(^|[._])(fault|report|guard|counted|hand_over\w*)$")
+    codes, wrong = set(), []
     for path, tree in sources():
         if not path.startswith(("capture/", "storage/writing/")):
             continue
@@ -150,19 +245,9 @@ def kinds_of_faults():
                 continue
             for given in node.args:
                 if isinstance(given, ast.JoinedStr):
-                    parts = (p.value if isinstance(p, ast.Constant) else "x" for p in given.values)
-                    yield path, "".join(map(str, parts))
+                    wrong.append(f"{path}:{node.lineno}: {ast.unparse(given)}")
                 elif isinstance(given, ast.Constant) and isinstance(given.value, str):
-                    yield path, given.value
-
-
-def test_what_was_lost_is_said_in_chinese():
-    """The kinds of run.json's `lost` are names in the code: each has words."""
-    kinds = sorted(set(kinds_of_faults()))
-    assert len(kinds) > 20
-    for path, kind in kinds:
-        said = text_of(Message("lost.records", {"rank": 0, "count": 1, "what": f"{kind}: E"}), "zh")
-        assert kind not in said.partition("：")[2] or not re.search("[a-z] [a-z]", kind), (
-            path,
-            kind,
-        )
+                    codes.add(given.value)
+    assert wrong == []
+    assert len(codes) > 20
+    assert codes - {""} <= {f"lost.{name}" for name in texts("en", "lost")}

@@ -404,7 +404,7 @@ def test_numpy_is_not_in_a_table(tmp_path):
 def test_a_workbook_tells_no_time(tmp_path):
     """The same rows are the same bytes: the fingerprints in verdict.json are of the content."""
     rows = [("", ("a", 1.5)), ("differs", ("b", None))]
-    write_xlsx(tmp_path / "table.xlsx", [Sheet.of("s", (("x", 10), ("y", 10)), rows)])
+    write_xlsx(tmp_path / "table.xlsx", [Sheet.from_rows("s", (("x", 10), ("y", 10)), rows)])
     with ZipFile(tmp_path / "table.xlsx") as book:
         assert {info.date_time for info in book.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert not any("docProps" in name for name in book.namelist())  # which hold times
@@ -441,7 +441,7 @@ def test_filters_are_as_long_as_their_sheets(tmp_path):
 
 def test_every_part_of_a_workbook_has_a_type_and_is_found(tmp_path):
     """As the format asks: Excel refuses a package with a part it cannot tell or reach."""
-    sheets = [Sheet.of(name, (("x", 10),), [("", (1,))]) for name in ("one", "two")]
+    sheets = [Sheet.from_rows(name, (("x", 10),), [("", (1,))]) for name in ("one", "two")]
     write_xlsx(tmp_path / "book.xlsx", sheets)
     with ZipFile(tmp_path / "book.xlsx") as book:
         assert book.testzip() is None

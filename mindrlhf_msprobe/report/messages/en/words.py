@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from mindrlhf_msprobe.common.numbers import spans
+from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.report.messages import lists
 
-__all__ = ["counted", "few", "listed", "ordinal", "reasons", "section_words", "some", "spans"]
+__all__ = [
+    "count",
+    "counted",
+    "few",
+    "listed",
+    "non_finite",
+    "ordinal",
+    "reasons",
+    "section_words",
+    "some",
+    "spans",
+]
 
 
 def counted(number: int, what: str) -> str:
     """Return `1 record`, `2 records`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def count(number: str, what: str) -> Callable[..., str]:
+    """Return a piece: how many there are, of a parameter, as `counted`."""
+    return lambda **params: counted(params[number], what)
 
 
 def ordinal(number: int) -> str:
@@ -35,6 +51,7 @@ def listed(items: Sequence[str], last: str = "and") -> str:
 
 some = partial(lists.some, between=", ", more=" and {left} more")
 few = partial(lists.few, between=", ", more=" and {left} more")
+non_finite = partial(lists.non_finite, each="{} {}", between=" and ")
 reasons = partial(lists.reasons, between="; ")
 
 

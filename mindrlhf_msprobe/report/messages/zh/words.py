@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mindrlhf_msprobe.common.numbers import spans
+from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.report.messages import lists
 
-__all__ = ["few", "listed", "reasons", "section_words", "side", "some", "spans"]
+__all__ = ["few", "listed", "non_finite", "reasons", "section_words", "side", "some", "spans"]
 
 
 def listed(items: Sequence[str], last: str = "和") -> str:
@@ -18,6 +18,7 @@ def listed(items: Sequence[str], last: str = "和") -> str:
 
 some = partial(lists.some, between="、", more=" 等（另有 {left} 个）")
 few = partial(lists.few, between="、", more=" 等，另有 {left} 个")
+non_finite = partial(lists.non_finite, each="{} 个 {}", between="、")
 reasons = partial(lists.reasons, between="；")
 
 

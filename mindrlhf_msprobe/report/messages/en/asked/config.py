@@ -30,6 +30,10 @@ TEXTS: dict[str, Text] = {
         "msprobe_config must be a mapping or an object with the settings as attributes, got "
         "{shown} ({kind})."
     ),
+    "no_backward": (
+        "msprobe_config.directions is {directions}, but task: grad_probe records gradients; "
+        "expected a list with backward. Remove directions, or set directions: [backward]."
+    ),
     "inverted_range": (
         "msprobe_config.{last} is {end}, before {first} {start}; ranges are inclusive, so expected "
         "{last} of at least {start} (for that one alone: {first}: {start}, {last}: {start})."
@@ -37,6 +41,10 @@ TEXTS: dict[str, Text] = {
     "steps_outside": (
         "msprobe_config.steps is {steps}, of which none lies in the step window, step_start "
         "{first} … step_end {last}: nothing would be recorded. Set step_end: {needed}."
+    ),
+    "steps_and_interval": (
+        "msprobe_config.steps and step_interval {interval} both choose steps; expected one of "
+        "them. Leave out steps, or step_interval."
     ),
     "too_many_patterns": (
         "{setting} has {count} patterns; expected at most {most}. Join some with |."
@@ -52,6 +60,10 @@ TEXTS: dict[str, Text] = {
     # what was expected
     "true_or_false": "true or false",
     "whole_number": "a whole number, {least} or larger",
+    "file": "the path of a rule file",
+    "on_finding": "warn, stop, or module:function",
+    "no_such_function": "on_finding: {named} cannot be imported: {kind}: {error}",
+    "number_or_all": "a whole number, 1 or larger, or -1 for all",
     "directory": "the path of a directory",
     "one_of": "one of {choices}",
     "either": lambda choices: " or ".join(choices),
@@ -65,6 +77,7 @@ TEXTS: dict[str, Text] = {
     "pattern": "a regular expression on cell names",
     "texts": "a list of texts that occur in the names of entries",
     "text": "a text that occurs in the names of entries",
+    "bounds": "numbers in ascending order, at least one, each within ±2**63",
     "scope": "[], or the names of two entries, the first and the last to be recorded",
     "entry": "the name of an entry, such as {example}",
     "phases": "a mapping of phase name to role, e.g. {{reward_compute: reward}}",

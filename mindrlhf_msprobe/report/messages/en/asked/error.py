@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from mindrlhf_msprobe.report.messages.en.words import few
 
 
-def _estimate_no_cell(value: str, **of: object) -> str:
+def _estimate_no_cell(path: str, given: Sequence[str], of: int, cell: str, phase: str) -> str:
     return (
-        "{path}: {join} leave{s} no cell of the {len} that were recorded, such as {min}; "
-        "expected regular expressions that match names of cells, which `mindrlhf-msprobe "
-        "show {path} {value2}` lists."
-    ).format(s=value, **of)
+        f"{path}: {' and '.join(given)} leave{'s' * (len(given) == 1)} no cell of the {of} that "
+        f"were recorded, such as {cell}; expected regular expressions that match names of cells, "
+        f"which `mindrlhf-msprobe show {path} {phase}` lists."
+    )
 
 
 def _holds_runs(path: object, runs: Sequence[str]) -> str:
@@ -480,5 +480,14 @@ TEXTS = {
     "callback_again": (
         "this ProbeCallback has recorded the training of another network: {error} Two trainings "
         "are two runs: give each a callback with a dump_path of its own."
+    ),
+    "it": "it",
+    "inside": "it, inside {of},",
+    "shapes": "shapes {a} and {b} differ",
+    "elements": "elements of dtype {dtype} cannot be compared",
+    "no_finding": "there is no such finding",
+    "no_msprobe_name": lambda module, name, names: (
+        f"module {module!r} has no attribute {name!r}: msprobe is not installed, and "
+        f"mindrlhf_msprobe stands in with {names or 'its modules'} alone"
     ),
 }

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from mindrlhf_msprobe.report.messages.en.words import counted
-from mindrlhf_msprobe.report.messages.numbers import (
-    computed,
-    few_spans,
-    is_to_the_end,
-    order,
-    other_run,
-)
+from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.choices.inside import CHOICES, VALUES
+from mindrlhf_msprobe.report.messages.chosen import chosen, joined
+from mindrlhf_msprobe.report.messages.en.words import count
+from mindrlhf_msprobe.report.messages.numbers import computed, order
 
 #: What axes are called.
 _NOUNS = {
@@ -23,45 +20,6 @@ _NOUNS = {
     "token_id": "token id",
     "row": "row",
 }
-
-
-def _differs(
-    where: Sequence[str],
-    prompts: Sequence[int],
-    change: str | None,
-    elements: int | None,
-    size: int | None,
-    **_: Any,
-) -> str:
-    words = "only " + ", ".join(where) if where else ""
-    if prompts:
-        words += f": all of prompt{'' if len(prompts) == 1 else 's'} "
-        words += ", ".join(map(str, prompts))
-    if change is not None:
-        words = "; ".join(filter(None, [words, change]))
-    if elements is not None:
-        words += f" ({elements} of {size} elements differ)"
-    return words[:1].upper() + words[1:] + "."
-
-
-def _element(spans: Sequence[Sequence[int]], size: int, count: int, **_: Any) -> str:
-    return f"element{'' if count == 1 else 's'} {few_spans(spans)} of {size}"
-
-
-def _axis(
-    axis: int,
-    name: str | None,
-    size: int,
-    spans: Sequence[Sequence[int]],
-    count: int,
-    **_: Any,
-) -> str:
-    to_the_end = is_to_the_end(spans, size)
-    places = f"{few_spans(spans)} of {size}"
-    if name is None:
-        return f"{places} along axis {axis}{' (from there on)' if to_the_end else ''}"
-    noun = _NOUNS[name] + ("" if count == 1 else "s")
-    return f"{noun} {places} (axis {axis}{', from there on' if to_the_end else ''})"
 
 
 def _along(axis: int, name: str | None) -> str:
@@ -78,10 +36,6 @@ _COMPUTED = {
 }
 
 
-def _rounded(side: str, dtype: str, **_: Any) -> str:
-    return f"{side} is {other_run(side)} rounded to {dtype}, element by element"
-
-
 _order = order(
     _along,
     turned="moved, not changed: {along}, B is A turned by {by} of {size}",
@@ -89,36 +43,46 @@ _order = order(
 )
 
 
-def _shifted(axis: int, name: str | None, by: int, **_: Any) -> str:
-    along = _along(axis, name)
-    return f"moved, not changed: {along}, B is A shifted by {by}, B[i] = A[i{-by:+d}]"
-
-
-def _order_inside(axis: int, name: str | None, **_: Any) -> str:
-    return (
-        f"moved, not changed: {_along(axis, name)}, each row holds the same elements in another "
-        f"order"
-    )
-
-
-def _rounding(ulps: int, **_: Any) -> str:
-    return f"rounding: no element is further away than {counted(ulps, 'step')} of its dtype (ulp)"
-
-
-TEXTS: Mapping[str, Any] = {
-    "differs": _differs,
-    "element": _element,
-    "axis": _axis,
-    "factor": computed("×", "max, min, mean and norm say", "factor", _COMPUTED),
-    "offset": computed("+", "the statistics say", "offset", _COMPUTED),
-    "rounded": _rounded,
-    "order": _order,
-    "order_inside": _order_inside,
-    "shifted": _shifted,
-    "moved": "moved, not changed: the same elements in other places",
-    "rounding": _rounding,
-    "same_statistics": (
-        "max, min, mean and norm are the same, the bytes are not, as where values were moved "
-        "rather than changed; full tensors show it"
-    ),
+_PIECES: Mapping[str, Text] = {
+    **VALUES,
+    "only_there": "Only {all_where}",
+    "all_where": joined("where", ", "),
+    "all_of_prompts": ": all of {prompt_or_prompts} {all_prompts}",
+    "prompt_or_prompts": lambda prompts, **_: "prompt" if len(prompts) == 1 else "prompts",
+    "all_prompts": lambda prompts, **_: ", ".join(map(str, prompts)),
+    "and_change": "; {change}",
+    "change_alone": lambda change, **_: change[:1].upper() + change[1:],
+    "n_elements": " ({elements} of {size} elements differ)",
+    "along": lambda axis, name, **_: _along(axis, name),
+    "element_or_elements": lambda count, **_: "element" if count == 1 else "elements",
+    "n_steps": count("ulps", "step"),
+    "noun": lambda name, count, **_: _NOUNS[name] + ("" if count == 1 else "s"),
+    "plain_axis": "{few_spans} of {size} along axis {axis}{from_there_alone}",
+    "named_axis": "{noun} {few_spans} of {size} (axis {axis}{from_there})",
+    "to_the_end": ", from there on",
+    "to_the_end_alone": " (from there on)",
 }
+
+TEXTS: Mapping[str, Any] = chosen(
+    CHOICES,
+    _PIECES,
+    {
+        "differs": "{only}{of_prompts}{changed}{how_many}.",
+        "element": "{element_or_elements} {few_spans} of {size}",
+        "axis": "{places}",
+        "factor": computed("×", "max, min, mean and norm say", "factor", _COMPUTED),
+        "offset": computed("+", "the statistics say", "offset", _COMPUTED),
+        "rounded": "{side} is {other_side} rounded to {dtype}, element by element",
+        "order": _order,
+        "order_inside": (
+            "moved, not changed: {along}, each row holds the same elements in another order"
+        ),
+        "shifted": "moved, not changed: {along}, B is A shifted by {by}, B[i] = {shifted_index}",
+        "moved": "moved, not changed: the same elements in other places",
+        "rounding": "rounding: no element is further away than {n_steps} of its dtype (ulp)",
+        "same_statistics": (
+            "max, min, mean and norm are the same, the bytes are not, as where values were moved "
+            "rather than changed; full tensors show it"
+        ),
+    },
+)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from mindrlhf_msprobe.report.messages.en.words import counted
+from mindrlhf_msprobe.report.messages.en.words import counted, non_finite
+from mindrlhf_msprobe.report.messages.lists import Joined
 
 
 def _in_one(side: str, nan: int, inf: int) -> str:
-    return f"in {side} only: {_non_finite(nan, inf)}"
+    return f"in {side} only: {non_finite(nan, inf)}"
 
 
 def _in_both(nan_a: int, inf_a: int, nan_b: int, inf_b: int) -> str:
-    return f"in A: {_non_finite(nan_a, inf_a)}; in B: {_non_finite(nan_b, inf_b)}"
-
-
-def _non_finite(nan: int, inf: int) -> str:
-    return " and ".join(f"{n} {what}" for n, what in ((nan, "NaN"), (inf, "Inf")) if n)
+    return f"in A: {non_finite(nan_a, inf_a)}; in B: {non_finite(nan_b, inf_b)}"
 
 
 def _tries(first: str, second: str) -> str:
@@ -38,12 +34,8 @@ def _records_agree(records: int) -> str:
     return "1 record that agrees" if records == 1 else f"{records} records that agree"
 
 
-def _all(notes: Sequence[str]) -> str:
-    return "; ".join(notes)
-
-
 TEXTS = {
-    "all": _all,
+    "all": Joined("{notes}", "; "),
     # by statistics and fingerprints
     "by_statistics": "by statistics only: they never prove identity",
     "fingerprints_equal": "the fingerprints are equal, but max or min is not",

@@ -2,118 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from mindrlhf_msprobe.common.numbers import few_numbers
+from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.choices.preflight import CHOICES, VALUES
+from mindrlhf_msprobe.report.messages.chosen import chosen, joined
 from mindrlhf_msprobe.report.messages.en.words import section_words, some
 
 
-def _about(template: str) -> Callable[..., str]:
-    """Return a text about `{names}`; `{was}` and `{it}` are as many as they are."""
-
-    def text(names: Sequence[str], more: int, **others: object) -> str:
-        was, it = ("were", "them") if len(names) + more > 1 else ("was", "it")
-        return template.format(names=some(names, more), was=was, it=it, **others)
-
-    return text
+def _as_many(one: str, several: str) -> Text:
+    return lambda names, more, **_: several if len(names) + more > 1 else one
 
 
-def _only_one_side(side: str, names: Sequence[str], more: int) -> str:
-    it = "them" if len(names) + more > 1 else "it"
-    return f"{some([section_words(name) for name in names], more)}: only run {side} recorded {it}"
-
-
-def _ranks_alone(side: str, ranks: Sequence[int], more: int) -> str:
-    return f"rank {some(ranks, more)}: only run {side} recorded it"
-
-
-def _no_manifest(sides: Sequence[str], ranks: Sequence[int], more: int) -> str:
-    what = f"run {sides[0]} has no" if len(sides) == 1 else "neither run has a"
-    of = f" of rank {some(ranks, more)}" if ranks else ""
-    return f"versions, settings and initial weights: {what} run.json{of} that can be read"
-
-
-def _configurations(file: str, sides: Sequence[str]) -> str:
-    return f"configurations: {file} of run {' and of run '.join(sides)} cannot be read"
-
-
-def _attempt(number: int, side: str, sections: Sequence[str]) -> str:
-    return (
-        f"attempt {number} of run {side} ran with other {', '.join(sections)} than its first one, "
-        f"which was compared: see its run.json"
-    )
-
-
-def _more_differences(section: str, count: int) -> str:
-    return f"{section_words(section)}: {count} more differences, which are not listed"
-
-
-def _only_in(section: str, side: str, names: Sequence[str], more: int) -> str:
-    return f"{section_words(section)}: only run {side} recorded {some(names, more)}"
-
-
-def _neither(names: Sequence[str]) -> str:
-    return f"{', '.join(map(section_words, names))}: neither run recorded them"
-
-
-def _weights_only_in(side: str, names: Sequence[str], more: int) -> str:
-    return f"initial weights of {some(names, more)}: only run {side} recorded them"
-
-
-def _name(
-    setting: str,
-    more: int,
-    kind: str,
-    phases: Sequence[str],
-    of_phase: bool,
-    step: int | None,
-    ranks: Sequence[int],
-) -> str:
-    cells = " ".join(filter(None, [kind, "cell" if more == 1 else "cells"]))
-    what = setting + (f" and {more} more {cells}" if more else "")
-    shown = ", ".join(phases)
-    if of_phase:
-        what = ": ".join(filter(None, [shown, what]))
-    elif phases:
-        what += f" in {shown}"
-    what += "" if step is None else f" from step {step} on"
-    of = f"rank {few_numbers(ranks)}"
-    return what if not ranks else f"{what} ({of})" if what else of
-
-
-TEXTS = {
-    "section": "{name}",
-    "sections": lambda names: " / ".join(map(section_words, names)),
-    "name": _name,
-    "only_one_side": _only_one_side,
-    "only_in": _only_in,
-    "neither": _neither,
-    "more": "… {count} more things that could not be compared",
-    "ranks_alone": _ranks_alone,
-    "no_common_rank": "settings and initial weights: the runs have no rank in common",
-    "no_manifest": _no_manifest,
-    "configurations_unread": _configurations,
-    "whose_rank": "a run.json of run {side} does not say whose rank it is",
-    "two_manifests": "run {side} has two manifests of rank {rank}; the first was taken",
-    "newer_schema": (
-        "the run.json of run {side} has the schema {schema}, this version knows {known}: only what "
-        "could be read was compared"
-    ),
-    "early_seed": _about(
-        "seeds: {names} {was} looked at when the probe started, perhaps before the trainer set "
-        "{it}, or in another phase than in the other run"
-    ),
-    "attempt": _attempt,
-    "key_data_left_out": _about("{names}: left out of A and of B: {why}"),
-    "more_differences": _more_differences,
-    "nested": "{section}: nested deeper than {levels} levels, not compared there",
-    "withheld": _about("{section}: {names} {was} withheld in both runs, possibly secret"),
-    "weights_unreadable": "initial weights of {role}: run {side} has none that can be read",
-    "weights_only_in": _weights_only_in,
-    "weights_without_fingerprint": (
-        "initial weights of {role}: {count} parameter(s) without a fingerprint in one run"
-    ),
-    "weights_other_algorithm": (
-        "initial weights of {role}: {count} parameter(s) with fingerprints of different algorithms"
-    ),
+_PIECES: Mapping[str, Text] = {
+    **VALUES,
+    "was": _as_many("was", "were"),
+    "it": _as_many("it", "them"),
+    "some_names": lambda names, more, **_: some(names, more),
+    "some_sections": lambda names, more, **_: some([*map(section_words, names)], more),
+    "some_ranks": lambda ranks, more, **_: some(ranks, more),
+    "of_section": lambda section, **_: section_words(section),
+    "all_sections": lambda names, **_: ", ".join(map(section_words, names)),
+    "each_section": lambda names, **_: " / ".join(map(section_words, names)),
+    "all_sides": joined("sides", " and of run "),
+    "other_sections": joined("sections", ", "),
+    "one_has_none": "run {sides[0]} has no",
+    "both_have_none": "neither run has a",
+    "of_some_ranks": " of rank {some_ranks}",
+    "all_phases": joined("phases", ", "),
+    "setting_and_more": "{setting}{and_more}",
+    "setting_of_phases": "{all_phases}: {setting_and_more}",
+    "setting_in_phases": "{setting_and_more} in {all_phases}",
+    "more_cells": " and {more} more {kind_of_cell}",
+    "cell_of_kind": "{kind} {any_cell}",
+    "any_cell": lambda more, **_: "cell" if more == 1 else "cells",
+    "on_from_step": " from step {step} on",
+    "of_ranks": "rank {rank_numbers}",
+    "name_of_step": "{whole_name}{from_step}",
+    "name_of_ranks": "{name_of_step} ({of_ranks})",
 }
+
+TEXTS: Mapping[str, Any] = chosen(
+    CHOICES,
+    _PIECES,
+    {
+        "section": "{name}",
+        "sections": "{each_section}",
+        "name": "{placed}",
+        "only_one_side": "{some_sections}: only run {side} recorded {it}",
+        "only_in": "{of_section}: only run {side} recorded {some_names}",
+        "neither": "{all_sections}: neither run recorded them",
+        "more": "… {count} more things that could not be compared",
+        "ranks_alone": "rank {some_ranks}: only run {side} recorded it",
+        "no_common_rank": "settings and initial weights: the runs have no rank in common",
+        "no_manifest": (
+            "versions, settings and initial weights: {no_run_file} run.json{whose_ranks} that can "
+            "be read"
+        ),
+        "configurations_unread": "configurations: {file} of run {all_sides} cannot be read",
+        "whose_rank": "a run.json of run {side} does not say whose rank it is",
+        "two_manifests": "run {side} has two manifests of rank {rank}; the first was taken",
+        "newer_schema": (
+            "the run.json of run {side} has the schema {schema}, this version knows {known}: only "
+            "what could be read was compared"
+        ),
+        "early_seed": (
+            "seeds: {some_names} {was} looked at when the probe started, perhaps before the "
+            "trainer set {it}, or in another phase than in the other run"
+        ),
+        "attempt": (
+            "attempt {number} of run {side} ran with other {other_sections} than its first one, "
+            "which was compared: see its run.json"
+        ),
+        "key_data_left_out": "{some_names}: left out of A and of B: {why}",
+        "more_differences": "{of_section}: {count} more differences, which are not listed",
+        "nested": "{section}: nested deeper than {levels} levels, not compared there",
+        "withheld": "{section}: {some_names} {was} withheld in both runs, possibly secret",
+        "weights_unreadable": "initial weights of {role}: run {side} has none that can be read",
+        "weights_only_in": "initial weights of {some_names}: only run {side} recorded them",
+        "weights_without_fingerprint": (
+            "initial weights of {role}: {count} parameter(s) without a fingerprint in one run"
+        ),
+        "weights_other_algorithm": (
+            "initial weights of {role}: {count} parameter(s) with fingerprints of different "
+            "algorithms"
+        ),
+    },
+)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.report.messages.en.words import non_finite
+from mindrlhf_msprobe.report.messages.lists import Joined
+
 
 def _non_finite(nan: int, inf: int) -> str:
-    parts = [f"{n} {what}" for n, what in ((nan, "NaN"), (inf, "Inf")) if n]
-    return f"{' and '.join(parts) or 'NaN or Inf'} on both sides"
-
-
-def _of_many(count: int, record: str, why: list[str]) -> str:
-    return f"{count} of them, first {record}: {'; '.join(why)}"
+    return f"{non_finite(nan, inf) or 'NaN or Inf'} on both sides"
 
 
 TEXTS = {
@@ -18,5 +16,5 @@ TEXTS = {
         "error arises in this cell: its inputs and parameters show none, its output {error:.1e}"
     ),
     "grows": "error grows ×{factor:.3g} in this cell: {before:.1e} → {error:.1e}",
-    "of_many": _of_many,
+    "of_many": Joined("{count} of them, first {record}: {why}", "; "),
 }

@@ -15,11 +15,27 @@ def _gradients(ratio: float, explode: bool) -> str:
     return f"gradients {how} towards the first layer: {ratio:.3g} times between first and last"
 
 
+def _kurtosis(kurtosis: float, median: float, others: int) -> str:
+    more = f", and so does that of {others} other outputs of this step" if others else ""
+    return (
+        f"kurtosis rises to {kurtosis:.3g} from {median:.3g} in the steps before "
+        f"(normal distribution: 3): some elements are far beyond the others{more}"
+    )
+
+
+def _kurtosis_high(kurtosis: float, others: int) -> str:
+    more = f", and that of {others} other outputs is high as well" if others else ""
+    return f"kurtosis is {kurtosis:.3g} (normal distribution: 3){more}"
+
+
 TEXTS: dict[str, Text] = {
     "jump": _jump,
     "gradients": _gradients,
     "dead": "{count} activations are zero everywhere, two steps in a row, while their input is not",
     "routing": "one expert takes {share:.0%} of the tokens",
+    "kurtosis": _kurtosis,
+    "kurtosis_high": _kurtosis_high,
+    "cause_outlier": "a channel whose weights grow beyond the others, or a token unlike others",
     "cause_batch": "a batch unlike the others (lengths, rewards, empty responses)",
     "cause_learning_rate": "an update that was too large in the step before",
     "cause_initialisation": "the scale of the initial weights",

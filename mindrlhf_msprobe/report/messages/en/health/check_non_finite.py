@@ -2,76 +2,19 @@
 
 from __future__ import annotations
 
-from mindrlhf_msprobe.common.numbers import few_numbers
+from functools import partial
+
+from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.report.messages import Text
-from mindrlhf_msprobe.report.messages.en.words import counted
+from mindrlhf_msprobe.report.messages.en.words import counted, non_finite
+from mindrlhf_msprobe.report.messages.lists import by, made
 
 
-def _held(nan: int, inf: int, size: int) -> str:
-    found = [f"{count} {what}" for count, what in ((nan, "NaN"), (inf, "Inf")) if count]
-    return f"{' and '.join(found)} in {counted(size, 'element')}"
+def _held(nan: int, inf: int, size: int, **_: object) -> str:
+    return f"{non_finite(nan, inf)} in {counted(size, 'element')}"
 
 
-def _born(backward: bool, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    if backward:
-        return f"the gradient that leaves this cell holds {held}; the one that arrives is finite"
-    return f"the output of this cell holds {held}; its inputs and parameters are finite"
-
-
-def _in_container(container: str, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return (
-        f"an input of this cell holds {held}, and {container}, which"
-        " calls it, was given finite values: it arose in that container's own code"
-    )
-
-
-def _came_in(phase: str, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return (
-        f"what this cell of {phase} was given holds {held}; nothing "
-        "recorded before it is non-finite, so it came from outside the recorded cells"
-    )
-
-
-def _parameter(gradients_finite: bool, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    if gradients_finite:
-        return (
-            f"a parameter holds {held} after the update, and its "
-            "gradients were finite: it arose in the optimizer"
-        )
-    return (
-        f"a parameter holds {held} when the cell is entered; "
-        "everything recorded before is finite: it came with the last update, or was loaded"
-    )
-
-
-def _parameter_at_first(nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return f"a parameter holds {held} when it is first seen"
-
-
-def _gradient(nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return (
-        f"the gradient of a parameter holds {held}, and every "
-        "recorded backward entry before is finite: it arose in between (accumulation, "
-        "reduction over ranks, unscaling, clipping)"
-    )
-
-
-def _data(key: str, nan: int, inf: int, size: int) -> str:
-    return f"{key} holds {_held(nan, inf, size)}; everything recorded before it is finite"
-
-
-def _zero_deviation(rewards: float, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return (
-        f"advantages hold {held}; the rewards of these samples are "
-        f"all {rewards:g}, so their standard deviation is 0"
-    )
+_holds = partial(made, held=_held)
 
 
 def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: str) -> str:
@@ -82,6 +25,10 @@ def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: st
         how = "through the reduction of gradients (their own backward entries were finite before)"
     elif kind == "parameter":
         how = "through the parameters: gradients were reduced over ranks, or weights synchronised"
+    elif kind == "data":
+        how = "by what the trainer exchanged between ranks: a reduced loss or norm, gathered data"
+    elif kind == "output":
+        how = "through a collective in this cell: its output is the same on both, its input is not"
     else:
         how = "by what this cell was given"
     return f"non-finite on {of} from here on: it came from rank {origin}, step {step}, {how}"
@@ -95,25 +42,74 @@ def _retried(steps: int) -> str:
     )
 
 
-def _stuck(steps: int) -> str:
-    return (
-        f"gradients overflowed in {steps} steps in a row: the loss scale falls and nothing "
-        "is learned"
-    )
-
-
 TEXTS: dict[str, Text] = {
-    "born": _born,
-    "in_container": _in_container,
-    "came_in": _came_in,
-    "parameter": _parameter,
-    "parameter_at_first": _parameter_at_first,
-    "gradient": _gradient,
-    "data": _data,
-    "zero_deviation": _zero_deviation,
+    "born": by(
+        "backward",
+        {
+            False: _holds(
+                "the output of this cell holds {held}; its inputs and parameters are finite"
+            ),
+            True: _holds(
+                "the gradient that leaves this cell holds {held}; the one that arrives is finite"
+            ),
+        },
+    ),
+    "in_container": _holds(
+        "an input of this cell holds {held}, and {container}, which calls it, was given finite "
+        "values: it arose in that container's own code"
+    ),
+    "came_in": _holds(
+        "what this cell of {phase} was given holds {held}; nothing recorded before it is "
+        "non-finite, so it came from outside the recorded cells"
+    ),
+    "parameter": by(
+        "gradients_finite",
+        {
+            True: _holds(
+                "a parameter holds {held} after the update, and its gradients were finite: it "
+                "arose in the optimizer"
+            ),
+            False: _holds(
+                "a parameter holds {held} when the cell is entered; everything recorded before is "
+                "finite: it came with the last update, or was loaded"
+            ),
+        },
+    ),
+    "parameter_after_gap": _holds(
+        "a parameter holds {held} when the cell is entered; everything of step {before} is finite, "
+        "and nothing is recorded between: it arose there"
+    ),
+    "parameter_of_ranks": _holds(
+        "a parameter holds {held} after the update, and its gradients on this rank were finite: "
+        "it came from the gradients of another rank ({others} not looked at), or arose in the "
+        "optimizer"
+    ),
+    "optimizer_state": by(
+        "gradients_finite",
+        {
+            False: _holds("what the optimizer keeps for its next update holds {held}"),
+            True: _holds(
+                "what the optimizer keeps for its next update holds {held}, and the gradients "
+                "were finite: it arose in the optimizer"
+            ),
+        },
+    ),
+    "parameter_at_first": _holds("a parameter holds {held} when it is first seen"),
+    "gradient": _holds(
+        "the gradient of a parameter holds {held}, and every recorded backward entry before is "
+        "finite: it arose in between (accumulation, reduction over ranks, unscaling, clipping)"
+    ),
+    "data": _holds("{key} holds {held}; everything recorded before it is finite"),
+    "zero_deviation": _holds(
+        "advantages hold {held}; the rewards of these samples are all {rewards:g}, so their "
+        "standard deviation is 0"
+    ),
     "carried": _carried,
     "retried": _retried,
-    "stuck": _stuck,
+    "stuck": (
+        "gradients overflowed in {steps} steps in a row: the loss scale falls and nothing is "
+        "learned"
+    ),
     "also": "later: {what}",
     "given": "it was given",
     "near": "before it, close to the limit of {dtype}",
@@ -128,6 +124,7 @@ TEXTS: dict[str, Text] = {
     ),
     "cause_singular_gradient": "a derivative without bound: sqrt, norm, log or division at zero",
     "cause_kernel": "a faulty kernel: compute the recorded entry again in higher precision",
+    "cause_collective": "a collective in this cell; which of the ranks brought it is not recorded",
     "cause_own_code": "the container's own arithmetic between its cells",
     "cause_trainer_code": "the trainer's own arithmetic between the phases",
     "cause_not_recorded": "a cell or phase that was not recorded",

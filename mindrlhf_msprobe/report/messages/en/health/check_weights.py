@@ -13,8 +13,19 @@ def _not_synchronised(count: int, first: str, total: int, still: int | None) -> 
     )
 
 
+def _reference(count: int, first: str, total: int, random: bool) -> str:
+    why = "; neither was loaded from a checkpoint, so both begin with random weights"
+    said = (
+        f"the reference is not the initial actor: {count} of {total} parameters differ before the "
+        f"first update, e.g. {first}"
+    )
+    return said + why * random
+
+
 TEXTS: dict[str, Text] = {
+    "steps_apart": "no two steps that follow each other were recorded",
     "not_synchronised": _not_synchronised,
+    "reference": _reference,
     "moved_inside": "{count} parameters change within a phase that only computes, e.g. {first}",
     "moved_reference": "{count} parameters of the reference have changed, e.g. {first}",
     "frozen": (
@@ -34,6 +45,7 @@ TEXTS: dict[str, Text] = {
     "cause_not_in_optimizer": "the optimizer was not given these parameters",
     "cause_requires_grad": "requires_grad is False, or a stop_gradient lies before them",
     "cause_detached": "what follows them does not reach the loss (stop_gradient, a mask, detach)",
+    "cause_no_tokens": "the router gave these experts no tokens",
     "cause_dead": "the activations behind them are zero",
     "cause_learning_rate": "the learning rate is too large, or its warm-up is missing",
     "cause_clipping": "gradients are not clipped, or the loss scale was not taken out",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.common.text.numbers import few_ranges
 from mindrlhf_msprobe.report.messages import Text
-from mindrlhf_msprobe.report.messages.en.words import reasons
+from mindrlhf_msprobe.report.messages.en.words import reasons, spans
 
 
 def _graph_mode(why: object) -> str:
@@ -18,6 +21,15 @@ def _backward(why: object) -> str:
     return f"backward {reasons(why)}"
 
 
+_REMOVED = {"tensors": "elements of layer data", "layers": "layer data", "key_data": "key data"}
+
+
+def _thinned_steps(what: str, ranks: Sequence[int], steps: Sequence[Sequence[int]]) -> str:
+    one = steps[0][0] == steps[-1][1]
+    on = f" of rank {spans(ranks)}" if [*ranks] != [0] else ""
+    return f"{_REMOVED[what]} of step{'s' * (not one)} {few_ranges(steps)}{on}, removed (keep_mb)"
+
+
 TEXTS: dict[str, Text] = {
     "cannot_be_saved": "a value of type {type} cannot be saved",
     # What a graph does not hand over, of a cell or of a value.
@@ -29,6 +41,10 @@ TEXTS: dict[str, Text] = {
     "object_of_graph": "an object that is made while the graph runs",
     "value_of_graph": "a value of type {type} that only the running graph knows",
     "kept_by_graph": "the graph did not hand over its {dtype} elements",
+    "overflow_in_graph": (
+        "its elements where something overflows: task: overflow_check holds no tensors of compiled "
+        "cells; `check` names the entry to record with task: tensor"
+    ),
     "elements_reduced": "its elements: the graph was compiled for statistics alone",
     "gradients_passes_parameter": (
         "gradients where it takes or returns a Parameter of the network"
@@ -59,13 +75,23 @@ TEXTS: dict[str, Text] = {
     # What the configuration of a run leaves out.
     "key_data_off": "key data not recorded (key_data_dump: false)",
     "phase_off": "{phase} not recorded ({switch}: false)",
+    "optimizer_state_off": "the state of optimizers not recorded (optimizer_state: false)",
     "parameters_off": "parameters not recorded (parameters: false)",
     "part_off": "{part} not recorded (parts: {parts})",
     "direction_off": "{direction} not recorded (directions: {directions})",
     "rank_off": "rank {rank} not recorded (ranks: {ranks})",
     "before_start": "the run began at step {step} (initial_step)",
     "step_not_chosen": "step {step} is none of those recorded (steps: {steps})",
+    "step_interval": (
+        "steps between those that are recorded (step_interval: {interval}, from step {first} on)"
+    ),
+    "thinned_tensors": "elements of old steps, which keep_mb has removed",
+    "thinned_layers": "layer data of old steps, which keep_mb has removed",
+    "thinned_key_data": "key data of old steps, which keep_mb has removed",
     "step_outside": "step {step} lies outside step_start {first} … step_end {last}",
+    "steps_outside": "layers of steps outside step_start {first} … step_end {last}",
+    "steps_not_chosen": "layers of other steps than {steps} (steps)",
+    "thinned_steps": _thinned_steps,
     "token_outside": (
         "token {token} lies outside token_range_start {first} … token_range_end {last}"
     ),

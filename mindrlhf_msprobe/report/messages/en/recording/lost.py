@@ -1,4 +1,7 @@
-"""What recording lost, in English."""
+"""What recording lost, in English.
+
+A run.json of any version has these words as the keys of `lost`: they are read by them, too.
+"""
 
 from __future__ import annotations
 
@@ -6,4 +9,66 @@ from mindrlhf_msprobe.report.messages import Text
 
 TEXTS: dict[str, Text] = {
     "records": "rank {rank} lost {count} record(s): {what}",
+    "kind": "{what}: {why}",
+    # What it is.
+    "tensor": "a tensor",
+    "overflow": "full tensors of an overflow",
+    "gradient": "a gradient",
+    "entry": "an entry",
+    "step": "a step",
+    "old_steps": "the removal of old steps",
+    "initial_weight": "an initial weight",
+    "initial_weights": "the initial weights of {role}",
+    "configurations": "configurations",
+    "random_states": "random states",
+    "generators": "the states of random generators",
+    "generator": "the state of {of}'s random generator",
+    "second_order": "second-order gradients",
+    "optimizer_state": "the state of optimizers",
+    "optimizers": "the optimizers",
+    "optimizer": "the optimizer of {role}",
+    "networks": "the settings of networks",
+    "settings": "the settings of {role}",
+    "configuration": "the configuration",
+    "end_of_step": "the end of a step",
+    "end_of_run": "the end of the run",
+    "phase_entries": "the entries of a phase",
+    "inputs": "the inputs of a cell",
+    "output": "the output of a cell",
+    "gradients": "the gradients of a cell",
+    "parameter_gradient": "the gradient of a parameter",
+    "changed_parameter": "a parameter that changed while its phase was open",
+    "open_cell": "a cell that did not return",
+    "new_cell": "a cell that was put into the network in its phase",
+    "compiling_network": "the cells of a network that is compiled",
+    "compiled_network": "the cells of a network that was compiled",
+    "cells": "the cells of {role} where they are compiled",
+    "graph_wrote": "what a compiled graph wrote",
+    "graph_handed_over": "what a compiled graph handed over",
+    "graph_files": "files that a graph writes",
+    "graph_file": "a file that a graph wrote",
+    "graph_key_data": "key data of compiled graphs",
+    "choice_of_graph": "the choice between a graph with probes and one without",
+    "compile_moments": "the moments in which MindSpore compiles",
+    "process": "what this process runs with",
+    "section": "the {section} of this process",
+    "generation_settings": "what is generated with",
+    "generation": "generation",
+    "checkpoint": "a checkpoint",
+    "checkpoints": "checkpoints",
+    "msprobe_files": "what msprobe's tools read",
+    "manifest": "{file}",
+    "key_data": "key data {key}",
+    "steps": "steps in {place}",
+    "phase": "phase {phase}",
+    "live": "the checks while training",
+    "on_finding": "the function of on_finding",
+    "common_end": "the common last step of the ranks",
+    "further": "further kinds of losses",
+    # Why, where that is no error of another's.
+    "dump_path": "the dump_path was lost",
+    "replaced": "the directory was replaced",
+    "removed": "the directory was removed",
+    "not_held": "no room for them within buffer_mb",
+    "overwritten": "they were written in place before their cell ended",
 }

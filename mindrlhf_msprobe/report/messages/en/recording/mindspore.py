@@ -12,4 +12,6 @@ TEXTS: dict[str, Text] = {
     "gradients": "the gradients at a cell's inputs and outputs in PyNative mode",
     "casts": "values as they were before a cell's `to_float` cast them",
     "graphs": "graphs hold their probes in every step, and those of jit functions may be missing",
+    "vectorised": "all calls in functions that MindSpore makes: by vmap, jacrev, jacfwd or grad",
+    "recurrent": "all cells of MindSpore's own in graph mode, not only those of recurrent layers",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mindrlhf_msprobe.report.messages import Text
 from mindrlhf_msprobe.report.messages.en.words import reasons
+from mindrlhf_msprobe.report.messages.lists import Joined
 
 
 def _no_vllm_network(worker: object, looked: object) -> str:
@@ -40,9 +41,35 @@ TEXTS: dict[str, Text] = {
     "missing": "{what} is missing in the installed version",
     "no_method": "{of} has no method {method}",
     "no_variable": "{of} has no variable {name}",
+    "no_variables": Joined("{of} has no variable {names}", " or "),
     "decorated": "{of} is wrapped by a decorator",
     "closure": "{of} uses variables of a function around it, or super()",
     "no_source": "the source of {of} cannot be read: {error}",
     "no_plain_function": "{of} is no plain function",
     "mangled_names": "{of} uses names with two leading underscores, of its class alone",
+    "is_none": "{path} is None",
+    "no_cell_of": "{inner} is no cell of {network}",
+    "other_process": "the model runs in another process, {count} worker(s)",
+    # What is missing in a version, and what that means.
+    "grpo": "MindRLHF's GRPO trainer",
+    "ppo": "MindRLHF's PPO trainer",
+    "means": "{what} is missing: {otherwise}",
+    "no_recording": "nothing is recorded",
+    "no_layers": "the layers of {phase} are not recorded",
+    "no_layers_no_step": (
+        "the layers of {phase} are not recorded, and a step ends where the next begins"
+    ),
+    "no_keys": Joined("{keys} are not recorded", " and "),
+    "no_generation": "the layers of {phase}, prompts and responses are not recorded",
+    "no_experience": "the layers and key data of the experience are not recorded",
+    "no_update": "the update is not recorded",
+    "nothing_returned": "what the train cell returns is not recorded",
+    "no_configurations": (
+        "configurations are not recorded, and the steps of a resumed training count from 0"
+    ),
+    "one_step": "without TrainWorker.train too, all steps are recorded as one",
+    "dump_path_late": (
+        "a dump_path that cannot be used is noticed only when a network has been built"
+    ),
+    "no_vllm_generate": "what vLLM draws with and {key} are not recorded",
 }

@@ -63,4 +63,5 @@ TEXTS: dict[str, Any] = {
     "look": "look at what was recorded: {run}",
     "again": "compare again: {command}",
     "trainer": "see how a trainer uses the probe: {file}",
+    "no_tensor": "there is no tensor to disturb in an output of {kind}",
 }

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mindrlhf_msprobe.report.messages import Text
 from mindrlhf_msprobe.report.messages.en.words import reasons
+from mindrlhf_msprobe.report.messages.lists import Joined
 
 
 def _left_out(what: object, why: object) -> str:
     return f"{what}: {reasons(why)}"
 
 
-def _not_recorded(what: Sequence[str]) -> str:
-    return f"{', '.join(what)} was not recorded, so it is not in the estimate"
-
-
-def _filtered(keys: Sequence[str]) -> str:
-    return f"what {' and '.join(keys)} left out of the recording is not in it"
-
-
 TEXTS: dict[str, Text] = {
+    "thinned": (
+        "keep_mb {keep} keeps about {steps} whole steps of a rank; of older ones data are removed"
+    ),
     "left_out": _left_out,
-    "not_recorded": _not_recorded,
-    "filtered": _filtered,
+    "not_recorded": Joined("{what} was not recorded, so it is not in the estimate", ", "),
+    "filtered": Joined("what {keys} left out of the recording is not in it", " and "),
     "key_data_in_every_step": (
         "key data are recorded in steps outside the step window, too: {bytes} bytes more for each "
         "of them and each rank"

@@ -18,7 +18,8 @@ TEXTS: dict[str, str] = {
     "compare": "compare two runs and find the first divergence",
     "compare_describes": (
         "Compare two runs, write tables and verdict.json, and name the first divergence and "
-        "its cause. Exit codes: 0 the same, 1 diverged, 2 could not decide."
+        "its cause. Exit codes: 0 the same, 1 diverged (or what --fail-on says), 2 could not "
+        "decide."
     ),
     "compare_runs": "the dump_path of two runs: A is the baseline, B the run under test",
     "compare_target_path": "run B, under test, as msprobe calls it",
@@ -57,6 +58,10 @@ TEXTS: dict[str, str] = {
     "compare_workers": "processes that compare (default: one a core)",
     "compare_engine": "(default: %(default)s)",
     "compare_address": "of a Ray cluster (default: one on this machine)",
+    "compare_fail_on": (
+        "what exit code 1 means: `diverged` (default), or `suspicious`: also NaN or Inf on which "
+        "both runs agree"
+    ),
     "compare_json": "print verdict.json instead of text",
     "show": ("list what a run holds, or show one phase, key, entry or record"),
     "show_describes": (

@@ -32,6 +32,7 @@ def _changes(first: str | None, then: Sequence[tuple[int, str]], left: int) -> s
 
 
 TEXTS: dict[str, Any] = {
+    "without": "Not held: {what}",
     "block": "{head}:",
     "states": lambda state: str(state),
     "columns_of_run": "\tsteps\tranks\tsaves/entries\trecords\tsize",

@@ -22,6 +22,10 @@ TEXTS: dict[str, Text] = {
         "  dump_path: ./msprobe_dump\n  key_data_dump: true"
     ),
     "no_mapping": "msprobe_config 应为映射，或以各设置为属性的对象，实际为 {shown}（{kind}）。",
+    "no_backward": (
+        "msprobe_config.directions 为 {directions}，而 task: grad_probe 采集的是梯度，应包含 "
+        "backward。请删去 directions，或设置 directions: [backward]。"
+    ),
     "inverted_range": (
         "msprobe_config.{last} 为 {end}，小于 {first} 的 {start}；范围包含两端，因此 {last} "
         "应不小于 {start}（只采集这一个时：{first}: {start}, {last}: {start}）。"
@@ -29,6 +33,10 @@ TEXTS: dict[str, Text] = {
     "steps_outside": (
         "msprobe_config.steps 为 {steps}，均不在 step 范围内（step_start {first} … step_end "
         "{last}），不会采集任何内容。请设置 step_end: {needed}。"
+    ),
+    "steps_and_interval": (
+        "msprobe_config.steps 与 step_interval {interval} 都用于选择 step；"
+        "只能设置其中之一。请去掉 steps 或 step_interval。"
     ),
     "too_many_patterns": "{setting} 有 {count} 个表达式；最多 {most} 个。请用 | 合并。",
     "section": (
@@ -42,6 +50,10 @@ TEXTS: dict[str, Text] = {
     # 应为
     "true_or_false": " true 或 false",
     "whole_number": "不小于 {least} 的整数",
+    "file": "规则文件的路径",
+    "on_finding": " warn、stop 或 module:function",
+    "no_such_function": "on_finding：{named} 无法导入：{kind}: {error}",
+    "number_or_all": "不小于 1 的整数，或 -1（不限次数）",
     "directory": "目录路径",
     "one_of": "以下之一：{choices}",
     "either": lambda choices: f" {' 或 '.join(choices)}",
@@ -55,6 +67,7 @@ TEXTS: dict[str, Text] = {
     "pattern": "匹配 Cell 名称的正则表达式",
     "texts": "文本的列表，文本为条目名称的一部分",
     "text": "文本，为条目名称的一部分",
+    "bounds": "由小到大的数值列表，至少一个，绝对值不超过 2**63",
     "scope": " []，或两个条目的名称，即采集范围的首个与最后一个",
     "entry": "条目名称，例如 {example}",
     "phases": "阶段名到角色的映射，例如 {{reward_compute: reward}}",

@@ -28,7 +28,7 @@ TEXTS = {
     "no_record_left": "include {list} 与 exclude {list2} 没有留下可比对的记录；至少应留下一条。",
     "keys_and_phases": "keys 与 phases 同时给出；只能给其中一个：phases 不包含关键数据。",
     "two_mappings": "mapping 与 {value} 同时给出；只能给其中一个。",
-    "lang": "lang 为 {lang_!r}；应为 {join}。",
+    "lang": "lang 为 {lang_!r}；应为{join}。",
     "engine": "engine 为 {engine!r}；应为 local 或 ray。{nearest}",
     "workers": "workers 为 {workers!r}；应为不小于 1 的整数。",
     "workers_least": "workers 为 {workers}；应不小于 1。",
@@ -144,9 +144,9 @@ TEXTS = {
     "merge_array": "{path} {error}。",
     "merge_no_file": "{path} 既不是文件也不是目录，采集结果中不应有这类内容。",
     "estimate_nothing": "{path} 中没有可用于估算的内容：{what}。",
-    "estimate_no_cell": (
-        "{path}：{join} 没有留下已采集的 {len} 个 Cell 中的任何一个（例如 {min}）；应为能匹配 "
-        "Cell 名称的正则表达式，名称可用 `mindrlhf-msprobe show {path} {value2}` 列出。"
+    "estimate_no_cell": lambda path, given, of, cell, phase: (
+        f"{path}：{' 和 '.join(given)} 没有留下已采集的 {of} 个 Cell 中的任何一个（例如 {cell}）；"
+        f"应为能匹配 Cell 名称的正则表达式，名称可用 `mindrlhf-msprobe show {path} {phase}` 列出。"
     ),
     "no_record": "{path} 中没有名为 {name!r} 的阶段、条目、记录或关键数据{where}。{hint}",
     "no_run": (
@@ -326,7 +326,7 @@ TEXTS = {
         "probe.phase(…)`。"
     ),
     "compiled_already": (
-        "{call} 收到 {name}，但 {where} 已经编译，编译后的计算图无法插入采集。请在网络构建之后、"
+        "{call} 收到 {name}，但{where}已经编译，编译后的计算图无法插入采集。请在网络构建之后、"
         "首次运行、训练或编译之前调用 probe.watch()。"
     ),
     "no_cell": (
@@ -354,7 +354,7 @@ TEXTS = {
     ),
     "config_path": "config_path 为 {path!r}；应为 msprobe 的 config.json 的路径。",
     "no_json_object": "{path}：应为 JSON 对象，实际为 {name}。",
-    "task": "{where}：task 为 {task!r}，不支持；应为 {join}。该任务请使用 msprobe。",
+    "task": "{where}：task 为 {task!r}，不支持；应为{join}。该任务请使用 msprobe。",
     "level": (
         "{where}：level 为 {level!r}，不支持；应为 {level2!r}，即 Cell 的输入与输出。{level} "
         "请使用 msprobe。"
@@ -391,5 +391,14 @@ TEXTS = {
     "callback_again": (
         "该 ProbeCallback 已采集过另一个网络的训练：{error}两次训练是两份采集结果："
         "请各用一个回调，并给出各自的 dump_path。"
+    ),
+    "it": "它",
+    "inside": "它（在 {of} 中）",
+    "shapes": "shape {a} 与 {b} 不同",
+    "elements": "dtype 为 {dtype} 的元素无法比对",
+    "no_finding": "没有这条比对结果",
+    "no_msprobe_name": lambda module, name, names: (
+        f"模块 {module!r} 没有 {name!r}：未安装 msprobe，由 mindrlhf_msprobe 代替，只提供 "
+        f"{names or '其中的模块'}"
     ),
 }

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from mindrlhf_msprobe.report.messages.numbers import (
-    computed,
-    few_spans,
-    is_to_the_end,
-    order,
-    other_run,
-)
+from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.choices.inside import CHOICES, VALUES
+from mindrlhf_msprobe.report.messages.chosen import chosen, joined
+from mindrlhf_msprobe.report.messages.numbers import computed, order
 
 #: 各轴的含义。
 _NOUNS = {
@@ -22,34 +19,6 @@ _NOUNS = {
     "token_id": "token id",
     "row": "行",
 }
-
-
-def _differs(
-    where: Sequence[str],
-    prompts: Sequence[int],
-    change: str | None,
-    elements: int | None,
-    size: int | None,
-    **_: Any,
-) -> str:
-    words = f"差异仅位于{'、'.join(where)}" if where else ""
-    if prompts:
-        words += f"，全部属于 prompt {'、'.join(map(str, prompts))}"
-    if change is not None:
-        words = "；".join(filter(None, [words, change]))
-    if elements is not None:
-        words += f"（{size} 个元素中有 {elements} 个不同）"
-    return f"{words}。"
-
-
-def _element(spans: Sequence[Sequence[int]], size: int, **_: Any) -> str:
-    return f"第 {few_spans(spans)} 个元素（共 {size} 个，从 0 计）"
-
-
-def _axis(axis: int, name: str | None, size: int, spans: Sequence[Sequence[int]], **_: Any) -> str:
-    to_the_end = "，从该处起直到末尾" if is_to_the_end(spans, size) else ""
-    noun = "" if name is None else f"（{_NOUNS[name]}）"
-    return f"第 {axis} 维{noun}第 {few_spans(spans)} 个（共 {size} 个，从 0 计{to_the_end}）"
 
 
 def _along(axis: int, name: str | None) -> str:
@@ -65,10 +34,6 @@ _COMPUTED = {
 }
 
 
-def _rounded(side: str, dtype: str, **_: Any) -> str:
-    return f"{side} 等于 {other_run(side)} 逐元素舍入到 {dtype}"
-
-
 _order = order(
     _along,
     turned="仅位置移动，数值未变：{along}，B 是 A 循环移动 {by} 位的结果（共 {size}）",
@@ -76,27 +41,41 @@ _order = order(
 )
 
 
-def _shifted(axis: int, name: str | None, by: int, **_: Any) -> str:
-    return f"仅位置移动，数值未变：{_along(axis, name)}，B 是 A 平移 {by} 位，B[i] = A[i{-by:+d}]"
-
-
-def _order_inside(axis: int, name: str | None, **_: Any) -> str:
-    return f"仅位置移动，数值未变：{_along(axis, name)}，每行元素相同、顺序不同"
-
-
-TEXTS: Mapping[str, Any] = {
-    "differs": _differs,
-    "element": _element,
-    "axis": _axis,
-    "factor": computed("×", "max、min、mean 和 norm 表明", "factor", _COMPUTED),
-    "offset": computed("+", "统计量表明", "offset", _COMPUTED),
-    "rounded": _rounded,
-    "order": _order,
-    "order_inside": _order_inside,
-    "shifted": _shifted,
-    "moved": "仅位置移动，数值未变：相同的元素位于不同位置",
-    "rounding": "舍入误差：所有元素相差不超过 {ulps} 个 ulp",
-    "same_statistics": (
-        "max、min、mean 和 norm 相同而字节不同，像是数值移动了位置而未改变；采集真实数据可以确认"
-    ),
+_PIECES: Mapping[str, Text] = {
+    **VALUES,
+    "only_there": "差异仅位于{all_where}",
+    "all_where": joined("where", "、"),
+    "all_of_prompts": "，全部属于 prompt {all_prompts}",
+    "all_prompts": lambda prompts, **_: "、".join(map(str, prompts)),
+    "and_change": "；{change}",
+    "change_alone": "{change}",
+    "n_elements": "（{size} 个元素中有 {elements} 个不同）",
+    "along": lambda axis, name, **_: _along(axis, name),
+    "noun": lambda name, **_: _NOUNS[name],
+    "plain_axis": "第 {axis} 维第 {few_spans} 个（共 {size} 个，从 0 计{from_there_alone}）",
+    "named_axis": "第 {axis} 维（{noun}）第 {few_spans} 个（共 {size} 个，从 0 计{from_there}）",
+    "to_the_end_alone": "{to_the_end}",
+    "to_the_end": "，从该处起直到末尾",
 }
+
+TEXTS: Mapping[str, Any] = chosen(
+    CHOICES,
+    _PIECES,
+    {
+        "differs": "{only}{of_prompts}{changed}{how_many}。",
+        "element": "第 {few_spans} 个元素（共 {size} 个，从 0 计）",
+        "axis": "{places}",
+        "factor": computed("×", "max、min、mean 和 norm 表明", "factor", _COMPUTED),
+        "offset": computed("+", "统计量表明", "offset", _COMPUTED),
+        "rounded": "{side} 等于 {other_side} 逐元素舍入到 {dtype}",
+        "order": _order,
+        "order_inside": "仅位置移动，数值未变：{along}，每行元素相同、顺序不同",
+        "shifted": "仅位置移动，数值未变：{along}，B 是 A 平移 {by} 位，B[i] = {shifted_index}",
+        "moved": "仅位置移动，数值未变：相同的元素位于不同位置",
+        "rounding": "舍入误差：所有元素相差不超过 {ulps} 个 ulp",
+        "same_statistics": (
+            "max、min、mean 和 norm 相同而字节不同，像是数值移动了位置而未改变；采集真实数据可以确"
+            "认"
+        ),
+    },
+)

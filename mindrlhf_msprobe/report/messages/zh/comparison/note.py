@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from mindrlhf_msprobe.report.messages.lists import Joined
+from mindrlhf_msprobe.report.messages.zh.words import non_finite
 
 
 def _in_one(side: str, nan: int, inf: int) -> str:
-    return f"仅 {side} 侧含 {_non_finite(nan, inf)}"
+    return f"仅 {side} 侧含 {non_finite(nan, inf)}"
 
 
 def _in_both(nan_a: int, inf_a: int, nan_b: int, inf_b: int) -> str:
-    return f"A 侧含 {_non_finite(nan_a, inf_a)}；B 侧含 {_non_finite(nan_b, inf_b)}"
-
-
-def _non_finite(nan: int, inf: int) -> str:
-    return "、".join(f"{n} 个 {what}" for n, what in ((nan, "NaN"), (inf, "Inf")) if n)
+    return f"A 侧含 {non_finite(nan_a, inf_a)}；B 侧含 {non_finite(nan_b, inf_b)}"
 
 
 def _tries(first: str, second: str) -> str:
@@ -22,12 +19,8 @@ def _tries(first: str, second: str) -> str:
     return f"尝试两次均未能比对：{why}"
 
 
-def _all(notes: Sequence[str]) -> str:
-    return "；".join(notes)
-
-
 TEXTS = {
-    "all": _all,
+    "all": Joined("{notes}", "；"),
     # by statistics and fingerprints
     "by_statistics": "仅依据统计量：统计量相等不能证明逐位一致",
     "fingerprints_equal": "指纹相同，但 max 或 min 不同",

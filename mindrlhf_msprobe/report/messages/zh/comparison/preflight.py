@@ -2,117 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from mindrlhf_msprobe.common.numbers import few_numbers
+from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.choices.preflight import CHOICES, VALUES
+from mindrlhf_msprobe.report.messages.chosen import chosen, joined
 from mindrlhf_msprobe.report.messages.zh.words import section_words, some
 
-
-def _only_one_side(side: str, names: Sequence[str], more: int) -> str:
-    return f"{some([section_words(name) for name in names], more)}：仅 {side} 侧有采集"
-
-
-def _ranks_alone(side: str, ranks: Sequence[int], more: int) -> str:
-    return f"rank {some(ranks, more)}：仅 {side} 侧有采集"
-
-
-def _no_manifest(sides: Sequence[str], ranks: Sequence[int], more: int) -> str:
-    what = f"{sides[0]} 侧没有" if len(sides) == 1 else "两侧都没有"
-    of = f"（rank {some(ranks, more)}）" if ranks else ""
-    return f"版本、配置和初始权重：{what}可读取的 run.json{of}"
-
-
-def _configurations(file: str, sides: Sequence[str]) -> str:
-    return f"训练配置：{'、'.join(sides)} 侧的 {file} 无法读取"
-
-
-def _attempt(number: int, side: str, sections: Sequence[str]) -> str:
-    what = "、".join(map(section_words, sections))
-    first = f"比对使用的是首次启动的{what}，详见其 run.json"
-    return f"{side} 侧第 {number} 次启动的{what}与首次启动不同，{first}"
-
-
-def _more_differences(section: str, count: int) -> str:
-    return f"{section_words(section)}：另有 {count} 处不同，未列出"
-
-
-def _only_in(section: str, side: str, names: Sequence[str], more: int) -> str:
-    return f"{section_words(section)}：仅 {side} 侧采集了 {some(names, more)}"
-
-
-def _neither(names: Sequence[str]) -> str:
-    return f"{'、'.join(map(section_words, names))}：两侧均未采集"
-
-
-def _early_seed(names: Sequence[str], more: int) -> str:
-    return (
-        f"随机种子：{some(names, more)} 是在采集启动时读取的，可能早于训练脚本的设置，"
-        f"或与另一侧不在同一阶段"
-    )
-
-
-def _key_data_left_out(names: Sequence[str], more: int, why: str) -> str:
-    return f"{some(names, more)}：A、B 两侧均未采集：{why}"
-
-
-def _withheld(section: str, names: Sequence[str], more: int) -> str:
-    return f"{section_words(section)}：{some(names, more)} 可能涉密，两侧均未落盘"
-
-
-def _nested(section: str, levels: int) -> str:
-    return f"{section_words(section)}：嵌套超过 {levels} 层，更深处未比对"
-
-
-def _weights_only_in(side: str, names: Sequence[str], more: int) -> str:
-    return f"{some(names, more)} 的初始权重：仅 {side} 侧有采集"
-
-
-def _name(
-    setting: str,
-    more: int,
-    kind: str,
-    phases: Sequence[str],
-    of_phase: bool,
-    step: int | None,
-    ranks: Sequence[int],
-) -> str:
-    cells = f" {kind} Cell" if kind else " Cell"
-    what = setting + (f" 等 {more + 1} 个{cells}" if more else "")
-    shown = "、".join(phases)
-    if of_phase:
-        what = "：".join(filter(None, [shown, what]))
-    elif phases:
-        what += f"（{shown}）"
-    what += "" if step is None else f"（从 step {step} 起）"
-    of = f"rank {few_numbers(ranks)}"
-    return what if not ranks else f"{what}（{of}）" if what else of
-
-
-TEXTS = {
-    "sections": lambda names: " / ".join(map(section_words, names)),
-    "section": lambda name: section_words(name),
-    "name": _name,
-    "only_one_side": _only_one_side,
-    "only_in": _only_in,
-    "neither": _neither,
-    "more": "……另有 {count} 项无法比对",
-    "ranks_alone": _ranks_alone,
-    "no_common_rank": "配置和初始权重：两侧没有相同的 rank",
-    "no_manifest": _no_manifest,
-    "configurations_unread": _configurations,
-    "whose_rank": "{side} 侧有一个 run.json 未说明属于哪个 rank",
-    "two_manifests": "{side} 侧的 rank {rank} 有两个 run.json；使用第一个",
-    "newer_schema": (
-        "{side} 侧 run.json 的 schema 为 {schema}，当前版本支持到 {known}：只比对了能读取的内容"
-    ),
-    "early_seed": _early_seed,
-    "attempt": _attempt,
-    "key_data_left_out": _key_data_left_out,
-    "more_differences": _more_differences,
-    "nested": _nested,
-    "withheld": _withheld,
-    "weights_unreadable": "{role} 的初始权重：{side} 侧没有可读取的",
-    "weights_only_in": _weights_only_in,
-    "weights_without_fingerprint": "{role} 的初始权重：{count} 个权重在一侧没有指纹",
-    "weights_other_algorithm": "{role} 的初始权重：{count} 个权重两侧的指纹算法不同",
+_PIECES: Mapping[str, Text] = {
+    **VALUES,
+    "some_names": lambda names, more, **_: some(names, more),
+    "some_sections": lambda names, more, **_: some([*map(section_words, names)], more),
+    "some_ranks": lambda ranks, more, **_: some(ranks, more),
+    "of_section": lambda section, **_: section_words(section),
+    "all_sections": lambda names, **_: "、".join(map(section_words, names)),
+    "each_section": lambda names, **_: " / ".join(map(section_words, names)),
+    "section_name": lambda name, **_: section_words(name),
+    "all_sides": joined("sides", "、"),
+    "other_sections": lambda sections, **_: "、".join(map(section_words, sections)),
+    "one_has_none": "{sides[0]} 侧没有",
+    "both_have_none": "两侧都没有",
+    "of_some_ranks": "（rank {some_ranks}）",
+    "all_phases": joined("phases", "、"),
+    "setting_and_more": "{setting}{and_more}",
+    "setting_of_phases": "{all_phases}：{setting_and_more}",
+    "setting_in_phases": "{setting_and_more}（{all_phases}）",
+    "more_cells": " 等 {one_more} 个{kind_of_cell}",
+    "one_more": lambda more, **_: str(more + 1),
+    "cell_of_kind": " {kind} Cell",
+    "any_cell": " Cell",
+    "on_from_step": "（从 step {step} 起）",
+    "of_ranks": "rank {rank_numbers}",
+    "name_of_step": "{whole_name}{from_step}",
+    "name_of_ranks": "{name_of_step}（{of_ranks}）",
 }
+
+TEXTS: Mapping[str, Any] = chosen(
+    CHOICES,
+    _PIECES,
+    {
+        "sections": "{each_section}",
+        "section": "{section_name}",
+        "name": "{placed}",
+        "only_one_side": "{some_sections}：仅 {side} 侧有采集",
+        "only_in": "{of_section}：仅 {side} 侧采集了 {some_names}",
+        "neither": "{all_sections}：两侧均未采集",
+        "more": "……另有 {count} 项无法比对",
+        "ranks_alone": "rank {some_ranks}：仅 {side} 侧有采集",
+        "no_common_rank": "配置和初始权重：两侧没有相同的 rank",
+        "no_manifest": "版本、配置和初始权重：{no_run_file}可读取的 run.json{whose_ranks}",
+        "configurations_unread": "训练配置：{all_sides} 侧的 {file} 无法读取",
+        "whose_rank": "{side} 侧有一个 run.json 未说明属于哪个 rank",
+        "two_manifests": "{side} 侧的 rank {rank} 有两个 run.json；使用第一个",
+        "newer_schema": (
+            "{side} 侧 run.json 的 schema 为 {schema}，当前版本支持到 {known}：只比对了能读取的内容"
+        ),
+        "early_seed": (
+            "随机种子：{some_names} 是在采集启动时读取的，可能早于训练脚本的设置，或与另一侧不在同"
+            "一阶段"
+        ),
+        "attempt": (
+            "{side} 侧第 {number} 次启动的{other_sections}与首次启动不同，比对使用的是首次启动的"
+            "{other_sections}，详见其 run.json"
+        ),
+        "key_data_left_out": "{some_names}：A、B 两侧均未采集：{why}",
+        "more_differences": "{of_section}：另有 {count} 处不同，未列出",
+        "nested": "{of_section}：嵌套超过 {levels} 层，更深处未比对",
+        "withheld": "{of_section}：{some_names} 可能涉密，两侧均未落盘",
+        "weights_unreadable": "{role} 的初始权重：{side} 侧没有可读取的",
+        "weights_only_in": "{some_names} 的初始权重：仅 {side} 侧有采集",
+        "weights_without_fingerprint": "{role} 的初始权重：{count} 个权重在一侧没有指纹",
+        "weights_other_algorithm": "{role} 的初始权重：{count} 个权重两侧的指纹算法不同",
+    },
+)

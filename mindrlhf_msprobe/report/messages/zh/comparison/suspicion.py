@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.report.messages.lists import Joined
+from mindrlhf_msprobe.report.messages.zh.words import non_finite
+
 
 def _non_finite(nan: int, inf: int) -> str:
-    parts = [f"{n} 个 {what}" for n, what in ((nan, "NaN"), (inf, "Inf")) if n]
-    return f"两侧均含 {'、'.join(parts) or 'NaN 或 Inf'}"
-
-
-def _of_many(count: int, record: str, why: list[str]) -> str:
-    return f"其中 {count} 条，首条 {record}：{'；'.join(why)}"
+    return f"两侧均含 {non_finite(nan, inf) or 'NaN 或 Inf'}"
 
 
 TEXTS = {
     "non_finite": _non_finite,
     "arises": "误差在该 Cell 中产生：输入和权重无误差，输出误差 {error:.1e}",
     "grows": "误差在该 Cell 中放大 {factor:.3g} 倍：{before:.1e} → {error:.1e}",
-    "of_many": _of_many,
+    "of_many": Joined("其中 {count} 条，首条 {record}：{why}", "；"),
 }

@@ -15,11 +15,27 @@ def _gradients(ratio: float, explode: bool) -> str:
     return f"梯度向首层方向{how}：首层与末层相差 {ratio:.3g} 倍"
 
 
+def _kurtosis(kurtosis: float, median: float, others: int) -> str:
+    more = f"，本 step 还有 {others} 个输出同样升高" if others else ""
+    return (
+        f"峰度由之前 step 的 {median:.3g} 升至 {kurtosis:.3g}（正态分布为 3），"
+        f"少数元素远大于其余元素{more}"
+    )
+
+
+def _kurtosis_high(kurtosis: float, others: int) -> str:
+    more = f"，另有 {others} 个输出的峰度同样偏高" if others else ""
+    return f"峰度为 {kurtosis:.3g}（正态分布为 3）{more}"
+
+
 TEXTS: dict[str, Text] = {
     "jump": _jump,
     "gradients": _gradients,
     "dead": "{count} 个激活连续两个 step 全为零，而其输入不为零",
     "routing": "一个专家处理了 {share:.0%} 的 token",
+    "kurtosis": _kurtosis,
+    "kurtosis_high": _kurtosis_high,
+    "cause_outlier": "某一通道的权重持续增大，或个别 token 与其他 token 差异很大",
     "cause_batch": "该 batch 与其他 batch 差异很大（长度、奖励、空 response）",
     "cause_learning_rate": "上一个 step 的更新过大",
     "cause_initialisation": "初始权重的尺度不合适",

@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-from mindrlhf_msprobe.common.numbers import few_numbers
+from functools import partial
+
+from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.lists import by, made
+from mindrlhf_msprobe.report.messages.zh.words import non_finite
 
 
-def _held(nan: int, inf: int, size: int) -> str:
-    found = [f"{count} 个 {what}" for count, what in ((nan, "NaN"), (inf, "Inf")) if count]
-    return f"{'、'.join(found)}（共 {size} 个元素）"
+def _held(nan: int, inf: int, size: int, **_: object) -> str:
+    return f"{non_finite(nan, inf)}（共 {size} 个元素）"
 
 
-def _born(backward: bool, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    if backward:
-        return f"该 Cell 传出的梯度含 {held}，传入的梯度为有限值"
-    return f"该 Cell 的输出含 {held}，输入与权重均为有限值"
-
-
-def _in_container(container: str, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return f"该 Cell 的输入含 {held}，而调用它的 {container} 的输入为有限值：产生于该容器自身的代码"
-
-
-def _came_in(phase: str, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return f"{phase} 中该 Cell 的输入含 {held}；此前采集到的均为有限值，即来自未采集的部分"
-
-
-def _parameter(gradients_finite: bool, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    if gradients_finite:
-        return f"更新之后权重含 {held}，而其梯度为有限值：产生于优化器"
-    return f"进入该 Cell 时权重含 {held}；此前采集到的均为有限值：来自上一次更新或权重加载"
-
-
-def _parameter_at_first(nan: int, inf: int, size: int) -> str:
-    return f"首次采集到该权重时已含 {_held(nan, inf, size)}"
-
-
-def _gradient(nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return (
-        f"权重梯度含 {held}，而此前采集到的反向条目均为有限值：产生于两者之间"
-        "（累积、卡间规约、反缩放、裁剪）"
-    )
-
-
-def _data(key: str, nan: int, inf: int, size: int) -> str:
-    return f"{key} 含 {_held(nan, inf, size)}；此前采集到的均为有限值"
-
-
-def _zero_deviation(rewards: float, nan: int, inf: int, size: int) -> str:
-    held = _held(nan, inf, size)
-    return f"advantages 含 {held}；这些样本的 reward 全为 {rewards:g}，标准差为 0"
+_holds = partial(made, held=_held)
 
 
 def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: str) -> str:
@@ -63,6 +24,10 @@ def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: st
         how = "经梯度规约传入（此前本卡的反向条目均为有限值）"
     elif kind == "parameter":
         how = "随权重传入：梯度做了卡间规约，或权重做了同步"
+    elif kind == "data":
+        how = "随训练代码在卡间交换的数据传入：规约后的 loss 或范数、汇集的数据"
+    elif kind == "output":
+        how = "经该 Cell 内部的集合通信传入：两卡输入不同，输出却相同"
     else:
         how = "随该 Cell 的输入传入"
     return (
@@ -76,22 +41,55 @@ def _retried(steps: int) -> str:
     return f"梯度在 loss scale 下溢出，该 step 已跳过{again}：动态 loss scale 的正常现象"
 
 
-def _stuck(steps: int) -> str:
-    return f"梯度连续 {steps} 个 step 溢出：loss scale 不断下降，训练没有进展"
-
-
 TEXTS: dict[str, Text] = {
-    "born": _born,
-    "in_container": _in_container,
-    "came_in": _came_in,
-    "parameter": _parameter,
-    "parameter_at_first": _parameter_at_first,
-    "gradient": _gradient,
-    "data": _data,
-    "zero_deviation": _zero_deviation,
+    "born": by(
+        "backward",
+        {
+            False: _holds("该 Cell 的输出含 {held}，输入与权重均为有限值"),
+            True: _holds("该 Cell 传出的梯度含 {held}，传入的梯度为有限值"),
+        },
+    ),
+    "in_container": _holds(
+        "该 Cell 的输入含 {held}，而调用它的 {container} 的输入为有限值：产生于该容器自身的代码"
+    ),
+    "came_in": _holds(
+        "{phase} 中该 Cell 的输入含 {held}；此前采集到的均为有限值，即来自未采集的部分"
+    ),
+    "parameter": by(
+        "gradients_finite",
+        {
+            True: _holds("更新之后权重含 {held}，而其梯度为有限值：产生于优化器"),
+            False: _holds(
+                "进入该 Cell 时权重含 {held}；此前采集到的均为有限值：来自上一次更新或权重加载"
+            ),
+        },
+    ),
+    "parameter_after_gap": _holds(
+        "进入该 Cell 时权重含 {held}；step {before} 的数据均为有限值，其间没有采集数据：产生于其间"
+    ),
+    "parameter_of_ranks": _holds(
+        "更新之后权重含 {held}，而其在本 rank 的梯度为有限值：来自其他 rank 的梯度"
+        "（{others} 个 rank 未检查），或产生于优化器"
+    ),
+    "optimizer_state": by(
+        "gradients_finite",
+        {
+            False: _holds("更新之后优化器状态含 {held}"),
+            True: _holds("更新之后优化器状态含 {held}，而权重梯度为有限值：产生于优化器"),
+        },
+    ),
+    "parameter_at_first": _holds("首次采集到该权重时已含 {held}"),
+    "gradient": _holds(
+        "权重梯度含 {held}，而此前采集到的反向条目均为有限值：产生于两者之间"
+        "（累积、卡间规约、反缩放、裁剪）"
+    ),
+    "data": _holds("{key} 含 {held}；此前采集到的均为有限值"),
+    "zero_deviation": _holds(
+        "advantages 含 {held}；这些样本的 reward 全为 {rewards:g}，标准差为 0"
+    ),
     "carried": _carried,
     "retried": _retried,
-    "stuck": _stuck,
+    "stuck": "梯度连续 {steps} 个 step 溢出：loss scale 不断下降，训练没有进展",
     "also": "此后：{what}",
     "given": "其输入、权重",
     "near": "此前接近 {dtype} 上限的值",
@@ -102,6 +100,7 @@ TEXTS: dict[str, Text] = {
     "cause_zero_division": "除以 0、对非正数取 log 或 sqrt、0 乘以无穷",
     "cause_singular_gradient": "导数无界：在 0 处的 sqrt、norm、log 或除法",
     "cause_kernel": "算子错误：以更高精度重算该条目",
+    "cause_collective": "该 Cell 内部的集合通信；由哪张卡带入未采集",
     "cause_own_code": "容器自身在子 Cell 之间的计算",
     "cause_trainer_code": "训练代码在各阶段之间的计算",
     "cause_not_recorded": "未采集的 Cell 或阶段",

@@ -10,8 +10,17 @@ def _not_synchronised(count: int, first: str, total: int, still: int | None) -> 
     return f"{total} 个权重中有 {count} 个与训练网络的不一致，例如 {first}{since}"
 
 
+def _reference(count: int, first: str, total: int, random: bool) -> str:
+    said = (
+        f"reference 不是初始 actor：首次更新之前，{total} 个权重中有 {count} 个不同，例如 {first}"
+    )
+    return said + "；两者都没有加载 checkpoint，均为随机初始权重" * random
+
+
 TEXTS: dict[str, Text] = {
+    "steps_apart": "没有采集到相邻的两个 step",
     "not_synchronised": _not_synchronised,
+    "reference": _reference,
     "moved_inside": "{count} 个权重在只做计算的阶段内发生了变化，例如 {first}",
     "moved_reference": "reference 有 {count} 个权重发生了变化，例如 {first}",
     "frozen": (
@@ -30,6 +39,7 @@ TEXTS: dict[str, Text] = {
     "cause_not_in_optimizer": "没有把这些权重交给优化器",
     "cause_requires_grad": "requires_grad 为 False，或其前有 stop_gradient",
     "cause_detached": "其后的计算没有到达 loss（stop_gradient、mask、detach）",
+    "cause_no_tokens": "router 没有把 token 分给这些专家",
     "cause_dead": "其后的激活值全为零",
     "cause_learning_rate": "学习率过大，或缺少 warmup",
     "cause_clipping": "没有做梯度裁剪，或没有除去 loss scale",

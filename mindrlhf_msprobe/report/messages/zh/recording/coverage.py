@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.common.text.numbers import few_ranges, spans
 from mindrlhf_msprobe.report.messages import Text
 from mindrlhf_msprobe.report.messages.zh.words import reasons
 
@@ -18,6 +21,14 @@ def _backward(why: object) -> str:
     return f"反向未采集：{reasons(why)}"
 
 
+_REMOVED = {"tensors": "层数据的真实数据", "layers": "层数据", "key_data": "关键数据"}
+
+
+def _thinned_steps(what: str, ranks: Sequence[int], steps: Sequence[Sequence[int]]) -> str:
+    on = f"rank {spans(ranks)} 的 " if [*ranks] != [0] else ""
+    return f"{on}step {few_ranges(steps)} 的{_REMOVED[what]}已清理（keep_mb）"
+
+
 TEXTS: dict[str, Text] = {
     "cannot_be_saved": "类型为 {type} 的值无法保存",
     "graph_mode": _graph_mode,
@@ -28,6 +39,10 @@ TEXTS: dict[str, Text] = {
     "object_of_graph": "图执行时才创建的对象",
     "value_of_graph": "类型为 {type} 的值，图执行时才确定",
     "kept_by_graph": "图没有输出其 {dtype} 元素",
+    "overflow_in_graph": (
+        "缺溢出处的真实数据：overflow_check 不保留编译进图的 Cell 的张量；用 check 查出条目后，"
+        "以 task: tensor 采集"
+    ),
     "elements_reduced": "缺真实数据：编译出的图只输出统计量",
     "gradients_passes_parameter": "缺梯度：以网络的 Parameter 作为输入或输出",
     "changed_in_place": "其所在的图既求导又原地修改张量，未插入探针",
@@ -49,13 +64,21 @@ TEXTS: dict[str, Text] = {
     "saved_without_probe": "保存它的图在编译时没有 Probe 采集关键数据",
     "key_data_off": "未采集关键数据（key_data_dump: false）",
     "phase_off": "未采集 {phase}（{switch}: false）",
+    "optimizer_state_off": "未采集优化器状态（optimizer_state: false）",
     "parameters_off": "未采集权重（parameters: false）",
     "part_off": "未采集 {part}（parts: {parts}）",
     "direction_off": "未采集 {direction}（directions: {directions}）",
     "rank_off": "未采集 rank {rank}（ranks: {ranks}）",
     "before_start": "该采集结果从 step {step} 开始（initial_step）",
     "step_not_chosen": "step {step} 不在采集的 step 中（steps: {steps}）",
+    "step_interval": "不在采集之列的 step（step_interval: {interval}，自 step {first} 起）",
+    "thinned_tensors": "较早 step 的真实数据，已按 keep_mb 清理",
+    "thinned_layers": "较早 step 的层数据，已按 keep_mb 清理",
+    "thinned_key_data": "较早 step 的关键数据，已按 keep_mb 清理",
     "step_outside": "step {step} 不在 step_start {first} … step_end {last} 范围内",
+    "steps_outside": "step_start {first} … step_end {last} 之外各 step 的层数据",
+    "steps_not_chosen": "steps 所列 {steps} 之外各 step 的层数据",
+    "thinned_steps": _thinned_steps,
     "token_outside": "token {token} 不在 token_range_start {first} … token_range_end {last} 范围内",
     "cells_left_out": "被 include/exclude 排除的 Cell",
     "entries_left_out": "被 entries 排除的条目：{entries}",

@@ -12,4 +12,6 @@ TEXTS: dict[str, Text] = {
     "gradients": "动态图（PyNative）模式下 Cell 输入、输出处的梯度",
     "casts": "经 `to_float` 转换前的数值",
     "graphs": "图中的探针在每个 step 都存在，jit 函数内的 Cell 可能缺失",
+    "vectorised": "由 vmap、jacrev、jacfwd、grad 生成的函数中的所有调用",
+    "recurrent": "静态图模式下 MindSpore 以下划线开头的所有 Cell，不只是循环层中的",
 }

@@ -57,4 +57,5 @@ TEXTS: dict[str, Any] = {
     "look": "查看采集结果：{run}",
     "again": "再次比对：{command}",
     "trainer": "训练脚本如何接入采集：{file}",
+    "no_tensor": "类型为 {kind} 的输出中没有可以植入错误的张量",
 }

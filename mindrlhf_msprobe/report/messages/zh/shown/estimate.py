@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mindrlhf_msprobe.report.messages import Text
 from mindrlhf_msprobe.report.messages.zh.words import listed, reasons
 
@@ -12,18 +10,11 @@ def _left_out(what: object, why: object) -> str:
     return f"{what}：{reasons(why)}"
 
 
-def _not_recorded(what: Sequence[str]) -> str:
-    return f"未采集 {listed(what)}，估算不含这部分"
-
-
-def _filtered(keys: Sequence[str]) -> str:
-    return f"采集时被 {listed(keys)} 排除的内容不在估算中"
-
-
 TEXTS: dict[str, Text] = {
+    "thinned": "keep_mb {keep} 约可保留每个 rank 的 {steps} 个完整 step；更早的 step 会清理",
     "left_out": _left_out,
-    "not_recorded": _not_recorded,
-    "filtered": _filtered,
+    "not_recorded": lambda what: f"未采集 {listed(what)}，估算不含这部分",
+    "filtered": lambda keys: f"采集时被 {listed(keys)} 排除的内容不在估算中",
     "key_data_in_every_step": (
         "step 范围之外的 step 也采集关键数据：每个 step、每个 rank 另需 {bytes} 字节"
     ),

@@ -17,7 +17,7 @@ TEXTS: dict[str, str] = {
     "compare": "比对两份采集结果，定位首个差异点",
     "compare_describes": (
         "比对两份采集结果，写出表格和 verdict.json，给出首个差异点及其原因。退出码：0 一致，"
-        "1 存在差异，2 无法判定。"
+        "1 存在差异（或 --fail-on 所指情况），2 无法判定。"
     ),
     "compare_runs": "两份采集结果的 dump_path：A 为标杆，B 为待比对",
     "compare_target_path": "B（待比对），msprobe 的叫法",
@@ -48,6 +48,10 @@ TEXTS: dict[str, str] = {
     "compare_workers": "比对进程数（默认：每个核一个）",
     "compare_engine": "执行方式（默认：%(default)s）",
     "compare_address": "Ray 集群的地址（默认：在本机启动一个）",
+    "compare_fail_on": (
+        "何时以退出码 1 结束：`diverged`（默认）为存在差异；`suspicious` 还包括"
+        "两侧一致的 NaN 或 Inf"
+    ),
     "compare_json": "打印 verdict.json 而不是文字",
     "show": "列出采集结果的内容，或查看某个阶段、关键数据、条目、记录",
     "show_describes": (

@@ -31,6 +31,7 @@ def _holds_none(path: str, what: str, number: int, held: Sequence[int]) -> str:
 
 
 TEXTS: dict[str, Any] = {
+    "without": "不含：{what}",
     "block": "{head}：",
     "states": lambda state: _STATES.get(state, str(state)),
     "columns_of_run": "\tstep\trank\t保存次数/条目数\t记录数\t大小",

@@ -1,12 +1,13 @@
 """Parameters of the texts of errors."""
 
-NO_CELL = {"path": "run", "len": 3, "min": "wte", "value2": "actor_update"}
+NO_CELL = {"path": "run", "of": 3, "cell": "wte", "phase": "actor_update"}
 
 EXAMPLES = {
     "together": [{"of": [" in step 1", " in rank 2"]}],
     "holds_runs": [{"path": "runs", "runs": ["a", "b"]}],
     "estimate_no_cell": [
-        {"join": "include", "value": "s", **NO_CELL},
-        {"join": "include and exclude", "value": "", **NO_CELL},
+        {"given": ["include"], **NO_CELL},
+        {"given": ["include", "exclude"], **NO_CELL},
     ],
+    "no_msprobe_name": [{"module": "msprobe", "name": "x", "names": n} for n in ("", "save")],
 }

@@ -24,6 +24,11 @@ EXAMPLES = {
         for given in ("inputs", "inputs_and_parameters", "gradient")
         for inside in (True, False)
     ],
+    "optimizer_state": [
+        {"gradients": gradients, "before": before, "step": 3}
+        for gradients in (True, False)
+        for before in (True, False)
+    ],
     "container": [{"container": _CELL, "given": given} for given in ("input", "gradient")],
     "file_changed": [{}, {"run": "B"}],
     "not_on_disk": [{"run": "B", "why": message("unread.entries_missing", manifest="run.json")}],

@@ -17,6 +17,7 @@ EXAMPLES = {
                 "gradients",
                 "backward",
                 "fingerprints",
+                "elements",
                 "healthy",
             )
         ),

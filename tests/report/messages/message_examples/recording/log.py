@@ -11,6 +11,7 @@ EXAMPLES = {
         {"what": what, "step": 0, "kind": "TypeError", "error": "1"}
         for what in ("a tensor", "key data loss")
     ],
+    "took": [{"step": 0, "size": "3 KiB", "parts": [["actor_update", "2 KiB"], ["a", "1 KiB"]]}],
     "texts": [{"what": ["1"], "left": 0}, {"what": ["1", "2"], "left": 3}],
     "left_out": [{"what": "the layers of actor_update", "why": ["1"]}],
     "gap": [{"cell": "lm_head", "why": ["1", "2"]}],
@@ -19,4 +20,7 @@ EXAMPLES = {
     "look_at": [{"what": ["include ['a']", "exclude ['b']"]}],
     "not_recorded_there": [{"root": "run", "shown": "a, b", "left": left} for left in (0, 4)],
     "no_trainer": [{"where": where, "known": "GRPOTrainer"} for where in ("", "<module>")],
+    "other_version": [{"trainer": "MindRLHF", "missing": ["1", "2"]}],
+    "no_key_data": [{"keys": ["ratio", "log_prob"], "why": "1"}],
+    "switched_off": [{"trainer": "MindRLHF", "keys": ["actor_update", "log_prob"], "why": "1"}],
 }

@@ -7,4 +7,8 @@ _LOOKED = [
     message("trainer.holds_no_cell", what="policy_model", kind="NoneType"),
 ]
 
-EXAMPLES = {"no_vllm_network": [{"worker": "InferWorker", "looked": _LOOKED}]}
+EXAMPLES = {
+    "no_vllm_network": [{"worker": "InferWorker", "looked": _LOOKED}],
+    "no_variables": [{"of": "f", "names": ["x"]}, {"of": "f", "names": ["x", "y"]}],
+    "no_keys": [{"keys": ["prompts"]}, {"keys": ["prompts", "responses"]}],
+}

@@ -1,5 +1,6 @@
 """Parameters of the texts of a comparison's answer."""
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import Cause
 
 _SCOPE = "3 steps, 1 rank"
@@ -31,6 +32,13 @@ EXAMPLES = {
     "non_finite": [
         {"records": n, "several": n > 1, "step": 1, "phase": phase, "rank": 0, "record": "loss"}
         for n, phase in ((1, None), (311, "actor_update"))
+    ],
+    "suspicious": [
+        {
+            **{"records": n, "step": 1, "phase": phase, "rank": 0, "record": "loss"},
+            **{"micro_step": micro_step, "what": message("suspicion.non_finite", nan=n, inf=0)},
+        }
+        for n, phase, micro_step in ((1, None, 2), (311, "actor_update", 0))
     ],
     "cause": [
         {"cause": cause, "explanation": "loss differs."}

@@ -1,0 +1,32 @@
+"""训练过程中对发现的问题的说明。"""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.report.messages import Text
+
+_SEVERITY = {"error": "错误", "warning": "告警", "note": "提示"}
+
+
+def _finding(severity: str, rule: str, step: int, phase: str, name: str, said: str) -> str:
+    at = "，".join(filter(None, (f"step {step}", phase, name)))
+    return f"{_SEVERITY.get(severity, severity)}（{at}）：{said} [{rule}]"
+
+
+def _stops(rule: str) -> str:
+    by = f"发现问题 {rule}" if rule else "其他 rank 发现问题"
+    return f"on_finding: stop：{by}，训练在此结束"
+
+
+TEXTS: dict[str, Text] = {
+    "finding": _finding,
+    "more": "另有 {count} 个问题，多由上述问题引起，见 {file}",
+    "not_observed": (
+        "step {first} 到 {last} 中有 {count} 个已采集，但训练过程中未检查：检查落后过多或已出错。"
+        "可用 `mindrlhf-msprobe check` 检查全部 step。"
+    ),
+    "stops": _stops,
+    "cannot_stop": (
+        "on_finding: stop：发现了问题，但本任务的 rank {ranks} 未参与：它们的 dump_path 或 "
+        "on_finding 不同，或已结束。单个 rank 退出会使其他 rank 停在集合通信中，因此训练继续。"
+    ),
+}
