@@ -18,8 +18,8 @@ from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import run
 from mindrlhf_msprobe.cli.exit_codes import UNDECIDED, close_stdout, complain
 from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
-from mindrlhf_msprobe.common.language import speaking
-from mindrlhf_msprobe.common.printable import printable_lines
+from mindrlhf_msprobe.common.text.language import speak, speaking
+from mindrlhf_msprobe.common.text.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
 from mindrlhf_msprobe.report.messages import say
 
@@ -36,6 +36,7 @@ def command() -> NoReturn:
     system does it at once. What a framework has to do at the end it does.
     """
     arguments = _arguments(None)
+    speak(arguments.lang)  # also of other threads, and of what is said when the process ends
     code = _run(arguments)
     if arguments.command in _ENDED_AT_ONCE and "ray" not in sys.modules:
         with suppress(OSError, ValueError):  # nobody reads any more, or it is closed

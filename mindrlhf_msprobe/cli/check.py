@@ -6,7 +6,7 @@ import argparse
 import gc
 import time
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, answer_in_json
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
@@ -15,7 +15,7 @@ _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    check = Command.of(commands, "check", _check)
+    check = Command.add(commands, "check", _check)
     check.add_argument("runs", nargs="+", metavar="RUN")
     check.add_argument("--rules", metavar="FILE")
     check.add_argument("--rule", metavar="MODULE:FUNCTION", action="append", default=[])
@@ -48,6 +48,5 @@ def _check(arguments: argparse.Namespace) -> int:
         )
     codes = {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED, Health.NOT_CHECKED: UNDECIDED}
     code = codes[results.status]
-    if arguments.json:
-        return answer_in_json(results.to_json(), code)
-    return answer(render(results, time.perf_counter() - began), code)
+    seconds = time.perf_counter() - began
+    return answer(results.to_json() if arguments.json else render(results, seconds), code)

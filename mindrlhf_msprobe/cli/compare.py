@@ -9,14 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import (
-    DIVERGED,
-    SAME,
-    UNDECIDED,
-    answer,
-    answer_in_json,
-    complain,
-)
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
@@ -25,6 +18,8 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.findings import Comparison
 
+#: What ends a comparison with exit code 1; each includes those before it.
+FAIL_ON = ("diverged", "suspicious")
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 #: What `compare_runs` takes as the command line has it.
 _MAPPINGS = ("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
@@ -38,7 +33,7 @@ _AS_GIVEN = (
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    compare = Command.of(commands, "compare", _compare)
+    compare = Command.add(commands, "compare", _compare)
     compare.add_argument("runs", nargs="*", metavar="A B")
     compare.add_argument("-tp", "--target_path", metavar="B")
     compare.add_argument("-gp", "--golden_path", metavar="A")
@@ -73,6 +68,7 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument("--workers", type=int, metavar="N")
     compare.add_argument("--engine", choices=("local", "ray"), default="local")
     compare.add_argument("--address", metavar="ADDRESS")
+    compare.add_argument("--fail-on", choices=FAIL_ON, default=FAIL_ON[0])
     compare.add_argument("--json", action="store_true")
 
 
@@ -104,10 +100,10 @@ def _compare(arguments: argparse.Namespace) -> int:
         complain("compare", say("cli.no_tables", error=error.said))
         result = compare(None) if error.comparison is None else error.comparison
     undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
-    code = UNDECIDED if undecided else SAME if result else DIVERGED
-    if arguments.json:
-        return answer_in_json(result.to_json(), code)
-    return answer(render(result, time.perf_counter() - began), code)
+    suspicious = arguments.fail_on == "suspicious" and result.verdict.suspicious.records
+    code = UNDECIDED if undecided else SAME if result and not suspicious else DIVERGED
+    seconds = time.perf_counter() - began
+    return answer(result.to_json() if arguments.json else render(result, seconds), code)
 
 
 def _runs(arguments: argparse.Namespace) -> list[str]:

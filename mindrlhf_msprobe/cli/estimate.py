@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer, answer_in_json
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 
 if TYPE_CHECKING:
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    estimate = Command.of(commands, "estimate", _estimate)
+    estimate = Command.add(commands, "estimate", _estimate)
     estimate.add_argument("path", metavar="RUN")
     estimate.add_argument("--config", metavar="FILE")
-    estimate.add_argument("--task", choices=("statistics", "tensor"))
+    estimate.add_argument(
+        "--task", choices=("statistics", "tensor", "overflow_check", "grad_probe")
+    )
     for name in ("include", "exclude"):
         estimate.add_argument(f"--{name}", metavar="RE", action="append")
     estimate.add_argument("--directions", metavar="X,Y")
@@ -29,7 +31,7 @@ def add_parser(commands: Commands) -> None:
 def _estimate(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.console.estimate import render_estimate
-    from mindrlhf_msprobe.storage.reading.estimate import estimate
+    from mindrlhf_msprobe.storage.reading.holdings.estimate import estimate
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not arguments.path:
@@ -51,14 +53,14 @@ def _estimate(arguments: argparse.Namespace) -> int:
         return answer(render_estimate(found), code)
     whole = found.to_json()
     said = [*map(str, found.remarks)]
-    return answer_in_json({**whole, "remarks": said, "remark_codes": whole["remarks"]}, code)
+    return answer({**whole, "remarks": said, "remark_codes": whole["remarks"]}, code)
 
 
 def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | None, int]:
     """Return the settings that are meant, the phases (None: all there are) and how many steps."""
     from mindrlhf_msprobe.config import NO_END, ProbeConfig, load_config
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA
+    from mindrlhf_msprobe.storage.reading.holdings.estimate import KEY_DATA
 
     given = {
         name: getattr(arguments, name)

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from mindrlhf_msprobe.common.printable import printable, printable_json, printable_lines
+from mindrlhf_msprobe.common.text.printable import printable, printable_json, printable_lines
 from mindrlhf_msprobe.report.console.width import fitted
 
 SAME = 0
@@ -20,20 +20,18 @@ def complain(command: str, message: object, *, lines: bool = False) -> None:
     print(f"mindrlhf-msprobe {command}: {shown}", file=sys.stderr)
 
 
-def answer(text: str, code: int) -> int:
-    """Print what was found and return the exit code, also where nobody reads to the end."""
-    return _printed(fitted(printable_lines(text), sys.stdout), code)
+def answer(found: Any, code: int) -> int:
+    """Print what was found and return the exit code, also where nobody reads to the end.
 
+    Args:
+        found: a text; all else is printed as JSON, a path as its text.
+    """
+    if isinstance(found, str):
+        shown = fitted(printable_lines(found), sys.stdout)
+    else:
+        import json  # no text needs it
 
-def answer_in_json(content: Any, code: int) -> int:
-    """Do the same for machines; a path is its text."""
-    import json  # no text needs it
-
-    text = json.dumps(content, ensure_ascii=False, indent=1, default=str)
-    return _printed(printable_json(text), code)
-
-
-def _printed(shown: str, code: int) -> int:
+        shown = printable_json(json.dumps(found, ensure_ascii=False, indent=1, default=str))
     try:
         print(shown, flush=True)
     except BrokenPipeError:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, answer, answer_in_json, complain
+from mindrlhf_msprobe.cli.exit_codes import SAME, answer, complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    merge = Command.of(commands, "merge", _merge)
+    merge = Command.add(commands, "merge", _merge)
     merge.add_argument("runs", nargs="*", metavar="RUN")
     merge.add_argument("-o", "--output_path", metavar="MERGED", required=True)
     merge.add_argument("--json", action="store_true")
@@ -20,7 +20,7 @@ def add_parser(commands: Commands) -> None:
 def _merge(arguments: argparse.Namespace) -> int:
     import dataclasses
 
-    from mindrlhf_msprobe.common.numbers import spans
+    from mindrlhf_msprobe.common.text.numbers import spans
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 
@@ -34,7 +34,7 @@ def _merge(arguments: argparse.Namespace) -> int:
         complain("merge", say("cli.merge_left_out", number=len(merged.left_out), shown=shown))
     if arguments.json:
         content = {**dataclasses.asdict(merged), "remarks": [*map(str, merged.remarks)]}
-        return answer_in_json(content, SAME)
+        return answer(content, SAME)
     lines = [
         say(
             "cli.merged",

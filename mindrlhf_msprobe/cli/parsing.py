@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
-from mindrlhf_msprobe.common.language import LANGUAGES
+from mindrlhf_msprobe.common.text.language import LANGUAGES
 from mindrlhf_msprobe.report.console.width import wrapped
 from mindrlhf_msprobe.report.messages import say
 
@@ -110,7 +110,7 @@ class Command(Parser):
         self.add_argument(LANG, choices=LANGUAGES, help=say("help.lang"))
 
     @classmethod
-    def of(
+    def add(
         cls,
         commands: Commands,
         name: str,

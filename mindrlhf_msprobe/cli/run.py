@@ -13,7 +13,7 @@ NAME = "run"
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    run = Command.of(
+    run = Command.add(
         commands, NAME, run_script, usage="mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ..."
     )
     run.add_argument("script", metavar="SCRIPT")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, answer_in_json, complain
+from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _MOST_NAMED = 20  # things that cannot be read
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    show = Command.of(commands, "show", _show)
+    show = Command.add(commands, "show", _show)
     show.add_argument("path", metavar="RUN")
     show.add_argument("name", nargs="?", metavar="NAME")
     show.add_argument("--step", type=int, metavar="N")
@@ -69,20 +70,21 @@ def _show(arguments: argparse.Namespace) -> int:
         for problem in shown.unreadable:
             complain("show", problem)
     code = UNDECIDED if shown.damaged else SAME
-    return answer_in_json(shown.content, code) if arguments.json else answer(shown.text, code)
+    return answer(shown.content if arguments.json else shown.text, code)
 
 
 def _run(run: Run, at: _At) -> _Shown:
-    from mindrlhf_msprobe.common.numbers import spans
+    from mindrlhf_msprobe.common.text.numbers import spans
     from mindrlhf_msprobe.report.console import listing
     from mindrlhf_msprobe.report.console.generation import render_generation
-    from mindrlhf_msprobe.storage.reading.inventory import inventory
+    from mindrlhf_msprobe.storage.reading.holdings.inventory import inventory
+    from mindrlhf_msprobe.storage.reading.holdings.limits import limits_of
 
     holdings = inventory(run, **at)
     run.configurations()
     unreadable = [*map(str, _problems(run, at))]
     unreadable += [
-        why if why.startswith(held.name) else f"{held.name}: {why}"
+        why if why.startswith(held.name) else say("unread.at", path=held.name, why=why)
         for held in holdings
         for why in held.unreadable
     ]
@@ -91,6 +93,7 @@ def _run(run: Run, at: _At) -> _Shown:
         problems.append(say("listing.missing_ranks", ranks=spans(run.missing_ranks)))
     lines = [listing.render_holdings(run.path, run.state, holdings, problems, run.cost)]
     lines += render_generation(run.run_files, at["rank"])
+    lines += [printable(say("listing.without", what=limit)) for limit in limits_of(run)]
     lines += listing.render_left_out(run.left_out)
     lines += listing.render_stops(run.stops)
     content = [holding.to_json() for holding in holdings]
@@ -111,7 +114,7 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
     ]
     unreadable = [str(problem) for problem in _problems(run, at) if problem.phase == name]
     unreadable += [
-        f"{record.name}: {record.leaf.why}"
+        say("unread.at", path=record.name, why=record.leaf.why)
         for entry in entries
         for record in entry.records
         if record.leaf.why is not None
@@ -122,7 +125,7 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
 def _records(run: Run, name: str, at: _At) -> _Shown:
     from mindrlhf_msprobe.errors import RunError
     from mindrlhf_msprobe.report.console import listing
-    from mindrlhf_msprobe.storage.reading.inventory import find_records
+    from mindrlhf_msprobe.storage.reading.holdings.inventory import find_records
 
     try:
         records = find_records(run, name, **at)

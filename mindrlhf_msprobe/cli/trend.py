@@ -6,14 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import (
-    DIVERGED,
-    SAME,
-    UNDECIDED,
-    answer,
-    answer_in_json,
-    complain,
-)
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
@@ -31,7 +24,7 @@ _THRESHOLDS = (0.97, 0.03)
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    trend = Command.of(commands, "trend", _trend)
+    trend = Command.add(commands, "trend", _trend)
     trend.add_argument("path", metavar="RUN", help=say("help.trend_run"))
     trend.add_argument("path2", nargs="?", metavar="RUN2", help=say("help.trend_run2"))
     trend.add_argument("--record", metavar="PATTERN")
@@ -90,7 +83,7 @@ def _series(arguments: argparse.Namespace) -> int:
         for side, trends in zip("AB", found):
             content["series"] += [{"run": side, **one.to_json()} for one in trends.series]
             content["missing"] += [{"run": side, **one.to_json()} for one in trends.missing]
-        return answer_in_json(content, code)
+        return answer(content, code)
     missing = missing_in_all(found)
     return answer(render_series(sides, missing, max(0, arguments.plots)), code)
 
@@ -122,15 +115,18 @@ def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
 
 
 def _say_incomplete(run: Run) -> None:
-    """Say which ranks of a run are missing, and where others stopped."""
-    from mindrlhf_msprobe.common.numbers import spans
+    """Say what a run does not hold by choice, which ranks are missing, and where others stopped."""
+    from mindrlhf_msprobe.common.text.numbers import spans
     from mindrlhf_msprobe.report.console.listing import render_stops
+    from mindrlhf_msprobe.storage.reading.holdings.limits import limits_of
 
+    for limit in limits_of(run):
+        complain("trend", say("trend.without", path=str(run.path), what=limit))
     if run.missing_ranks:
         said = say("listing.missing_ranks", ranks=spans(run.missing_ranks))
-        complain("trend", f"{run.path}: {said}")
+        complain("trend", say("unread.at", path=run.path, why=said))
     for line in render_stops(run.stops):
-        complain("trend", f"{run.path}: {line}")
+        complain("trend", say("unread.at", path=run.path, why=line))
 
 
 def _gradients(arguments: argparse.Namespace) -> int:
@@ -159,8 +155,7 @@ def _gradients(arguments: argparse.Namespace) -> int:
     code = DIVERGED if found.suspicious else SAME
     code = code if found.compared else UNDECIDED
     if arguments.json:
-        content = {"runs": [str(a.path), str(b.path)], **found.to_json()}
-        return answer_in_json(content, code)
+        return answer({"runs": [str(a.path), str(b.path)], **found.to_json()}, code)
     return answer(render_similarity(found), code)
 
 
@@ -169,7 +164,7 @@ def _paths(arguments: argparse.Namespace) -> list[str]:
 
 
 def _complain(problems: Sequence[Problem]) -> bool:
-    """Say what could not be read; tell whether there was anything."""
+    """Say what could not be read; return whether there was anything."""
     for problem in problems[:_MOST_PROBLEMS]:
         complain("trend", problem)
     if len(problems) > _MOST_PROBLEMS:

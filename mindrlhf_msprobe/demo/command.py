@@ -41,7 +41,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError, RunError, UsageError: it could not be decided whether the verdict is right.
     """
-    plan = DemoPlan.of(arguments)
+    plan = DemoPlan.from_arguments(arguments)
     _require_frameworks()
     from mindrlhf_msprobe.demo.quiet import quiet_frameworks, quiet_probe
 
@@ -63,7 +63,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     result = compare_runs(plan.run_a, plan.run_b, output_path=plan.comparison)
     answer = render(result, time.perf_counter() - start)
-    right, sentences = _judge(result, fault, plan.probe_config)
+    right, sentences = _assess(result, fault, plan.probe_config)
     words = paragraph(sentences)
     said = "\n".join((answer, "", words, _what_next(plan, result)))
     print(fitted(said, sys.stdout))
@@ -119,7 +119,7 @@ class DemoPlan:
         return None if self.phase is None else Fault(self.phase.name, self.cell, self.from_step)
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> DemoPlan:
+    def from_arguments(cls, arguments: argparse.Namespace) -> DemoPlan:
         """Check the arguments.
 
         Raises:
@@ -328,7 +328,7 @@ def _never_ran(plan: DemoPlan, dump_path: Path) -> Message:
     return message("demo.never_ran", cell=plan.cell, phase=plan.phase.name, cells=sorted(cells))
 
 
-def _judge(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, Messages]:
+def _assess(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, Messages]:
     """Return whether the verdict is what was planted, and say so."""
     status, first = result.verdict.status, result.verdict.first_divergence
     if fault is None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 
 RELATIVE_ERROR = 1e-3
@@ -92,7 +93,7 @@ def disturb(output: Any) -> Any:
     """
     tensors = list(tensors_of(output))
     if not tensors:
-        raise TypeError(f"there is no tensor to disturb in an output of {type(output).__name__}")
+        raise TypeError(message("demo.no_tensor", kind=type(output).__name__))
     chosen = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
     return replace(output, chosen, disturb_tensor(chosen))
 

@@ -33,7 +33,7 @@ def decode(tokens: Sequence[int]) -> str:
 
 
 def reward(prompt: str, response: str) -> float:
-    """Judge an answer by its text, from -0.5 to 1.0.
+    """Rate an answer by its text, from -0.5 to 1.0.
 
     The right answer earns 1.0 and any other number up to 0.5, the more the closer it is. What is
     not a number loses 0.5, but every digit in it regains some, so that a network that knows nothing

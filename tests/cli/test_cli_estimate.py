@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import runs
+from helpers.gradients import record_gradients
 from helpers.runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.report.messages import text_of
-from mindrlhf_msprobe.storage.reading.estimate import estimate
+from mindrlhf_msprobe.storage.reading.holdings.estimate import estimate
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 
@@ -57,6 +58,19 @@ def test_the_estimate_of_statistics_is_what_the_disk_then_holds(tmp_path):
         found = estimate(open_run(tmp_path / name), ProbeConfig(**whole), steps=3)
         assert found.total == pytest.approx(expected, rel=0.1)
         assert [p.distinct for p in found.phases] == [p.distinct for p in tensors.phases]
+
+
+@pytest.mark.parametrize("signs", [True, False])
+def test_the_estimate_of_signs_is_what_the_disk_then_holds(tmp_path, signs):
+    """Of the gradients of parameters alone, from a run with them or without."""
+    rng = np.random.default_rng(0)
+    layers = {f"layers.{n}": rng.normal(size=(300, 900)).astype(np.float32) for n in range(20)}
+    for name, recorded in (("with", True), ("without", False)):
+        record_gradients(tmp_path / name, {0: layers}, signs=recorded)
+    wanted = ProbeConfig(task="grad_probe")
+    found = estimate(open_run(tmp_path / ("with" if signs else "without")), wanted)
+    expected = on_disk(tmp_path / "with") - on_disk(tmp_path / "with/run.json")
+    assert found.total == pytest.approx(expected, rel=0.03)
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor", "md5"])

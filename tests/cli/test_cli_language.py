@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.common.language import language, speaking
+from mindrlhf_msprobe.common.text.language import language, speaking
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.report.console.console import render
 from mindrlhf_msprobe.report.console.width import width_of, wrapped

@@ -1,14 +1,13 @@
-"""The demo as a newcomer runs it: real processes, real trainings."""
+"""The demo as a newcomer runs it: a real process, real trainings."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.command_line import CommandLine
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.storage.records import cell_name
@@ -23,12 +22,15 @@ PHASES = {
 }
 
 
-def run_demo(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mindrlhf_msprobe", "demo", "--output", str(output), *options]
-    environment = {**os.environ, "MSPROBE_LOG_LEVEL": "1"}
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=output.parent, timeout=300
-    )
+@pytest.fixture(scope="module")
+def run_demo(tmp_path_factory):
+    """Return a function that runs the demo into a directory, with these options."""
+    with CommandLine(tmp_path_factory.mktemp("said")) as commands:
+
+        def run(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+            return commands.run(output.parent, "demo", "--output", str(output), *options)
+
+        yield run
 
 
 def verdict_of(output: Path) -> dict:
@@ -84,7 +86,7 @@ def test_the_tables_are_written(demo):
     assert {path.name for path in (output / "comparison").glob("*.xlsx")} == tables
 
 
-def test_a_second_demo_does_not_mix_with_the_first(demo):
+def test_a_second_demo_does_not_mix_with_the_first(demo, run_demo):
     """An output that already holds runs is refused with exit code 2 and nothing is changed."""
     output, _ = demo
     before = (output / "run_a" / "run.json").read_bytes()
@@ -94,7 +96,7 @@ def test_a_second_demo_does_not_mix_with_the_first(demo):
     assert (output / "run_a" / "run.json").read_bytes() == before
 
 
-def test_without_a_fault_both_runs_agree(tmp_path):
+def test_without_a_fault_both_runs_agree(tmp_path, run_demo):
     """With --no-fault the demo says that both runs agree bit for bit and exits with 0."""
     done = run_demo(tmp_path / "out", "--no-fault", "--steps", "2")
     assert done.returncode == 0, done.stderr
@@ -111,7 +113,7 @@ def test_without_a_fault_both_runs_agree(tmp_path):
         ("actor_compute_log_prob", "root", 1, 1234),
     ],
 )
-def test_other_faults_are_named_too(tmp_path, phase, cell, step, seed):
+def test_other_faults_are_named_too(tmp_path, phase, cell, step, seed, run_demo):
     """Whatever cell of whatever phase is planted, it is named: no neighbour, no container."""
     options = ["--fault", f"{phase}:{cell}", "--fault-step", str(step), "--seed", str(seed)]
     done = run_demo(tmp_path / "out", *options, "--steps", str(step + 1))
@@ -120,7 +122,7 @@ def test_other_faults_are_named_too(tmp_path, phase, cell, step, seed):
     assert (first["phase"], cell_name(first["entry"]), first["step"]) == (phase, cell, step)
 
 
-def test_with_key_data_only_no_phase_directory_exists(tmp_path):
+def test_with_key_data_only_no_phase_directory_exists(tmp_path, run_demo):
     """key_data_dump alone records no layer, and the verdict still points to the phase."""
     config = config_file(tmp_path, "  msprobe: true\n  key_data_dump: true\n")
     done = run_demo(tmp_path / "out", "--config", str(config), "--steps", "2")
@@ -137,7 +139,7 @@ def test_with_key_data_only_no_phase_directory_exists(tmp_path):
     }
 
 
-def test_the_step_window_limits_layers(tmp_path):
+def test_the_step_window_limits_layers(tmp_path, run_demo):
     """With reference_dump and step 2 alone, only reference_compute_log_prob/step2 exists."""
     section = "  msprobe: true\n  reference_dump: true\n  step_start: 2\n  step_end: 2\n"
     config = config_file(tmp_path, section)
@@ -162,7 +164,9 @@ def test_the_step_window_limits_layers(tmp_path):
         ("msprobe_config: {msprobe: false}\n", "nothing would be recorded"),
     ],
 )
-def test_a_config_that_cannot_be_used_is_refused_before_training(tmp_path, section, message):
+def test_a_config_that_cannot_be_used_is_refused_before_training(
+    tmp_path, section, message, run_demo
+):
     """Wrong trainer settings get one message and exit code 2, and claim no directory."""
     (tmp_path / "trainer.yaml").write_text(section)
     done = run_demo(tmp_path / "out", "--config", str(tmp_path / "trainer.yaml"))
@@ -172,7 +176,7 @@ def test_a_config_that_cannot_be_used_is_refused_before_training(tmp_path, secti
     assert not (tmp_path / "out" / "run_a").exists()
 
 
-def test_an_output_that_cannot_be_made_is_refused(tmp_path):
+def test_an_output_that_cannot_be_made_is_refused(tmp_path, run_demo):
     """A file in the place of DIR gives one message and exit code 2."""
     (tmp_path / "out").write_text("")
     done = run_demo(tmp_path / "out")
@@ -181,7 +185,7 @@ def test_an_output_that_cannot_be_made_is_refused(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_where_nothing_can_be_compared_the_demo_cannot_decide(tmp_path):
+def test_where_nothing_can_be_compared_the_demo_cannot_decide(tmp_path, run_demo):
     """With configurations alone nothing is compared: exit code 2, not 1."""
     config = config_file(tmp_path, "  msprobe: true\n  configurations_dump: true\n")
     done = run_demo(tmp_path / "out", "--config", str(config), "--steps", "1")
@@ -189,7 +193,7 @@ def test_where_nothing_can_be_compared_the_demo_cannot_decide(tmp_path):
     assert "INCOMPARABLE" in done.stdout
 
 
-def test_steps_may_begin_elsewhere(tmp_path):
+def test_steps_may_begin_elsewhere(tmp_path, run_demo):
     """With initial_step the planted step is counted from there."""
     section = "  msprobe: true\n  reference_dump: true\n  initial_step: 5\n  step_end: 9\n"
     config = config_file(tmp_path, section)
@@ -211,7 +215,7 @@ def test_steps_may_begin_elsewhere(tmp_path):
         (["--config", "nowhere.yaml"], "there is no such file"),
     ],
 )
-def test_bad_arguments_get_one_clear_message(tmp_path, options, message):
+def test_bad_arguments_get_one_clear_message(tmp_path, options, message, run_demo):
     """What cannot be used is named with exit code 2 and without a traceback."""
     done = run_demo(tmp_path / "out", *options)
     assert done.returncode == 2
@@ -222,7 +226,7 @@ def test_bad_arguments_get_one_clear_message(tmp_path, options, message):
         assert not (tmp_path / "out" / "run_a").exists()
 
 
-def test_a_wrong_section_is_refused(tmp_path):
+def test_a_wrong_section_is_refused(tmp_path, run_demo):
     """An unknown key in the section of --config is named with its nearest known key."""
     config = config_file(tmp_path, "  msprobe: true\n  key_data_dmp: true\n")
     done = run_demo(tmp_path / "out", "--config", str(config))

@@ -43,12 +43,12 @@ def described(page: str, heading: str) -> dict[str, str | None]:
 
 
 def public_members(cls: type) -> set[str]:
-    """Return what a class offers: methods, properties, fields, what its __init__ sets."""
+    """Return what a class offers: methods, properties, fields, what its methods set."""
     members = {name for name in vars(cls) if not name.startswith("_")}
     if dataclasses.is_dataclass(cls):
         members |= {field.name for field in dataclasses.fields(cls)}
     else:
-        source = inspect.getsource(cls.__init__)
+        source = inspect.getsource(cls)
         members |= set(re.findall(r"self\.([a-z]\w*)\s*[:=]", source))
     return members
 

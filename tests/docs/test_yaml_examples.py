@@ -1,17 +1,18 @@
 """The files of yaml_examples: the commands in them are run, and they record what they promise."""
 
 import shlex
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.programs import run_python
+from helpers.command_line import CommandLine
 
 from mindrlhf_msprobe import load_config, open_run
+from mindrlhf_msprobe.storage.reading.gradients import open_gradients
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
+from mindrlhf_msprobe.storage.writing.findings_file import read_findings
 
 EXAMPLES = Path(__file__).parents[2] / "yaml_examples"
 COMMAND = "#   mindrlhf-msprobe "
@@ -81,6 +82,27 @@ def check_tensors(run: Run, answer: str) -> None:
     assert np.load(logits, allow_pickle=False).shape == (4, 8, 13)
 
 
+def check_monitoring(run: Run, answer: str) -> None:
+    assert answer.startswith("HEALTHY")
+    assert {entry.step for entry in run.entries()} == {0, 10}
+    assert [datum.step for datum in run.key_data("rewards")] == [*range(11)]
+    assert {one["severity"] for one in read_findings(run.path, 0)} <= {"note"}
+    assert not run.run_files[0].lost
+
+
+def check_overflows(run: Run, answer: str) -> None:
+    assert "HEALTHY" in answer
+    assert {entry.phase for entry in run.entries()} == {"actor_compute_log_prob", "actor_update"}
+    assert not list(run.path.rglob("dump_tensor_data"))
+
+
+def check_signs(run: Run, answer: str) -> None:
+    assert "Suspicious from step 2, rank 0, actor_update, update 0" in answer
+    gradients = open_gradients(run.path).at(0, 0)
+    assert {gradient.update for gradient in gradients} == {0, 1}
+    assert all(gradient.has_signs for gradient in gradients)
+
+
 def check_demo(run: Run, answer: str) -> None:
     assert "Cell.model.layers.1.feed_forward.w2.Linear.forward.0" in answer.splitlines()[1]
     assert len(run.phases) == 6
@@ -93,13 +115,23 @@ PROMISES: dict[str, tuple[int, Callable[[Run, str], None]]] = {
     "layer_localisation": (DIVERGED, check_layer),
     "generation_tokens": (DIVERGED, check_tokens),
     "critic": (DIVERGED, check_critic),
+    "overflow_check": (SAME, check_overflows),
     "full_tensors_of_a_few_cells": (SAME, check_tensors),
+    "monitoring": (SAME, check_monitoring),
+    "gradient_signs": (DIVERGED, check_signs),
 }
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """Return the command line, which has imported MindSpore once."""
+    with CommandLine(tmp_path_factory.mktemp("said")) as line:
+        yield line
 
 
 @pytest.mark.parametrize("name", PROMISES)
 def test_the_commands_of_an_example_work_and_record_what_it_promises(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, commands: CommandLine
 ) -> None:
     """On a machine that has just been set up: both commands, in the directory of a checkout."""
     pytest.importorskip("mindformers")
@@ -108,16 +140,10 @@ def test_the_commands_of_an_example_work_and_record_what_it_promises(
     code, check = PROMISES[name]
     answers = []
     for arguments, expected in ((record, SAME), (look, code)):
-        done = run_command(tmp_path, arguments)
+        done = commands.run(tmp_path, *arguments)
         assert done.returncode == expected, done.stdout + done.stderr
         answers.append(done.stdout)
     check(open_run(tmp_path / "out" / name / "run_a"), answers[1])
-
-
-def run_command(cwd: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run `mindrlhf-msprobe` with these arguments."""
-    program = "import sys; from mindrlhf_msprobe.cli import main; sys.exit(main())"
-    return run_python(program, cwd, *arguments)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)

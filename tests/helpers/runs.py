@@ -9,7 +9,7 @@ switches off is not recorded, as with the real probe.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from mindrlhf_msprobe.capture.opening.entries import HostEntries
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
+from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.config import ProbeConfig, Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.records import entry_name
@@ -97,6 +98,7 @@ class Recording:
             config=self.config.to_json(),
             existing=self.config.existing,
             task=self.config.task,
+            keep_bytes=self.config.keep_mb << 20,
         )
         self.root, self.rank, self.step = Path(root), rank, step
         self._faults = tuple(faults)
@@ -237,7 +239,12 @@ class Recording:
         return self.root
 
 
-def _raise(what: str, error: BaseException) -> None:
+def words(lost: Mapping[Message, int]) -> dict[str, int]:
+    """Return what was lost, by the words of each kind."""
+    return {in_words(kind, "en"): count for kind, count in lost.items()}
+
+
+def _raise(what: Message, error: BaseException) -> None:
     raise error
 
 

@@ -1,0 +1,73 @@
+"""The command line in one process for many commands, which pay once for importing MindSpore."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from helpers.programs import TESTS
+
+SERVER = """
+import json, os, sys
+from mindrlhf_msprobe.cli import main
+
+answers = os.fdopen(os.dup(1), "w")
+for line in sys.stdin:
+    command = json.loads(line)
+    os.chdir(command["cwd"])
+    for stream, path in ((1, command["stdout"]), (2, command["stderr"])):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, stream)
+        os.close(file)
+    try:
+        code = main(command["arguments"])
+    except SystemExit as end:
+        code = end.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    print(json.dumps(code), file=answers, flush=True)
+"""
+
+
+class CommandLine:
+    """Runs `mindrlhf-msprobe` with one list of arguments after the other, as a shell would."""
+
+    def __init__(self, directory: Path) -> None:
+        paths = [str(TESTS), *(path for path in sys.path if path)]
+        self._files = [directory / "stdout", directory / "stderr"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MSPROBE_LOG_LEVEL": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.communicate(timeout=60)
+
+    def run(self, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one command in `cwd`; return its exit code and what it said."""
+        out, err = self._files
+        command = {"arguments": arguments, "cwd": str(cwd), "stdout": str(out), "stderr": str(err)}
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the process ended: {err.read_text()}"
+        said = [path.read_text(encoding="utf-8") for path in self._files]
+        return subprocess.CompletedProcess(list(arguments), json.loads(answer), *said)
