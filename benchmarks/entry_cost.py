@@ -1,9 +1,9 @@
 """The processor time that recording one entry takes, apart from what a network computes.
 
 40 cells that return what they are given, a fourth of them with a weight of 16 KiB, 300 calls in
-PyNative mode without gradients, statistics of a tensor of 2 048 float32. It is processor time, so
-that it says the same on a busy machine; the wall time of a real network is that of
-step_overhead.py and generation_overhead.py.
+PyNative mode without gradients, of a tensor of 2 048 float32, with task statistics and with
+overflow_check in turn. It is processor time, so that it says the same on a busy machine; the wall
+time of a real network is that of step_overhead.py and generation_overhead.py.
 
     python benchmarks/entry_cost.py [--rounds N] [--dir DIR]
 """
@@ -60,33 +60,46 @@ def main() -> None:
     inputs[-1].asnumpy()
     root = Path(tempfile.mkdtemp(dir=arguments.dir))
     section = {"msprobe": True, "actor_infer_dump": True, "token_range_end": 10**6}
-    probe = Probe.from_config({**section, "step_end": 10**6, "dump_path": str(root / "run")})
-    probe.watch(actor=network)
-    own, all_threads, plain = [], [], []
+    probes = {
+        task: Probe.from_config(
+            {**section, "task": task, "step_end": 10**6, "dump_path": str(root / task)}
+        )
+        for task in ("statistics", "overflow_check")
+    }
+    for probe in probes.values():
+        probe.watch(actor=network)
+    own: dict[str, list[float]] = {task: [] for task in probes}
+    all_threads: dict[str, list[float]] = {task: [] for task in probes}
+    plain = []
     try:
-        for _ in range(arguments.rounds):
-            of_process = time.process_time()
-            with probe.phase("actor_generate_sequences"):
-                began = time.thread_time()
-                for x in inputs:
-                    network(x)
-                own.append(time.thread_time() - began)
-            probe.step()
-            all_threads.append(time.process_time() - of_process)
+        for round_ in range(arguments.rounds):
+            for task, probe in list(probes.items())[:: 1 if round_ % 2 else -1]:
+                of_process = time.process_time()
+                with probe.phase("actor_generate_sequences"):
+                    began = time.thread_time()
+                    for x in inputs:
+                        network(x)
+                    own[task].append(time.thread_time() - began)
+                probe.step()
+                all_threads[task].append(time.process_time() - of_process)
             began = time.thread_time()
             for x in inputs:
                 network(x)
             plain.append(time.thread_time() - began)
     finally:
-        probe.close()
+        for probe in probes.values():
+            probe.close()
         shutil.rmtree(root)
-    for name, seconds in (
-        ("the thread that calls the cells", own),
-        ("all threads", all_threads),
-        ("the thread, without recording", plain),
-    ):
-        median = statistics.median(seconds) / (CALLS * (CELLS + 1))
-        print(f"{name:32} {median * 1e6:6.1f} microseconds an entry")
+    entries = CALLS * (CELLS + 1)
+    for task in probes:
+        for name, seconds in (
+            ("the thread that calls the cells", own[task]),
+            ("all threads", all_threads[task]),
+        ):
+            median = statistics.median(seconds) / entries
+            print(f"{task:16} {name:32} {median * 1e6:6.1f} microseconds an entry")
+    median = statistics.median(plain) / entries
+    print(f"{'no recording':16} {'the thread':32} {median * 1e6:6.1f} microseconds an entry")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class Decoder(nn.Cell):
         return self.head(self.norm(x))
 
 
-def training_step() -> tuple[nn.Cell, Callable[[], Tensor]]:
+def training_step() -> tuple[nn.Cell, nn.Optimizer, Callable[[], Tensor]]:
     ms.set_seed(0)
     network = Decoder()
     optimizer = nn.AdamWeightDecay(network.trainable_params(), 1e-4)
@@ -92,7 +92,7 @@ def training_step() -> tuple[nn.Cell, Callable[[], Tensor]]:
         value.asnumpy()
         return value
 
-    return network, step
+    return network, optimizer, step
 
 
 def bytes_below(directory: Path) -> int:
@@ -115,33 +115,40 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--dir", default="/dev/shm")
-    parser.add_argument("--only", help="one kind of step beside the one without a probe")
+    parser.add_argument(
+        "--only", action="append", help="a kind of step beside the one without a probe; repeatable"
+    )
     arguments = parser.parse_args()
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    network, step = training_step()
+    network, optimizer, step = training_step()
     root = Path(tempfile.mkdtemp(dir=arguments.dir))
     on = {"msprobe": True, "actor_train_dump": True, "step_end": 10**6}
     sections = {
         "phase switched off": {"msprobe": True},
         "statistics": on,
+        "overflow check": {**on, "task": "overflow_check"},
+        "with optimizer state": {**on, "optimizer_state": True},
+        "gradient signs": {**on, "task": "grad_probe"},
         "full tensors": {**on, "task": "tensor"},
     }
     if arguments.only:
-        sections = {arguments.only: sections[arguments.only]}
+        sections = {name: sections[name] for name in arguments.only}
     probes = {
         name: Probe.from_config({**section, "dump_path": str(root / name)})
         for name, section in sections.items()
     }
     for probe in probes.values():
-        probe.watch(actor=network)
+        signs = probe.config.task == "grad_probe"
+        probe.watch(actor=network, optimizers={"actor": optimizer} if signs else None)
     times: dict[str, list[float]] = {"no probe": [], **{name: [] for name in probes}}
+    processor: dict[str, list[float]] = {name: [] for name in times}
     raw: list[float] = []
     size = 0
     try:
         for round_ in range(arguments.rounds + 2):
             # In turn forwards and backwards, so that none always follows the same other.
             for name, seconds in list(times.items())[:: 1 if round_ % 2 else -1]:
-                began = time.perf_counter()
+                began, worked = time.perf_counter(), time.process_time()
                 if name == "no probe":
                     step()
                 else:
@@ -150,6 +157,7 @@ def main() -> None:
                     probes[name].step()
                 if round_ >= 2:  # the first rounds warm up
                     seconds.append(time.perf_counter() - began)
+                    processor[name].append(time.process_time() - worked)
             if "full tensors" in probes:
                 size = size or bytes_below(root / "full tensors")
                 raw.append(raw_write(root / f"raw{round_}", size))
@@ -158,6 +166,15 @@ def main() -> None:
             probe.close()
         shutil.rmtree(root)
     plain = statistics.median(times["no probe"])
+    beside = [name for name in ("overflow check", "gradient signs") if name in times]
+    for task in beside if "statistics" in times else ():
+        for what, of in (("time", times), ("processor time", processor)):
+            ratios = sorted(b / a for a, b in zip(of["statistics"], of[task]))
+            middle = [ratios[len(ratios) * n // 4] for n in (1, 3)]
+            print(
+                f"{task} / statistics, {what} round by round: {statistics.median(ratios):.3f} "
+                f"(half of them {middle[0]:.3f} to {middle[1]:.3f})"
+            )
     for name, seconds in times.items():
         median = statistics.median(seconds)
         print(f"{name:20} {median * 1000:8.1f} ms  {median / plain:5.2f}")

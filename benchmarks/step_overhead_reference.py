@@ -37,7 +37,7 @@ def main() -> None:
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         from msprobe.mindspore import PrecisionDebugger
 
-        network, step = training_step()
+        network, _, step = training_step()
         times: dict[str, list[float]] = {"no tool": [], "statistics": []}
         config = root / "config.json"
         section = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
