@@ -9,11 +9,13 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.command_line import CommandLine
 from helpers.programs import ALL_LAYERS
 
 # Both frameworks read these while they are imported, so they are set before any test module loads.
@@ -164,6 +166,13 @@ def demo(
     return output, subprocess.run(
         command, capture_output=True, text=True, cwd=output.parent, timeout=300
     )
+
+
+@pytest.fixture(scope="module")
+def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """Return the command line in a process that has imported MindSpore once."""
+    with closing(CommandLine(tmp_path_factory.mktemp("said"))) as line:
+        yield line
 
 
 @pytest.fixture(scope="session")

@@ -102,11 +102,11 @@ class Live:
                 with counted(self._fault, _LIVE):
                     self._announce(self._process, step)
             self.look()
-            new, self._new = self._new, []
-            if self._call is not None and new:
-                with counted(self._fault, _FUNCTION):
-                    self._call(new)
+            self._hand_over()
             self._ends = self._stops and self._is_last()
+            if self._ends:
+                rule = "" if self._grave is None else self._grave.rule
+                logger.error("%s", message("live.stops", rule=rule))
             return self._ends
 
     def _announce(self, process: Follower, step: int) -> None:
@@ -153,8 +153,6 @@ class Live:
 
     def _is_last(self) -> bool:
         if self._common is None:
-            if self._grave is not None:
-                logger.error("%s", message("live.stops", rule=self._grave.rule))
             return self._grave is not None
         with counted(self._fault, _COMMON_END):
             if self._grave is not None:
@@ -165,10 +163,7 @@ class Live:
                     self._common = None
                     self._stops = False
                     return False
-            if self._common.is_last(self._ended):
-                rule = "" if self._grave is None else self._grave.rule
-                logger.error("%s", message("live.stops", rule=rule))
-                return True
+            return self._common.is_last(self._ended)
         return False
 
     def close(self) -> None:
@@ -183,10 +178,14 @@ class Live:
                 self._leave_out([*self._waiting])
             if self._not_looked_at and self._not_observed is not None:
                 self._not_observed(self._said_of_left_out())
-            new, self._new = self._new, []
-            if self._call is not None and new:
-                with counted(self._fault, _FUNCTION):
-                    self._call(new)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Call the user's function with what it was not called with yet."""
+        new, self._new = self._new, []
+        if self._call is not None and new:
+            with counted(self._fault, _FUNCTION):
+                self._call(new)
 
     def leave(self) -> None:
         """Let the other ranks go on, or where all end together, wait until they have ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,13 @@ PHASES = {
 
 
 @pytest.fixture(scope="module")
-def run_demo(tmp_path_factory):
+def run_demo(command_line: CommandLine) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return a function that runs the demo into a directory, with these options."""
-    with CommandLine(tmp_path_factory.mktemp("said")) as commands:
 
-        def run(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
-            return commands.run(output.parent, "demo", "--output", str(output), *options)
+    def run(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        return command_line.run(output.parent, "demo", "--output", str(output), *options)
 
-        yield run
+    return run
 
 
 def verdict_of(output: Path) -> dict:

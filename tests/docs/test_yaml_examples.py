@@ -1,7 +1,7 @@
 """The files of yaml_examples: the commands in them are run, and they record what they promise."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -122,16 +122,9 @@ PROMISES: dict[str, tuple[int, Callable[[Run, str], None]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    """Return the command line, which has imported MindSpore once."""
-    with CommandLine(tmp_path_factory.mktemp("said")) as line:
-        yield line
-
-
 @pytest.mark.parametrize("name", PROMISES)
 def test_the_commands_of_an_example_work_and_record_what_it_promises(
-    name: str, tmp_path: Path, commands: CommandLine
+    name: str, tmp_path: Path, command_line: CommandLine
 ) -> None:
     """On a machine that has just been set up: both commands, in the directory of a checkout."""
     pytest.importorskip("mindformers")
@@ -140,7 +133,7 @@ def test_the_commands_of_an_example_work_and_record_what_it_promises(
     code, check = PROMISES[name]
     answers = []
     for arguments, expected in ((record, SAME), (look, code)):
-        done = commands.run(tmp_path, *arguments)
+        done = command_line.run(tmp_path, *arguments)
         assert done.returncode == expected, done.stdout + done.stderr
         answers.append(done.stdout)
     check(open_run(tmp_path / "out" / name / "run_a"), answers[1])

@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from helpers.programs import TESTS
 
@@ -48,15 +46,8 @@ class CommandLine:
             text=True,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the process."""
         self._process.communicate(timeout=60)
 
     def run(self, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

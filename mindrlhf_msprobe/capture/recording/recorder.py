@@ -111,10 +111,10 @@ class Recorder:
         self._optimizer_hooks: OptimizerHooks | None = None
         self._openings: dict[str, Opening] = {}  # the last one of each role in the open step
         self._configurations: dict[str, Any] = {}
-        # Phases that are switched on: the first and the last step in which they ran.
         # Phases that updated a network in the open step: two places in time after the last opening
         # ended, and its number.
         self._updated: dict[Phase, tuple[int, int, int]] = {}
+        # Phases that are switched on: the first and the last step in which they ran.
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._entered: Counter[str] = Counter()  # how often each phase was opened, recorded or not
         self._configurations_wanted = config.configurations_dump

@@ -15,7 +15,7 @@ from mindrlhf_msprobe.common.fast_json import loads
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 #: The types of the fields of nearly every line, in the order of `_usual`.
 _USUAL = {
@@ -143,12 +143,8 @@ def _line_of(entry: Entry) -> JournalLine:
     line.frames = entry.stack
     values: dict[str, dict[str, object]] = {}
     for record in entry.records:
-        values.setdefault(record.io, {})[record.path] = _leaf_json(record)
+        values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
     line.values = values.get(PARAMETERS_GRAD, {}) if holds_gradients(entry.name) else values
     if PARAMETERS_GRAD in values:
         line.values = {PARAMETERS_GRAD: line.values}
     return line
-
-
-def _leaf_json(record: Record) -> dict[str, object]:
-    return record.leaf.to_json()

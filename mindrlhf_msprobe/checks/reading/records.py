@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mindrlhf_msprobe.checks.reading.entries import values_of
-from mindrlhf_msprobe.checks.reading.values import DEEPEST, LeafJson, statistic
+from mindrlhf_msprobe.checks.reading.values import DEEPEST, LeafJson, is_float_dtype, statistic
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.storage.journal_line import PARTS, holds_gradients
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
@@ -199,7 +199,7 @@ class Kinds(_Shared):
     @cached_property
     def are_floats(self) -> np.ndarray:
         """Which are of floating numbers."""
-        return np.array([isinstance(d, str) and "loat" in d for d in self.dtypes], bool)
+        return np.array([*map(is_float_dtype, self.dtypes)], bool)
 
     @cached_property
     def floats(self) -> Parameters:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
@@ -73,11 +72,11 @@ def statistic(leaf: LeafJson, name: str) -> float | None:
 def is_float(leaf: LeafJson) -> bool:
     """Return whether a leaf is a tensor of floating numbers with at least one element."""
     shape = leaf.get("shape")
-    return type(shape) is list and 0 not in shape and _is_float_dtype(leaf.get("dtype"))
+    return type(shape) is list and 0 not in shape and is_float_dtype(leaf.get("dtype"))
 
 
-@lru_cache(maxsize=256)
-def _is_float_dtype(dtype: Any) -> bool:
+def is_float_dtype(dtype: Any) -> bool:
+    """Return whether a dtype, as JSON has it, is one of floating numbers."""
     return isinstance(dtype, str) and "float" in dtype.lower()
 
 

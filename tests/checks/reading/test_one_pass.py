@@ -15,7 +15,7 @@ from mindrlhf_msprobe import check_run, open_run
 from mindrlhf_msprobe.checks.checking import Checking
 from mindrlhf_msprobe.checks.reading.entries import EntryView
 from mindrlhf_msprobe.checks.reading.records import Layouts
-from mindrlhf_msprobe.checks.reading.values import flat
+from mindrlhf_msprobe.checks.reading.values import flat, is_float
 from mindrlhf_msprobe.checks.reading.views import steps
 from mindrlhf_msprobe.checks.registry.loading import own_rules
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -162,3 +162,8 @@ def test_a_parameter_that_is_not_finite_reads_the_gradients_before_it(tmp_path):
         run.end_step()
     (found,) = (one for one in check_run(run.close()).findings if one.rule == "non_finite.first")
     assert found.said.params["gradients_finite"]
+
+
+@pytest.mark.parametrize("dtype", [None, 7, [], {"a": 1}])
+def test_a_dtype_that_is_none_is_that_of_no_floats(dtype):
+    assert not is_float({"type": "mindspore.Tensor", "dtype": dtype, "shape": [2]})

@@ -79,6 +79,7 @@ class Exchange:
     ) -> None:
         self._run, self._step, self._before, self._is_own = run, step, before, is_own
         self._times: dict[int, dict[_Mark, int]] = {}
+        self._entries: dict[tuple[str, str, int, int], EntryView | None] = {}
 
     def independent(self, groups: Sequence[Group]) -> tuple[list[Group], list[tuple[Group, Group]]]:
         """Return where it arose, the first first, and the others, each with where it came from."""
@@ -137,11 +138,19 @@ class Exchange:
     def _entry(self, event: Event, step: int | None, rank: int) -> EntryView | None:
         """Return the entry of an event, as it was in some step and rank."""
         entry = event.entry
-        if entry is None or step is None or entry.phase not in self._run.phases_at(step, rank):
+        if entry is None or step is None:
             return None
-        journal = Journal(self._run, entry.phase, step, rank)
+        key = entry.phase, entry.name, step, rank
+        if key not in self._entries:
+            self._entries[key] = self._read_entry(*key)
+        return self._entries[key]
+
+    def _read_entry(self, phase: str, name: str, step: int, rank: int) -> EntryView | None:
+        if phase not in self._run.phases_at(step, rank):
+            return None
+        journal = Journal(self._run, phase, step, rank)
         names = journal.layout.names
-        return journal.entry(names.index(entry.name)) if entry.name in names else None
+        return journal.entry(names.index(name)) if name in names else None
 
     def _precedes(self, one: Group, other: Group) -> bool:
         """Return whether an event of one rank comes before one of another."""

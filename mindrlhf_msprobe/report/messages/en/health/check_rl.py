@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from mindrlhf_msprobe.report.messages import Text
 
+BOTH_RANDOM = "; neither was loaded from a checkpoint, so both begin with random weights"
+
 
 def _reference(mean: float, random: bool) -> str:
     said = (
         "the reference is not the initial actor: before the first update ref_log_prob and "
         f"old_log_prob differ by {mean:.3g} on average"
     )
-    why = "; neither was loaded from a checkpoint, so both begin with random weights"
-    return said + why * random
+    return said + BOTH_RANDOM * random
 
 
 def _advantages(mean: float, grouped: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.en.health.check_rl import BOTH_RANDOM
 
 
 def _not_synchronised(count: int, first: str, total: int, still: int | None) -> str:
@@ -14,12 +15,11 @@ def _not_synchronised(count: int, first: str, total: int, still: int | None) -> 
 
 
 def _reference(count: int, first: str, total: int, random: bool) -> str:
-    why = "; neither was loaded from a checkpoint, so both begin with random weights"
     said = (
         f"the reference is not the initial actor: {count} of {total} parameters differ before the "
         f"first update, e.g. {first}"
     )
-    return said + why * random
+    return said + BOTH_RANDOM * random
 
 
 TEXTS: dict[str, Text] = {

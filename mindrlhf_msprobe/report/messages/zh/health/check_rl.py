@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from mindrlhf_msprobe.report.messages import Text
 
+BOTH_RANDOM = "；两者都没有加载 checkpoint，均为随机初始权重"
+
 
 def _reference(mean: float, random: bool) -> str:
     said = (
         f"reference 不是初始 actor：首次更新之前，ref_log_prob 与 old_log_prob 平均相差 {mean:.3g}"
     )
-    return said + "；两者都没有加载 checkpoint，均为随机初始权重" * random
+    return said + BOTH_RANDOM * random
 
 
 def _advantages(mean: float, grouped: bool) -> str:

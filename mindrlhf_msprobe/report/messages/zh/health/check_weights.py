@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.zh.health.check_rl import BOTH_RANDOM
 
 
 def _not_synchronised(count: int, first: str, total: int, still: int | None) -> str:
@@ -14,7 +15,7 @@ def _reference(count: int, first: str, total: int, random: bool) -> str:
     said = (
         f"reference 不是初始 actor：首次更新之前，{total} 个权重中有 {count} 个不同，例如 {first}"
     )
-    return said + "；两者都没有加载 checkpoint，均为随机初始权重" * random
+    return said + BOTH_RANDOM * random
 
 
 TEXTS: dict[str, Text] = {
