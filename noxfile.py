@@ -34,7 +34,7 @@ MINDFORMERS_IMPORTS = [
 ]
 
 #: As in the extra `test`, which would bring another MindSpore.
-TEST_TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6"]
+TEST_TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "playwright>=1.40"]
 
 #: A file stays in one worker: its tests share what they train.
 TWO_WORKERS = ["-n", "2", "--dist", "loadfile"]
@@ -72,7 +72,10 @@ def tests_2_7(session: nox.Session) -> None:
 @nox.session(name="tests-2.10", python=PYTHON)
 def tests_2_10(session: nox.Session) -> None:
     """Run the tests on MindSpore 2.10, with the same MindFormers."""
-    session.install(*MINDSPORE_2_10, *MINDFORMERS_IMPORTS, *TEST_TOOLS, "-e", ".[ray,tokenizer]")
+    session.install(
+        *(*MINDSPORE_2_10, *MINDFORMERS_IMPORTS, *TEST_TOOLS),
+        *("-e", ".[ray,report,tokenizer]"),
+    )
     session.install("--no-deps", MINDFORMERS)
     session.run("python", "-m", "pytest", *TWO_WORKERS, *session.posargs)
 
@@ -89,6 +92,11 @@ def interop(session: nox.Session) -> None:
         python = home / "bin" / "python"
         if not python.exists():
             session.run("python", "-m", "venv", os.fspath(home))
+            # What the session has, gigabytes of MindSpore, is there once; pip sees it, and puts
+            # beside msprobe what that needs in other versions.
+            shared = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
+            own = next(home.glob("lib/python*/site-packages"))
+            (own / "session.pth").write_text(f"{shared.resolve()}\n", encoding="utf-8")
             session.run(
                 *(os.fspath(python), "-m", "pip", "install", "--quiet"),
                 *(msprobe, *REFERENCE_NEEDS),
