@@ -298,6 +298,10 @@ class ProbeConfig:
             return False
         return phase.switch is None or bool(getattr(self, phase.switch))
 
+    def records_anything(self) -> bool:
+        """Return whether key data or the layer data of any phase are switched on."""
+        return self.key_data_dump or any(map(self.records_phase, self.phase_table().values()))
+
     def records_step(self, step: int) -> bool:
         """Return whether `step` lies in the step window of layer data, and is one of those chosen.
 

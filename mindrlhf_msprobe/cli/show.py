@@ -14,9 +14,11 @@ from mindrlhf_msprobe.report.messages import say
 if TYPE_CHECKING:
     from mindrlhf_msprobe.storage.reading.problems import Problem
     from mindrlhf_msprobe.storage.reading.reader import Run
+    from mindrlhf_msprobe.storage.reading.step_times import StepTimes
 
 _At = dict[str, "int | None"]  # step and rank: None for all
 _MOST_NAMED = 20  # things that cannot be read
+_MOST_TIMED = 1000  # steps of which a mean is made
 
 
 def add_parser(commands: Commands) -> None:
@@ -82,6 +84,7 @@ def _run(run: Run, at: _At) -> _Shown:
 
     holdings = inventory(run, **at)
     run.configurations()
+    times = _times(run, at)
     unreadable = [*map(str, _problems(run, at))]
     unreadable += [
         why if why.startswith(held.name) else say("unread.at", path=held.name, why=why)
@@ -92,12 +95,23 @@ def _run(run: Run, at: _At) -> _Shown:
     if run.missing_ranks:
         problems.append(say("listing.missing_ranks", ranks=spans(run.missing_ranks)))
     lines = [listing.render_holdings(run.path, run.state, holdings, problems, run.cost)]
+    lines += listing.render_times(times)
     lines += render_generation(run.run_files, at["rank"])
     lines += [printable(say("listing.without", what=limit)) for limit in limits_of(run)]
     lines += listing.render_left_out(run.left_out)
     lines += listing.render_stops(run.stops)
     content = [holding.to_json() for holding in holdings]
     return _Shown(content, "\n".join(lines), unreadable, bool(unreadable), said=True)
+
+
+def _times(run: Run, at: _At) -> list[StepTimes]:
+    """Return the times of one step, or of the last ones, of one rank: the first that has any."""
+    for rank in run.ranks if at["rank"] is None else [at["rank"]]:
+        steps = run.timed_steps(rank)[-_MOST_TIMED:] if at["step"] is None else [at["step"]]
+        found = [known for step in steps if (known := run.timeline(step, rank)) is not None]
+        if found:
+            return found
+    return []
 
 
 def _phase(run: Run, name: str, at: _At) -> _Shown:

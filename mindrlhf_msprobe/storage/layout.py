@@ -1,6 +1,6 @@
 """Every path and file name of a run, in one place.
 
-run.json  configurations.json  findings.rank<R>.jsonl
+run.json  configurations.json  findings.rank<R>.jsonl  timeline.rank<R>.jsonl
 <phase>/step<S>/rank<R>/records.jsonl, dump.json, stack.json, construct.json
 <phase>/step<S>/rank<R>/dump_tensor_data/<record>.npy
 data/<key>/step<S>/rank<R>/micro_step<M>/<key>.npy, <key>.json
@@ -54,6 +54,11 @@ def manifest_name(rank: int) -> str:
 def findings_name(rank: int) -> str:
     """Return the file of what was found in one rank's steps while it trained."""
     return f"findings.rank{rank}.jsonl"
+
+
+def timeline_name(rank: int) -> str:
+    """Return the file of when the phases of one rank's steps ran."""
+    return f"timeline.rank{rank}.jsonl"
 
 
 def manifest_rank(path: Path) -> int:

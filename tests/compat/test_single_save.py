@@ -51,7 +51,7 @@ def test_files_lie_where_msprobe_puts_them(tmp_path):
     SingleSave(tmp_path / "run")
     save(tmp_path / "run")
     SingleSave.save_config(data={"lr": 0.1})
-    expected = ["configurations.json", "run.json"]
+    expected = ["configurations.json", "run.json", "timeline.rank0.jsonl"]
     for step in (0, 1):
         expected += [
             f"data/{key}/step{step}/rank0/micro_step{micro_step}/{file}"

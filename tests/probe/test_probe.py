@@ -53,7 +53,11 @@ def test_key_data_dump_alone_writes_no_phase_directory(
     probe.watch(**networks)
     train(probe, networks, steps=2)
     probe.close()
-    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {"run.json", "data"}
+    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {
+        "run.json",
+        "timeline.rank0.jsonl",
+        "data",
+    }
     assert tree(tmp_path / "run") == {"data/values/step0", "data/values/step1"}
     assert len(tree(tmp_path / "run", 5)) == 12
 
@@ -68,6 +72,7 @@ def test_reference_dump_in_a_window_writes_only_that(
     probe.close()
     assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {
         "run.json",
+        "timeline.rank0.jsonl",
         "reference_compute_log_prob",
     }
     assert tree(tmp_path / "run") == {"reference_compute_log_prob/step2/rank0"}

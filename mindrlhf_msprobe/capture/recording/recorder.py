@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from mindrlhf_msprobe.capture.recording.disk_room import log_disk_room, log_miss
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.recording.messages import log_fault, log_start, log_texts, why_nothing
 from mindrlhf_msprobe.capture.recording.open_step import OpenStep
+from mindrlhf_msprobe.capture.recording.step_clock import StepClock
 from mindrlhf_msprobe.capture.settings.configurations import (
     error_in_words,
     named_configurations,
@@ -60,6 +62,7 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.writing.findings_file import forget_findings
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
+from mindrlhf_msprobe.storage.writing.timeline_file import forget_times
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 if TYPE_CHECKING:
@@ -85,6 +88,9 @@ class Recorder:
         self._lock = threading.RLock()
         self._logged: set[Hashable] = set()  # what is said once
         self._open_step = OpenStep(config.initial_step)
+        self._clocks = {config.initial_step: StepClock()}  # of the open step, and of those that end
+        self._entered_at = self._recorded_before = 0.0  # when the phases that are open were entered
+        self._open_phases: dict[str, int | None] = {}  # which they are, and as what they count
         self._lost: dict[Message, int] = {}
         self._keys_saved: set[str] = set()
         self._raised: BaseException | None = None
@@ -157,10 +163,12 @@ class Recorder:
 
     def _begin(self, step: int) -> None:
         self._open_step.number = step
+        self._clocks = {step: StepClock()}
         try:
             self._writer.manifest.begin(step)
             if self._writer.continues:
                 forget_findings(self._writer.root, self._writer.rank, step)
+                forget_times(self._writer.root, self._writer.rank, step)
         except OSError as refused:
             path, why = self._config.dump_path, refused.strerror or str(refused)
             raise RunError.saying("error.left_of_step", path=path, step=step, why=why) from None
@@ -284,9 +292,12 @@ class Recorder:
 
     def enter(self, phases: Iterable[Phase]) -> None:
         """Note that phases begin: what passed through an earlier one did not end the training."""
+        self._entered_at = self._clock_of(self.step).now()
+        self._recorded_before = self.ledger.seconds_of_step()
         self._failure = self._loop_end = None
         self._threads.add(threading.current_thread())
         names = [phase.name for phase in phases]
+        self._open_phases = dict.fromkeys(names)
         self._begun = names[0]
         self._entered.update(names)
         with self.ledger.charge(STEP), counted(self.fault, "lost.generators"):
@@ -296,6 +307,14 @@ class Recorder:
     def leave(self) -> None:
         """Note that the phases which were open have ended."""
         self._generates = None
+        phases, self._open_phases = self._open_phases, {}
+        # Less than before where another thread has ended a step meanwhile.
+        recording = self.ledger.seconds_of_step() - self._recorded_before
+        known = recording if recording >= 0 else None
+        self._clock_of(self.step).opened(phases, self._entered_at, known)
+
+    def _clock_of(self, step: int) -> StepClock:
+        return self._clocks.get(step) or StepClock()
 
     def _record_optimizers(self, step: int) -> None:
         """Record the state of the optimizers whose networks were updated in a step."""
@@ -417,6 +436,7 @@ class Recorder:
                 {p: self._capture(p, networks[p], token_range) for p in networks}
             )
             opening.open()
+            self._open_phases |= {p.name: self._counters[p.name].openings - 1 for p in networks}
             return opening
         return None
 
@@ -488,6 +508,8 @@ class Recorder:
             return
         self._keys_saved.add(key)
         with self._open_step.saving(key, counted=at is None) as (step, next_one):
+            clock = self._clock_of(step)
+            saved_at = clock.now()
             micro_step = next_one if at is None else at[0]
             with counted(self.fault, "lost.key_data", key=key):
                 if isinstance(value, UnknownOutline):  # saved in a graph that cannot hand it over
@@ -510,6 +532,7 @@ class Recorder:
                     described.arrays,
                     numbered=numbered,
                 )
+                clock.saved(key, micro_step, saved_at)
 
     def save_configurations(self, configurations: Any) -> None:
         """Write configurations.json; what was saved under other names before stays in it.
@@ -553,7 +576,8 @@ class Recorder:
         self._failure = self._loop_end = None
         self._begun = None
         self._steps_ended += 1
-        self._ending = self._open_step.number
+        self._ending = step = self._open_step.number
+        self._clocks[step + 1] = self._clock_of(step).end()
         return self._open_step.advance()
 
     def _note_compiled_without(self) -> None:
@@ -577,7 +601,10 @@ class Recorder:
                         self._note_compiled_without()
                     self._open_step.wait_for(step)
                 finally:  # an interrupted wait ends the step too
-                    self._writer.end_step(step, self._lost)
+                    clock, times = self._clocks.pop(step, None), None
+                    if clock is not None and self._config.records_anything():
+                        times = partial(clock.to_json, step, self._writer.rank)
+                    self._writer.end_step(step, self._lost, times=times)
         finally:
             self._ending = None
             if self._writer.manifest.lost is None:

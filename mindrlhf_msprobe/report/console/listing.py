@@ -16,6 +16,7 @@ from mindrlhf_msprobe.storage.manifest.ending import Stop
 from mindrlhf_msprobe.storage.reading.holdings.estimate import KEY_DATA
 from mindrlhf_msprobe.storage.reading.holdings.inventory import FoundRecord, Holding
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.step_times import StepTimes
 from mindrlhf_msprobe.storage.records import Entry
 
 _MOST_LEFT_OUT = 20  # directories that are named
@@ -95,6 +96,36 @@ def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
         return [say("listing.cost", rank=rank, steps=steps), *(f"  {line}" for line in lines)]
     except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
         return []
+
+
+def render_times(times: Sequence[StepTimes]) -> list[str]:
+    """Return how long the steps of a rank took, and its phases; of several steps the mean."""
+    if not times:
+        return []
+    count, first = len(times), times[0]
+    seconds = sum(step.seconds for step in times) / count
+    of = {"rank": first.rank, "seconds": seconds}
+    lines = [
+        say("listing.times_of_step", step=first.step, **of)
+        if count == 1
+        else say("listing.times", steps=count, **of)
+    ]
+    phases: dict[str, tuple[int, float]] = {}
+    for step in times:
+        for phase, (openings, took) in step.of_phases().items():
+            before = phases.get(phase, (0, 0.0))
+            phases[phase] = before[0] + openings, before[1] + took
+    lines += [
+        "  "
+        + say(
+            "listing.times_of_phase",
+            phase=shortened(phase, _LONGEST_VALUE),
+            seconds=took / count,
+            openings=f"{openings / count:.3g}",
+        )
+        for phase, (openings, took) in phases.items()
+    ]
+    return [printable(line) for line in lines]
 
 
 def _account(name: str) -> str:

@@ -14,6 +14,9 @@ DATA = 1 << 30
 #: Bytes of a journal, and of one line of it.
 JOURNAL = 4 << 30
 LINE = 64 << 20
+#: Steps of one rank whose times are read, and bytes of the line of one.
+TIMELINE_STEPS = 1_000_000
+TIMELINE_LINE = 4 << 20
 #: Bytes of the elements of one tensor: more than any device holds.
 TENSOR = 64 << 30
 #: Sizes that a shape has, and how large each is.

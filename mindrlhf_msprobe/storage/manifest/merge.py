@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
@@ -34,6 +34,9 @@ _OF_A_NODE = frozenset(
 _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "taken_in", "at_start")]
 
 _SHOWN = 80  # characters of a value
+_PART = 1 << 20  # bytes that are copied at once
+#: The names, by rank, of files to which a line is appended when something happens.
+_LINES = (layout.findings_name, layout.timeline_name)
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]
 
@@ -162,7 +165,7 @@ def _read(root: Path) -> _Input:
     try:
         known = set(_places(found))
         own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
-        own.update(map(layout.findings_name, manifests))
+        own.update(name(rank) for name in _LINES for rank in manifests)
         for path in sorted(root.iterdir()):
             _refuse_links(root, path)
             if path not in known and path.name not in own and not path.name.startswith("."):
@@ -267,25 +270,36 @@ def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:
         for path in one.places.values():
             yield from _tree(path, partial / path.relative_to(one.root))
     for rank in {rank: None for one in inputs for rank in one.manifests}:
-        yield from _findings(partial, rank, inputs)
+        for name in _LINES:
+            yield from _lines(partial, name(rank), rank, inputs)
 
 
-def _findings(partial: Path, rank: int, inputs: Sequence[_Input]) -> Iterator[bool]:
-    """Link or copy what was found in a rank's steps; of several attempts, one after the other."""
-    name = layout.findings_name(rank)
+def _lines(partial: Path, name: str, rank: int, inputs: Sequence[_Input]) -> Iterator[bool]:
+    """Copy a file of lines of a rank, of several attempts one after the other.
+
+    A further attempt would append to a file that is linked, and to that of the input with it.
+    """
     sources = [
         one.root / name
         for one in sorted(inputs, key=lambda one: _first_step(rank, one))
         if rank in one.manifests and (one.root / name).is_file()
     ]
-    if len(sources) == 1:
-        yield _linked_or_copied(str(sources[0]), partial / name)
-    elif sources:
+    if sources:
         with open(partial / name, "xb") as target:
             for source in sources:
-                content = source.read_bytes()
-                target.write(content if content.endswith(b"\n") else content + b"\n")
+                _append(source, target)
         yield True
+
+
+def _append(source: Path, target: BinaryIO) -> None:
+    """Append a file to another; a line that was cut short at its end stays one by itself."""
+    last = b"\n"
+    with open(source, "rb") as file:
+        while part := file.read(_PART):
+            target.write(part)
+            last = part[-1:]
+    if last != b"\n":
+        target.write(b"\n")
 
 
 def _first_step(rank: int, one: _Input) -> int:

@@ -45,6 +45,7 @@ from mindrlhf_msprobe.storage.reading.places import (
 )
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.reading.series import Series
+from mindrlhf_msprobe.storage.reading.step_times import StepTimes, Timeline
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, bounded
 
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
@@ -136,6 +137,7 @@ class Run:
         self._layer_dirs = Directories()
         self._key_dirs = Directories()
         self._lost_times: dict[tuple[int, int], set[str]] = {}
+        self._timelines: dict[int, Timeline] = {}
         self._use([])
 
     def _use(self, files: list[RunFile]) -> None:
@@ -395,6 +397,36 @@ class Run:
         Under `graph_mode` stand role → cell name → why, under `phases` and `key_data` name → why.
         """
         return next((file.reasons for file in self._files_of(rank)), {})
+
+    def timeline(self, step: int, rank: int = 0) -> StepTimes | None:
+        """Return when the phases of a finished step ran; None where that is not known.
+
+        Older versions did not note it. What cannot be read is a problem.
+        """
+        timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
+        try:
+            return timeline.at(step)
+        except (OSError, ValueError) as error:
+            self._problem(Problem(timeline.path, layout.why_unread(error), None, step, rank))
+            return None
+        finally:
+            self._count_damaged(timeline, rank)
+
+    def timed_steps(self, rank: int = 0) -> list[int]:
+        """Return the steps whose times `timeline` knows, also those of which nothing else was."""
+        timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
+        try:
+            return timeline.steps()
+        except (OSError, ValueError) as error:
+            self._problem(Problem(timeline.path, layout.why_unread(error), None, None, rank))
+            return []
+        finally:
+            self._count_damaged(timeline, rank)
+
+    def _count_damaged(self, timeline: Timeline, rank: int) -> None:
+        if timeline.damaged:
+            why = message("unread.damaged_lines", count=timeline.damaged)
+            self._problem(Problem(timeline.path, why, None, None, rank))
 
     def initial_weights(self, role: str, rank: int = 0) -> dict[str, str]:
         """Return the fingerprint of each parameter of a role's network when it was first entered.

@@ -143,6 +143,10 @@ class Ledger:
         accounts = self._last_steps[-1][1] if self._last_steps else {}
         return {name: int(account["bytes"]) for name, account in accounts.items()}
 
+    def seconds_of_step(self) -> float:
+        """Return the seconds that recording has taken in this step so far."""
+        return sum(account["seconds"] for account in [*self._step.values()])
+
     def end_step(self, step: int) -> None:
         """Close the accounts of this step."""
         for name, account in dict(self._step).items():

@@ -44,6 +44,7 @@ from mindrlhf_msprobe.storage.writing.background import Background, FaultSink, J
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles, start_afresh
 from mindrlhf_msprobe.storage.writing.thinning import Thinning
+from mindrlhf_msprobe.storage.writing.timeline_file import append_times
 
 #: Bytes that may wait to be written unless the configuration says otherwise.
 DEFAULT_BUFFER = 512 << 20
@@ -415,11 +416,19 @@ class RunWriter:
             message("lost.random_states"), lambda: self.manifest.note_random_states(content)
         )
 
-    def end_step(self, step: int, lost: Mapping[Message, int], *, complete: bool = True) -> None:
+    def end_step(
+        self,
+        step: int,
+        lost: Mapping[Message, int],
+        *,
+        complete: bool = True,
+        times: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
         """Write what msprobe's tools read and note in the manifest that `step` is whole.
 
         Args:
             lost: kind of loss → how many so far; looked at when everything else is written.
+            times: returns when what in the step ran; called by the writing thread.
         """
         with self._lock:  # what comes for this step from now on is refused
             self._ended = max(self._ended, step)
@@ -443,6 +452,8 @@ class RunWriter:
                 self._end_key_data(step)
                 self._forget_key_data(step)
                 self._note_step(step, complete=complete, has_data=has_data)
+                if times is not None:
+                    self._append_times(times)
                 self.manifest.note_lost(lost)
                 self.manifest.content.recording = self._ledger.to_json(step)
                 self.manifest.save()
@@ -456,6 +467,12 @@ class RunWriter:
                 self._background.wait_for(job)
         finally:  # an interrupted wait ends the step too
             self._ledger.end_step(step)
+
+    def _append_times(self, times: Callable[[], Mapping[str, Any]]) -> None:
+        try:
+            append_times(self.root, self.rank, times())
+        except Exception as error:
+            self._background.report(message("lost.times"), error)
 
     def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
         for (phase, _), files in ended.items():

@@ -30,6 +30,7 @@ TEXTS: dict[str, Text] = {
     "networks": "the settings of networks",
     "settings": "the settings of {role}",
     "configuration": "the configuration",
+    "times": "the times of a step",
     "end_of_step": "the end of a step",
     "end_of_run": "the end of the run",
     "phase_entries": "the entries of a phase",

@@ -76,6 +76,9 @@ TEXTS = {
     "same_save": "another directory is the same step, rank and micro-step",
     "damaged_lines": _damaged_lines,
     "fewer_entries": "holds {count} of the {listed} entries that the run's {manifest} lists",
+    "no_times": "its line of step {step} does not hold the times of one",
+    "many_steps": "holds the times of more than {most} steps",
+    "long_line": "holds a line of more than {most}",
     "more_entries": "{count} more entries that cannot be read",
     "more_records": "{count} more records that cannot be read",
     "no_journal": (

@@ -54,6 +54,9 @@ TEXTS: dict[str, Any] = {
     "them also without probes: {plain_seconds:.2f} s",
     "cost_host": "host functions of graphs: {calls} calls, {seconds:.2f} s, {size} handed over; "
     "copies made inside the graph are not contained",
+    "times": "Time of a step, rank {rank}, mean of {steps} steps: {seconds:.2f} s",
+    "times_of_step": "Time of step {step}, rank {rank}: {seconds:.2f} s",
+    "times_of_phase": "{phase}: {seconds:.3f} s, opened {openings} time(s)",
     "of_run": "{path}: {state}, {size}",
     "hint_entries": "With --step N (and --rank N): in the order of time, with what each entry "
     "returned.",

@@ -27,6 +27,7 @@ TEXTS: dict[str, Text] = {
     "networks": "网络配置",
     "settings": "{role} 的配置",
     "configuration": "采集配置",
+    "times": "step 的时间",
     "end_of_step": "step 结束处理",
     "end_of_run": "采集结束处理",
     "phase_entries": "阶段的条目",

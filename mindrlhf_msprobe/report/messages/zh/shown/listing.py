@@ -51,6 +51,9 @@ TEXTS: dict[str, Any] = {
     "cost_compiling": "编译 {probed} 张带探针的图：{probed_seconds:.2f} s；其中 {plain} 张另编译了"
     "不带探针的版本：{plain_seconds:.2f} s",
     "cost_host": "图的 host 回调：{calls} 次，{seconds:.2f} s，传出 {size}；不含图内的拷贝",
+    "times": "step 用时，rank {rank}，{steps} 个 step 的平均：{seconds:.2f} s",
+    "times_of_step": "step {step} 用时，rank {rank}：{seconds:.2f} s",
+    "times_of_phase": "{phase}：{seconds:.3f} s，打开 {openings} 次",
     "of_run": "{path}：{state}，{size}",
     "hint_entries": "加 --step N（及 --rank N）：按时间顺序列出，并给出各条目的输出。",
     "hint_saves": "加 --step N：列出每条记录的统计量与前几个元素。",

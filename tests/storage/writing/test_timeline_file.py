@@ -1,0 +1,144 @@
+"""timeline.rank<N>.jsonl: whole lines, of its own run, whatever else stands there."""
+
+from __future__ import annotations
+
+import os
+from errno import ENOSPC
+
+import numpy as np
+import pytest
+from helpers.runs import Recording
+
+from mindrlhf_msprobe.storage.layout import timeline_name
+from mindrlhf_msprobe.storage.manifest.merge import merge_runs
+from mindrlhf_msprobe.storage.reading.reader import open_run
+from mindrlhf_msprobe.storage.writing import timeline_file
+from mindrlhf_msprobe.storage.writing.timeline_file import append_times, forget_times
+
+
+def times_of(step, rank=0, seconds=1.5):
+    return {
+        **{"step": step, "rank": rank, "ended": 1.7e9, "seconds": seconds},
+        **{"phases": [], "key_data": []},
+    }
+
+
+def a_run(root, rank=0, steps=(0,), **settings):
+    recording = Recording(root, rank=rank, step=steps[0], **settings)
+    for step in steps:
+        recording.step = step
+        with recording.phase("actor_update"):
+            recording.call("c", "Dense", lambda x: x, np.ones(3))
+        recording.writer.end_step(step, {}, times=lambda step=step: times_of(step, rank))
+    recording.close()
+    return root
+
+
+def steps_in(root, rank=0):
+    return open_run(root).timed_steps(rank)
+
+
+@pytest.mark.parametrize("begins", [0, 2, 3, 9])
+def test_a_further_attempt_keeps_the_times_before_its_first_step(tmp_path, begins):
+    """What is no whole line goes, too: half a line of a killed process would spoil the next."""
+    for step in (0, 1, 2, 4):
+        append_times(tmp_path, 1, times_of(step, 1))
+    path = tmp_path / timeline_name(1)
+    with open(path, "ab") as file:
+        file.write(b'{"step": 5, "ra')
+    forget_times(tmp_path, 1, begins)
+    kept = [step for step in (0, 1, 2, 4) if step < begins]
+    assert path.exists() == bool(kept)
+    append_times(tmp_path, 1, times_of(begins, 1))
+    assert len(path.read_bytes().splitlines()) == len(kept) + 1
+    a_run(tmp_path)
+    assert steps_in(tmp_path, 1) == [*kept, begins]
+    assert not open_run(tmp_path).problems
+
+
+def put_link(path, outside):
+    path.symlink_to(outside)
+
+
+def put_pipe(path, outside):
+    os.mkfifo(path)
+
+
+def put_directory(path, outside):
+    path.mkdir()
+    (path / "theirs").touch()
+
+
+@pytest.mark.parametrize("put", [put_link, put_pipe, put_directory])
+@pytest.mark.parametrize("existing", ["refuse", "overwrite", "resume"])
+def test_what_is_no_plain_file_is_left_alone_and_counted(tmp_path, put, existing):
+    """Nothing is written through a link, a pipe is not waited for; the step itself is whole."""
+    root, outside = tmp_path / "run", tmp_path / "precious"
+    outside.write_text("precious")
+    lost = []
+    if existing == "resume":
+        a_run(root)
+        (root / timeline_name(0)).unlink()
+    root.mkdir(exist_ok=True)
+    put(root / timeline_name(0), outside)
+    recording = Recording(root, existing=existing)
+    recording.writer._background._fault = lambda what, error, count: lost.append(what.code)
+    forget_times(root, 0, 0)
+    for step in (7, 8):
+        recording.step = step
+        with recording.phase("actor_update"):
+            recording.call("c", "Dense", lambda x: x, np.ones(3))
+        recording.writer.end_step(step, {}, times=lambda step=step: times_of(step))
+    recording.close()
+    assert lost == ["lost.times"] * 2
+    assert outside.read_text() == "precious"
+    run = open_run(root)
+    assert run.completed(8)
+    assert run.timeline(8) is None
+    assert [problem.path.name for problem in run.problems] == [timeline_name(0)]
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path, monkeypatch):
+    """The next one stays readable."""
+    append_times(tmp_path, 0, times_of(0))
+
+    def half(file, content):
+        os.write(file, content[: len(content) // 2])
+        raise OSError(ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(timeline_file, "write_all", half)
+        with pytest.raises(OSError, match="No space"):
+            append_times(tmp_path, 0, times_of(1))
+    append_times(tmp_path, 0, times_of(2))
+    a_run(tmp_path, rank=1)
+    assert steps_in(tmp_path) == [0, 2]
+    assert not open_run(tmp_path).problems
+
+
+def test_overwriting_removes_them_and_merging_keeps_them(tmp_path):
+    """They belong to the run of their rank."""
+    roots = [a_run(tmp_path / f"node{rank}", rank, steps=(0, 1)) for rank in (0, 1)]
+    merged = merge_runs(roots, tmp_path / "merged")
+    assert not merged.left_out
+    for rank in (0, 1):
+        assert steps_in(merged.path, rank) == [0, 1]
+        assert open_run(merged.path).timeline(1, rank).rank == rank
+    again = Recording(roots[1], rank=1, existing="overwrite")
+    again.close()
+    assert not (roots[1] / timeline_name(1)).exists()
+
+
+def test_merging_attempts_of_a_rank_keeps_the_last_times_of_each_step(tmp_path):
+    """In the order in which they ran; a merged run that is resumed leaves its inputs alone."""
+    before, after = (a_run(tmp_path / name, steps=(step,)) for name, step in (("a", 0), ("b", 2)))
+    append_times(before, 0, times_of(2, seconds=9.0))  # not recorded, but ended
+    with open(before / timeline_name(0), "ab") as file:
+        file.write(b'{"step": 3')
+    inputs = [(root / timeline_name(0)).read_bytes() for root in (before, after)]
+    merge_runs([after, before], tmp_path / "merged")
+    run = open_run(tmp_path / "merged")
+    assert run.timed_steps() == [0, 2]
+    assert run.timeline(2).seconds == 1.5
+    append_times(tmp_path / "merged", 0, times_of(3))
+    assert [(root / timeline_name(0)).read_bytes() for root in (before, after)] == inputs
